@@ -37,7 +37,7 @@ from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
 from thalweg.emulation.traces.files import read_link_trace
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
-from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.network.view import NET, Link, links_between
 
 Quantity = str | float
 Words = Sequence[str | os.PathLike[str]]
@@ -48,7 +48,7 @@ class Asked(TypedDict, total=False):
 
     ``rate``, ``delay``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are not shaped, as
     fast as the machine is. ``kernel``: ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns).
-    ``image``: of containers.
+    ``image``: of containers. ``networks``: those in which hosts have an interface besides the one that all share.
     """
 
     rate: Quantity | None
@@ -57,20 +57,22 @@ class Asked(TypedDict, total=False):
     queue: Quantity | None
     kernel: Literal["host", "uml"]
     image: str | None
+    networks: Sequence[str]
 
 
 class Testbed:
     """Hosts on this machine, and a link from each to every other one. Made by ``open`` or ``attach``; use it ``with``.
 
     A link has a direction: ``set("a", "b", …)`` is what a sends to b, and ``both=True`` the way back as well. Without
-    ``target`` all links of a host are meant, both ways. Whatever ends this process, nothing of a testbed that it has
+    ``target`` all links of a host are meant, both ways. They are those of the network that all hosts share, or of the
+    one that ``on`` has named. Whatever ends this process, nothing of a testbed that it has
     opened stays. Every error is a ``ThalwegError`` of one line.
     """
 
     __test__ = False
 
-    def __init__(self, backend: Backend) -> None:
-        self._bed = backend
+    def __init__(self, backend: Backend, network: str | None = None) -> None:
+        self._bed, self._network = backend, network
 
     @classmethod
     def open(
@@ -82,8 +84,11 @@ class Testbed:
         """
         for unknown in asked.keys() - Asked.__annotations__.keys():
             raise UsageError(f"Testbed.open takes no {unknown!r}; {nearest(unknown, Asked.__annotations__)}")
-        image, kernel = asked.pop("image", None), asked.pop("kernel", "host")
-        bed = cls(_on_uml(backend, hosts) if kernel == "uml" else _on_host(backend, hosts, kernel, image))
+        image, kernel, networks = asked.pop("image", None), asked.pop("kernel", "host"), asked.pop("networks", ())
+        more: dict[str, Any] = {"networks": _words(networks, "networks")} if networks else {}
+        if image is not None:
+            more["image"] = image
+        bed = cls(_on_uml(backend, hosts, more) if kernel == "uml" else _on_host(backend, hosts, kernel, more))
         try:
             bed._bed.up()
             if any(value is not None for value in asked.values()):
@@ -102,6 +107,15 @@ class Testbed:
         It stays up when this one is closed. Raises UsageError when there is none, or more than one.
         """
         return cls(detached.attach(known.choose(identity)))
+
+    def on(self, network: str) -> Self:
+        """The same testbed, where links and addresses are those of one of its networks.
+
+        In one that not all hosts share there are the links that have been set; what names no link means these.
+        """
+        if network != NET and network not in self._bed.networks:
+            raise UsageError(f"there is no network {network!r}; {nearest(network, (NET, *self._bed.networks))}")
+        return type(self)(self._bed, network)
 
     def down(self) -> None:
         """End every process on the hosts and remove all; one that was attached stays. Idempotent."""
@@ -124,13 +138,15 @@ class Testbed:
     @property
     def hosts(self) -> Mapping[str, str]:
         """Every host's IP address, by name."""
-        return self._bed.hosts
+        return self._bed.networks.get(self._network or NET, self._bed.hosts)
 
     @property
     def links(self) -> Mapping[Link, LinkShape]:
         """What every shaped link is set to at this moment."""
         self._bed.status()
-        return self._bed.shapes
+        if self._network is None:
+            return self._bed.shapes
+        return {link: shape for link, shape in self._bed.shapes.items() if link.via == self._network}
 
     # --- links ----------------------------------------------------------------------------------------
 
@@ -194,14 +210,14 @@ class Testbed:
         """These links with the rates, delays and losses of a trace, what it has not as it is now."""
         trace, shapes = read_link_trace(file), self.links
         if trace.rate is None and (plain := [link for link in links if link not in shapes]):
-            raise UsageError(f"link {plain[0][0]} → {plain[0][1]} has no rate, and {file} has none; give it one first")
+            raise UsageError(f"link {plain[0].text} has no rate, and {file} has none; give it one first")
         course = trace.course((DELAY, LOSS), GAP_S)
         courses = dict.fromkeys(links, (course,)) if trace.figures.keys() - {RATE} else {}
         own = {link: shapes.get(link, LinkShape(UNRATED_BPS)) for link in links}
         if (rate := trace.rate) is not None:
             own = {link: shape._replace(rate_bps=rate.rate_at(0.0)) for link, shape in own.items()}
         return Timeline(
-            hosts={host: HostSpec(host) for link in links for host in link},
+            hosts={host: HostSpec(host) for link in links for host in link[:2]},
             links=own,
             traces={} if rate is None else dict.fromkeys(links, rate),
             changes=following(courses, longest_s(courses)),
@@ -224,7 +240,10 @@ class Testbed:
 
         ``seconds``: of measuring each. Raises TestbedError when a link is off, unless ``check`` is False.
         """
-        chosen = None if source is None and target is None else self._named(source, target, both=both)
+        every = source is None and target is None
+        chosen = None if every and self._network is None else self._named(source, target, both=both)
+        if every and chosen is not None:
+            chosen = [link for link in chosen if link in self.links and self.links[link].rated]
         proofs = self._bed.prove_resting(chosen, seconds)
         if check and (off := failures(proofs)):
             more = f" (and {len(off) - 1} more)" if len(off) > 1 else ""
@@ -235,13 +254,16 @@ class Testbed:
         for name in (source, target):
             if name is not None and name not in self.hosts:
                 raise UsageError(f"there is no host {name!r}; {nearest(name, self.hosts)}")
+        via = self._network or NET
         if target is None:
-            return [link for link in links_between(self.hosts) if source is None or source in link]
+            known = links_between(self.hosts) if via == NET else self.links
+            return [link for link in known if source is None or source in link[:2]]
         if source is None:
             raise UsageError(f"a link to {target!r} has a source; name it")
         if source == target:
             raise UsageError(f"host {source!r} has no link to itself")
-        return [Link(source, target), *([Link(target, source)] if both else [])]
+        link = Link(source, target, via)
+        return [link, *([link.back] if both else [])]
 
     def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool | Queue]) -> None:
         if not figures:
@@ -304,20 +326,20 @@ class Testbed:
         return self._bed.run(host, words, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
-def _on_host(backend: str, hosts: Sequence[str], kernel: str, image: str | None) -> Backend:
+def _on_host(backend: str, hosts: Sequence[str], kernel: str, more: Mapping[str, Any]) -> Backend:
     if kernel != "host":
         raise UsageError(f"there is no kernel {kernel!r}; there are host, uml")
-    return open_testbed(backend, _words(hosts, "hosts"), **({} if image is None else {"image": image}))
+    return open_testbed(backend, _words(hosts, "hosts"), **more)
 
 
-def _on_uml(backend: str, hosts: Sequence[str]) -> Backend:
+def _on_uml(backend: str, hosts: Sequence[str], more: Mapping[str, Any]) -> Backend:
     if backend != "netns":
         raise UsageError(f"kernel 'uml' goes with netns, and this testbed is {backend}; leave one of them out")
     if inside_uml():
-        return _on_host(backend, hosts, "host", None)
+        return _on_host(backend, hosts, "host", more)
     from thalweg.emulation.uml.testbed import UmlTestbed  # few need it
 
-    return UmlTestbed(_words(hosts, "hosts"))
+    return UmlTestbed(_words(hosts, "hosts"), networks=more.get("networks", ()))
 
 
 def _words(given: Words, what: str) -> list[str]:

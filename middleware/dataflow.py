@@ -50,7 +50,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     ``pinned`` names the host the node must stay on; sources must be pinned. ``ahead``: how many of its outputs the node
     keeps for those of several consumers that have not got them; with 1 the slowest sets the pace of all. ``rate``: how
-    many partitions a second, of emulated time, a source gives at most: what is demanded sooner waits.
+    many partitions a second, of emulated time, a source gives at most: what is demanded sooner waits. ``stand_ins``:
+    hosts where the node may be instead, in a run that outlives its hosts, when that to which it is pinned is lost.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     pinned: str | None = None
     ahead: int = 1
     rate: float | None = None
+    stand_ins: tuple[str, ...] = ()
 
 
 class Edge(NamedTuple):
@@ -78,12 +80,17 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     nodes: tuple[Node, ...] = ()
 
-    def source(self, code: Code, *, at: str, name: str = "", ahead: int = 1, rate: float | None = None) -> str:
+    def source(
+        self, code: Code, *, at: str | tuple[str, ...], name: str = "", ahead: int = 1, rate: float | None = None
+    ) -> str:
         """Add a source on host ``at``, and return its name: by default ``source@`` and the host.
 
-        ``rate``: of how many partitions a second at most.
+        With several hosts it is on the first, and the others are its stand-ins. ``rate``: of how many partitions a
+        second at most.
         """
-        return self._add(Node(name or self._unused(f"source@{at}"), "source", (), code, at, ahead, rate))
+        host, *others = (at,) if isinstance(at, str) else words(at, "the hosts of a source are names") or ("",)
+        name = name or self._unused(f"source@{host}")
+        return self._add(Node(name, "source", (), code, host, ahead, rate, tuple(others)))
 
     def operator(self, code: Code, *inputs: str, at: str | None = None, name: str = "", ahead: int = 1) -> str:
         """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name."""
@@ -231,6 +238,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                 raise DataflowError(f"{node.kind} {node.name!r} has a rate; sources have, and all others follow them")
             if isinstance(node.rate, bool) or not isinstance(node.rate, int | float) or not 0 < node.rate < math.inf:
                 raise DataflowError(f"source {node.name!r} has a rate of {shown(node.rate)}; give partitions a second")
+        if node.stand_ins and (node.pinned is None or len({node.pinned, *node.stand_ins}) <= len(node.stand_ins)):
+            raise DataflowError(
+                f"{node.kind} {node.name!r} has stand-ins {list(node.stand_ins)}; give its host, and others than that"
+            )
         if node.kind == "source" and node.pinned is None:
             raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
         for name in node.inputs:
@@ -243,11 +254,13 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         if type(node.ahead) is not int or not 1 <= node.ahead <= (1 if node.kind == "sink" else MOST_AHEAD):
             most = "a sink keeps 1" if node.kind == "sink" else f"give 1 to {MOST_AHEAD}"
             raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")
-        if hosts is not None and node.pinned is not None and node.pinned not in hosts:
-            raise DataflowError(
-                f"{node.kind} {node.name!r} is pinned to unknown host {node.pinned!r};"
-                f" the hosts are {', '.join(sorted(hosts))}"
-            )
+        if hosts is not None and node.pinned is not None:
+            for host in (node.pinned, *node.stand_ins):
+                if host not in hosts:
+                    raise DataflowError(
+                        f"{node.kind} {node.name!r} is pinned to unknown host {host!r};"
+                        f" the hosts are {', '.join(sorted(hosts))}"
+                    )
 
 
 def check_codes(dataflow: Dataflow) -> None:

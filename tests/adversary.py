@@ -276,8 +276,9 @@ class World(FaultyWorld):
         super()._delivered(host, command)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        assert not (self.forgotten and isinstance(command, e.Forgotten))
-        self.forgotten = self.forgotten or isinstance(command, e.Forgotten)
+        forgotten = isinstance(command, e.Forgotten) and not command.follows
+        assert not (self.forgotten and forgotten)
+        self.forgotten = self.forgotten or forgotten
         super()._rare(host, command)
 
 
@@ -368,7 +369,7 @@ class Scripted(World):
 
     def on(self, node: str) -> set[str]:
         """The hosts that a node was on when the application had enough."""
-        return {name for name, nodes in self.last_seen.items() if node in nodes}
+        return {name for name, nodes in self.last_seen.items() if any(node == each for _, each in nodes)}
 
     def limit(self, host: str, **limits: Any) -> None:
         """Another configuration for one host from now on."""

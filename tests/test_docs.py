@@ -14,6 +14,7 @@ import typer
 from diagrams import DIAGRAMS, draw, main, state_diagram
 from mypy import api
 
+from thalweg.experiments.cli.host import drain_parser
 from thalweg.experiments.cli.verbs import app
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -39,7 +40,7 @@ def commands(text: str) -> list[str]:
 def parse(words: Sequence[str]) -> None:
     """Parse a command line as ``thalweg`` would, without doing what it says."""
     if words[0] == "host":  # it parses its options itself
-        daemon.parser().parse_args(words[1:])
+        (drain_parser() if words[1:2] == ["drain"] else daemon.parser()).parse_args(words[1:])
         return
     command = typer.main.get_command(app)
     context = command.make_context("thalweg", list(words))

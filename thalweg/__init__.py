@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.parcels import NOTHING, Nothing
     from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
     from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
+    from thalweg.middleware.protocol.messages import Failover
     from thalweg.operators import (
         ArrayJoin,
         BestOfLast,
@@ -77,6 +78,7 @@ __all__ = [
     "Dataflow",
     "DataflowError",
     "Delivered",
+    "Failover",
     "Feed",
     "GlobalMoves",
     "Hints",
@@ -129,6 +131,7 @@ _HOME = {
     "thalweg.emulation.supervisor.client": "TestbedProcess",
     "thalweg.emulation.wan": "Testbed",
     "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
+    "thalweg.middleware.protocol.messages": "Failover",
     "thalweg.middleware.client.client": "Client",
     "thalweg.middleware.client.feeds": "Feed",
     "thalweg.middleware.client.run": "Run",

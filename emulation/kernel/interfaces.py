@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from ipaddress import ip_interface
 from typing import Any, NamedTuple
 
 from thalweg.emulation.kernel.world import HostSpace
@@ -36,12 +37,15 @@ def _modules_alone(package: str) -> Iterator[None]:
 
 with _modules_alone("pyroute2"):
     from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, nlmsg
-    from pyroute2.netlink.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH
+    from pyroute2.netlink.rtnl import RTM_DELADDR, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
     from pyroute2.netlink.rtnl.ndmsg import NTF_MASTER, NUD_NOARP, NUD_PERMANENT, ndmsg
+    from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 AF_BRIDGE = 7  # linux/socket.h
+MAIN_TABLE, STATIC, LINK_SCOPE, UNICAST, UNREACHABLE = 254, 4, 253, 1, 7  # linux/rtnetlink.h
+ALONE = 32  # the prefix of an address by itself
 MAKE = NLM_F_CREATE | NLM_F_EXCL
 
 
@@ -99,6 +103,29 @@ def address(index: int, ip: str, prefix_length: int) -> bytes:
     """Give an interface an IPv4 address."""
     both = (("IFA_LOCAL", ip), ("IFA_ADDRESS", ip))
     return _encoded(ifaddrmsg(), RTM_NEWADDR, MAKE, both, family=socket.AF_INET, prefixlen=prefix_length, index=index)
+
+
+def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
+    """Have an interface's address join no subnet any more: it leads nowhere until it is given ways.
+
+    Nor does another interface lead to that subnet, as one with a default route would.
+    """
+    both = (("IFA_LOCAL", ip), ("IFA_ADDRESS", ip))
+    yield _encoded(ifaddrmsg(), RTM_DELADDR, 0, both, family=socket.AF_INET, prefixlen=prefix_length, index=index)
+    yield address(index, ip, ALONE)
+    subnet = ip_interface(f"{ip}/{prefix_length}").network.network_address
+    fields = {"family": socket.AF_INET, "dst_len": prefix_length, "table": MAIN_TABLE, "proto": STATIC}
+    nowhere = (("RTA_DST", str(subnet)), ("RTA_TABLE", MAIN_TABLE))
+    yield _encoded(rtmsg(), RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, nowhere, **fields, type=UNREACHABLE)
+
+
+def way(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
+    """Let ``host`` reach one other over an interface that leads nowhere by itself."""
+    yield _neighbour(host.interface, other.ip, other.mac)
+    leads = (("RTA_DST", other.ip), ("RTA_OIF", host.interface), ("RTA_PREFSRC", host.ip), ("RTA_TABLE", MAIN_TABLE))
+    fields = {"family": socket.AF_INET, "dst_len": ALONE, "table": MAIN_TABLE, "proto": STATIC}
+    how = NLM_F_CREATE | NLM_F_REPLACE
+    yield _encoded(rtmsg(), RTM_NEWROUTE, how, leads, **fields, scope=LINK_SCOPE, type=UNICAST)
 
 
 def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:

@@ -12,11 +12,15 @@ import re
 import socket
 import tempfile
 from collections.abc import Mapping
+from typing import TypeVar
+
+from thalweg.middleware.network.view import Cable
 
 HOSTS_FILE = "/etc/hosts"
 _NEWNS, _NEWUTS = 0x0002_0000, 0x0400_0000  # linux/sched.h
 _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x4_0000  # sys/mount.h
 
+_Any = TypeVar("_Any")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -29,6 +33,16 @@ def _check(status: int) -> None:
 def plain(name: str) -> str:
     """A host's name as a hostname (RFC 1123)."""
     return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:60] or "host"
+
+
+def end_name(cable: Cable) -> str:
+    """What a host is called in a network: ``HOST.NETWORK`` where not all share that."""
+    return cable if isinstance(cable, str) else ".".join(cable)
+
+
+def named(ends: Mapping[Cable, _Any]) -> dict[str, _Any]:
+    """Something of every cable by what its host is called there."""
+    return {end_name(cable): one for cable, one in ends.items()}
 
 
 def hosts_file(addresses: Mapping[str, str]) -> str:

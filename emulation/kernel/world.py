@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import socket
 import struct
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from thalweg.emulation.kernel import htb, netlink
 from thalweg.emulation.links.shape import LinkShape, floored
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 CLONE_NEWNET = 0x4000_0000
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
@@ -59,10 +60,10 @@ class Port(NamedTuple):
 
 
 class HostSpace(NamedTuple):
-    """One host: its namespace, the interface with its links, and a netlink socket that stays there.
+    """A host's end of a network: its namespace, the interface with its links, and a netlink socket that stays there.
 
     ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port`` is None where the other end of its
-    cable is out of reach, so that what it receives in all cannot be limited.
+    cable is out of reach, so that what it receives in all cannot be limited. ``via``: the network.
     """
 
     name: str
@@ -73,6 +74,7 @@ class HostSpace(NamedTuple):
     netlink: netlink.NetlinkSocket
     interface: int
     port: Port | None = None
+    via: str = NET
 
 
 class LinkState:
@@ -116,19 +118,27 @@ class World:
     def __init__(self, layer: int) -> None:
         """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses)."""
         self.layer = layer
-        self.links: dict[Pair, LinkState] = {}
+        self.links: dict[Link, LinkState] = {}
         self.hosts: dict[str, HostSpace] = {}
-        self.limits: dict[str, float] = {}
-        """Rates of whole interfaces, of the hosts that have one: of all that a host sends, and of all it receives."""
-        self.gone: set[str] = set()
-        """Hosts that have ended by themselves, as containers may."""
-        self._rooted: set[str] = set()
-        self._wanted: dict[str, dict[Pair, int]] = {}  # by source: the segments that its links' shapes let pass at once
-        self._segments: dict[str, int] = {}  # what the interfaces are set to
-        self._unsure: set[Pair] = set()  # the kernel refused something of their batch
-        self._ported: set[str] = set()
+        """Their ends of the network that all share."""
+        self.ends: dict[Cable, HostSpace] = {}
+        """Their ends of all networks."""
+        self.limits: dict[Cable, float] = {}
+        """Rates of whole interfaces, of those that have one: of all that a host sends there, and of all it receives."""
+        self.gone: set[Cable] = set()
+        """Ends of hosts that have ended by themselves, as containers may."""
+        self._rooted: set[Cable] = set()
+        self._wanted: dict[Cable, dict[Link, int]] = {}  # the segments that a cable's links let pass at once
+        self._segments: dict[Cable, int] = {}  # what the interfaces are set to
+        self._unsure: set[Link] = set()  # the kernel refused something of their batch
+        self._ported: set[Cable] = set()
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
+
+    @staticmethod
+    def lead(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
+        """The way to another host where not all are joined; of whoever makes them."""
+        raise NotImplementedError
 
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do."""
@@ -172,35 +182,35 @@ class World:
             enter(self._own_fd)
         return True
 
-    def crowded(self, shapes: Iterable[tuple[str, str, LinkShape]]) -> list[Pair]:
+    def crowded(self, shapes: Iterable[tuple[Link, LinkShape]]) -> list[Link]:
         """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
 
         Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
         """
         asked = list(shapes)
-        named = {(source, target) for source, target, _ in asked}
-        doubling = {(source, target) for source, target, shape in asked if shape.duplicate}
+        named = {link for link, _ in asked}
+        doubling = {link for link, shape in asked if shape.duplicate}
         doubling |= {link for link, state in self.links.items() if state.shape.duplicate and link not in named}
         if not doubling or self.duplicates_anywhere:
             return []
         having = {link: None for link, state in self.links.items() if state.had_netem}
-        having |= {(source, target): None for source, target, shape in asked if shape.needs_netem}
-        by_source = Counter(source for source, _ in having)
-        return [link for link in having if link in doubling and by_source[link[0]] > 1]
+        having |= {link: None for link, shape in asked if shape.needs_netem}
+        by_source = Counter(link.ends[0] for link in having)
+        return [link for link in having if link in doubling and by_source[link.ends[0]] > 1]
 
-    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
+    def shape(self, shapes: Iterable[tuple[Link, LinkShape]], *, replayed: bool = False) -> None:
         """Set up the links not yet shaped, change the others in place.
 
-        One batch a host. ``replayed``: by a replay, so that the
+        One batch a cable. ``replayed``: by a replay, so that the
         links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
         the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
-        by_source: dict[str, dict[Pair, LinkShape]] = {}
-        for source, target, shape in shapes:
-            by_source.setdefault(source, {})[source, target] = shape
+        by_source: dict[Cable, dict[Link, LinkShape]] = {}
+        for link, shape in shapes:
+            by_source.setdefault(cable_of(link.source, link.via), {})[link] = shape
         refusal: OSError | None = None
         for source, asked in by_source.items():
-            batch = [message for link, shape in asked.items() for message in self._messages(*link, shape)]
+            batch = [message for link, shape in asked.items() for message in self._messages(link, shape)]
             began_s = time.monotonic()
             try:
                 self._root(source)
@@ -216,36 +226,37 @@ class World:
                 if link in self.links:
                     self.links[link].set(shape, began_s, now_s)
                 else:
-                    self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
+                    ends = self.ends[source], self.ends[cable_of(link.target, link.via)]
+                    self.links[link] = LinkState(*ends, shape, now_s)
                 if not replayed:
                     self.links[link].base = shape
         if refusal is not None:
             raise refusal
 
-    def _request(self, source: str, batch: list[bytes]) -> None:
+    def _request(self, source: Cable, batch: list[bytes]) -> None:
         """Have a host's kernel side do it. A host without its interface has ended: it is asked nothing any more."""
         if source in self.gone:
             return
         try:
-            self.hosts[source].netlink.request(batch)
+            self.ends[source].netlink.request(batch)
         except netlink.NetlinkError as error:
             if error.errno != errno.ENODEV:
                 raise
             self.gone.add(source)
 
-    def _root(self, source: str) -> None:
+    def _root(self, source: Cable) -> None:
         """Give an interface what it needs before its first link."""
         if source not in self._rooted:
-            index = self.hosts[source].interface
+            index = self.ends[source].interface
             with _there_already():
                 self._request(source, [htb.root(index, self.layer)])
             self._request(source, [htb.interface_class(index, self.limits.get(source))])
             if source not in self.gone:
-                with self.inside(source):
+                with self.inside(self.ends[source].name):
                     offloads_off(socket.if_indextoname(index))
             self._rooted.add(source)
 
-    def _segmenting(self, source: str, asked: Mapping[Pair, LinkShape] = {}) -> list[bytes]:
+    def _segmenting(self, source: Cable, asked: Mapping[Link, LinkShape] = {}) -> list[bytes]:
         """Let an interface have as large packets of TCP as all its links, and all limited interfaces, bear."""
         wanted = self._wanted.setdefault(source, {})
         wanted.update((link, shape.segments) for link, shape in asked.items() if shape.passes or link not in wanted)
@@ -254,20 +265,23 @@ class World:
         if self._segments.get(source) == least:
             return []
         self._segments[source] = least
-        return [*htb.segments(self.hosts[source].interface, least)]
+        return [*htb.segments(self.ends[source].interface, least)]
 
-    def _class(self, source: str, target: str, shape: LinkShape) -> bytes:
+    def _class(self, link: Link, shape: LinkShape) -> bytes:
+        source, target = link.ends
         limit_bps, assured_bps = self.limits.get(source), shape.set_bps
         if limit_bps is not None:  # an equal part for each: together they may be assured what there is
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
-        host, minor = self.hosts[source], self.hosts[target].number
+        host, minor = self.ends[source], self.ends[target].number
         return htb.htb_class(host.interface, minor, shape.set_bps, burst=shape.burst, assured_bps=assured_bps)
 
-    def _messages(self, source: str, target: str, shape: LinkShape) -> Iterator[bytes]:
-        state, number = self.links.get((source, target)), self.hosts[target].number
-        index = self.hosts[source].interface
-        if state is None or (source, target) in self._unsure:
-            yield self._class(source, target, shape)
+    def _messages(self, link: Link, shape: LinkShape) -> Iterator[bytes]:
+        state, target = self.links.get(link), self.ends[cable_of(link.target, link.via)]
+        index, number = self.ends[cable_of(link.source, link.via)].interface, target.number
+        if state is None or link in self._unsure:
+            if link.via != NET:
+                yield from self.lead(self.ends[cable_of(link.source, link.via)], target)
+            yield self._class(link, shape)
             if len(self.bands) > 1:
                 yield from htb.bands(index, number)
             yield from self._leaves(index, number, shape, None if state is None else state.leaf(shape))
@@ -275,7 +289,7 @@ class World:
             return
         old = state.shape
         if (shape.set_bps, shape.burst) != (old.set_bps, old.burst):
-            yield self._class(source, target, shape)
+            yield self._class(link, shape)
         if _queue(shape, state.leaf(shape)) != _queue(old, state.leaf(old)):
             yield from self._leaves(index, number, shape, state.leaf(shape))
         if bool(shape.duplicate) != bool(old.duplicate):
@@ -291,25 +305,25 @@ class World:
         if not alone:
             yield from (htb.leaf(index, minor, shape, kind) for minor in urgent)
 
-    def _filters(self, index: int, number: int, target: str, shape: LinkShape) -> Iterator[bytes]:
+    def _filters(self, index: int, number: int, target: HostSpace, shape: LinkShape) -> Iterator[bytes]:
         """What is urgent goes the way of all else on a link that duplicates."""
-        ip = socket.inet_aton(self.hosts[target].ip)
+        ip = socket.inet_aton(target.ip)
         bulk, *urgent = (number | band for band in self.bands)
         for minor in urgent:
             yield htb.to_class(index, 2 * number, bulk if shape.duplicate else minor, ip, urgent=True)
         yield htb.to_class(index, 2 * number + 1, bulk, ip)
 
-    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
-        """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
+    def limit_interfaces(self, limits_bps: Mapping[Cable, float | None]) -> None:
+        """Limit, in place, all that these cables send together and all that they receive together; None lifts it.
 
         Links of a limited host still have their own rates. Those that compete for what it sends get equal parts; what
         it receives waits in one queue, in which each link has the share of packets that it brings. Raises ValueError
         for a host whose port is out of reach.
         """
         for name, asked_bps in limits_bps.items():
-            host = self.hosts[name]
+            host = self.ends[name]
             if host.port is None:
-                raise ValueError(f"what {name} receives cannot be limited")
+                raise ValueError(f"what {host.name} receives cannot be limited")
             rate_bps = None if asked_bps is None else floored(asked_bps)
             if rate_bps is None:
                 self.limits.pop(name, None)
@@ -317,20 +331,25 @@ class World:
                 self.limits[name] = rate_bps
             self._root(name)
             batch = [htb.interface_class(host.interface, rate_bps)]
-            batch += [self._class(*link, state.shape) for link, state in self.links.items() if link[0] == name]
+            batch += [self._class(link, state.shape) for link, state in self.links.items() if link.ends[0] == name]
             host.netlink.request(batch)
             if name not in self._ported:
                 with _there_already():
                     host.port.netlink.request([htb.root(host.port.interface, self.layer, htb.PORT_MINOR | htb.BULK)])
                 self._ported.add(name)
             host.port.netlink.request(htb.port(host.port.interface, rate_bps))
-        for source in self.hosts:  # also those whose links are not shaped send to limited ones
+        for source in self.ends:  # also those whose links are not shaped send to limited ones
             self._root(source)
             self._request(source, self._segmenting(source))
 
-    def counters(self, source: str) -> dict[str, htb.ClassCounters]:
+    def limit_bps(self, link: Link) -> float:
+        """What the interfaces at a link's ends let pass; infinity where neither is limited."""
+        return min(self.limits.get(cable, math.inf) for cable in link.ends)
+
+    def counters(self, source: Cable) -> dict[str, htb.ClassCounters]:
         """For every shaped link out of ``source`` its counters, by target."""
-        answers = self.hosts[source].netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(self.hosts[source].interface))
+        end = self.ends[source]
+        answers = end.netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(end.interface))
         found = {one.minor: one for one in map(htb.class_counters, answers) if one is not None}
         counted = {}
         for host in self.hosts.values():

@@ -29,7 +29,7 @@ from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkProof
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import Cable, Link
 
 SO_TIMESTAMPNS = 35  # asm-generic/socket.h
 SO_RCVBUFFORCE = 33
@@ -126,11 +126,12 @@ def with_passage(
     )
 
 
-def open_receiver(world: World, host: str, port: int, stack: ExitStack) -> socket.socket:
-    """A socket on a host for datagrams with time stamps, its buffer as large as it may be."""
-    with world.inside(host):
+def open_receiver(world: World, cable: Cable, port: int, stack: ExitStack) -> socket.socket:
+    """A socket at a host's end of a network for datagrams with time stamps, its buffer as large as it may be."""
+    end = world.ends[cable]
+    with world.inside(end.name):
         receiver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    receiver.bind((world.hosts[host].ip, port))
+    receiver.bind((end.ip, port))
     receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # the kernel cuts it to what it allows
     with suppress(PermissionError):
@@ -178,8 +179,8 @@ class _Train:
 
 
 def measure(
-    world: World, proofs: Mapping[Pair, LinkProof], go_on: Callable[[], None], *, slow: bool = False
-) -> dict[Pair, LinkProof]:
+    world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], None], *, slow: bool = False
+) -> dict[Link, LinkProof]:
     """Send trains over the links of these proofs; those that do not hold get another, denser one, which counts.
 
     The proofs with what was found. ``slow``: on a kernel that loses packets of its own when there are many at once.
@@ -194,25 +195,26 @@ def measure(
 
 def _trains(
     world: World,
-    proofs: Mapping[Pair, LinkProof],
+    proofs: Mapping[Link, LinkProof],
     link_per_s: float,
     together_per_s: float,
     go_on: Callable[[], None],
-) -> dict[Pair, LinkProof]:
+) -> dict[Link, LinkProof]:
     shapes = {link: world.links[link].shape for link in proofs}
-    leaving, coming = Counter(source for source, _ in proofs), Counter(target for _, target in proofs)
+    leaving, coming = Counter(link.ends[0] for link in proofs), Counter(link.ends[1] for link in proofs)
     bits = 8 * (_DATAGRAM.size + HEADERS_BYTES[world.layer])
     with ExitStack() as stack:
-        receivers = [open_receiver(world, host, TRAIN_PORT, stack) for host in coming]
-        senders = {host: open_sender(world, host, stack) for host in leaving}
+        receivers = [open_receiver(world, cable, TRAIN_PORT, stack) for cable in coming]
+        senders = {cable: open_sender(world, world.ends[cable].name, stack) for cable in leaving}
         trains = []
-        for source, target in proofs:
-            shares = (world.limits.get(host, math.inf) / n[host] for host, n in ((source, leaving), (target, coming)))
-            rate_bps = min(shapes[source, target].set_bps, *shares)
+        for link in proofs:
+            source, target = link.ends
+            shares = (world.limits.get(end, math.inf) / n[end] for end, n in ((source, leaving), (target, coming)))
+            rate_bps = min(shapes[link].set_bps, *shares)
             interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * rate_bps))
             count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
-            to = (world.hosts[target].ip, TRAIN_PORT)
-            trains.append(_Train(shapes[source, target], to, senders[source], interval_s, count))
+            to = (world.ends[target].ip, TRAIN_PORT)
+            trains.append(_Train(shapes[link], to, senders[source], interval_s, count))
         _run(trains, receivers, go_on)
     return {
         link: with_passage(proof, train.shape, train.sent, train.delays_s, train.arrived)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from thalweg.middleware.network.view import NET, Link
+
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
 DATAGRAMS_BPS = 5e8  # more than this is told by a flow alone, where there is one
@@ -28,6 +30,7 @@ class LinkProof(msgspec.Struct, frozen=True):
     lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came. Delay and
     jitter are estimates of the parameters asked, whatever the distribution. ``tcp_bps``: what one TCP flow got, of the
     same bits as ``delivered_bps``; None where none was asked for, or where TCP would have reasons of its own.
+    ``via``: the link's network, left out where all share it.
     """
 
     src: str
@@ -52,6 +55,11 @@ class LinkProof(msgspec.Struct, frozen=True):
     duplicates: int = 0
     stalled: float = 0.0
     tcp_bps: float | None = None
+    via: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def link(self) -> Link:
+        return Link(self.src, self.dst, NET if self.via is msgspec.UNSET else self.via)
 
     @property
     def rate_error(self) -> float:
@@ -117,12 +125,12 @@ def failures(proofs: Iterable[LinkProof]) -> list[str]:
         if one.stalled > MOST_STALLED and not one.by_flow:
             wrong.append(f"is kept waiting by this machine for {one.stalled:.0%} of the time; make it less busy")
         if wrong:
-            lines.append(f"link {one.src} → {one.dst} {'; '.join(wrong)}")
+            lines.append(f"link {one.link.text} {'; '.join(wrong)}")
     return lines
 
 
 class LinkSample(msgspec.Struct, frozen=True):
-    """What a link carried in the sampling interval that ended at ``at_s`` (``time.monotonic()``).
+    """What a link carried in the interval of so many ``seconds`` that ended at ``at_s`` (``time.monotonic()``).
 
     ``asked_bps`` is the mean of what it was set to. ``backlogged``: packets waited at both ends of the interval.
     """
@@ -133,3 +141,13 @@ class LinkSample(msgspec.Struct, frozen=True):
     asked_bps: float
     delivered_bps: float
     backlogged: bool
+    via: str = NET
+    seconds: float = 0.0
+
+    @property
+    def link(self) -> Link:
+        return Link(self.src, self.dst, self.via)
+
+    @property
+    def size_bytes(self) -> float:
+        return self.delivered_bps * self.seconds / 8

@@ -31,7 +31,7 @@ from thalweg.emulation.proofs import delay, tcp
 from thalweg.emulation.proofs.delay import HEADERS_BYTES
 from thalweg.emulation.proofs.proof import DATAGRAMS_BPS, LinkProof
 from thalweg.emulation.proofs.stalls import Pace, steady
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import NET, Link
 
 SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that have not left
 SO_NO_CHECK, SO_SNDBUFFORCE = 11, 32  # asm-generic/socket.h
@@ -72,19 +72,24 @@ def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def link_rounds(
-    rates_bps: Mapping[Pair, float], together_bps: float = TOGETHER_BPS, order: Iterable[str] = ()
-) -> list[list[Pair]]:
+    rates_bps: Mapping[Link, float], together_bps: float = TOGETHER_BPS, order: Iterable[str] = ()
+) -> list[list[Link]]:
     """The links in groups to be measured at once: in a group no host sends twice or receives twice.
 
     A group's rates add up to at most ``together_bps`` unless it is a single link. ``order``: the hosts' in the
     tournament, by default as links name them.
     """
-    named = dict.fromkeys(host for link in rates_bps for host in link)
+    networks = {link.via for link in rates_bps}
+    if len(networks) > 1:
+        apart = [{link: bps for link, bps in rates_bps.items() if link.via == via} for via in sorted(networks)]
+        return [group for some in apart for group in link_rounds(some, together_bps, order)]
+    via = next(iter(networks), NET)
+    named = dict.fromkeys(host for link in rates_bps for host in link[:2])
     hosts = list(dict.fromkeys((*(host for host in order if host in named), *named)))
-    groups: list[list[Pair]] = []
+    groups: list[list[Link]] = []
     for pairs in tournament(hosts) if len(hosts) > 1 else []:
-        links = [link for a, b in pairs for link in ((a, b), (b, a)) if link in rates_bps]
-        total, group = 0.0, list[Pair]()
+        links = [link for a, b in pairs for link in (Link(a, b, via), Link(b, a, via)) if link in rates_bps]
+        total, group = 0.0, list[Link]()
         for link in links:
             if group and total + rates_bps[link] > together_bps:
                 groups.append(group)
@@ -122,7 +127,7 @@ class _Stream:
     def __init__(
         self,
         number: int,
-        link: Pair,
+        link: Link,
         shape: LinkShape,
         rate_bps: float,
         seconds: float,
@@ -223,7 +228,8 @@ class _Stream:
         self, asked_bps: float, delivered_bps: float, seconds: float, size_bytes: int, stalled: float = 0.0
     ) -> LinkProof:
         error = delivered_bps / asked_bps - 1 if asked_bps else math.inf if delivered_bps else 0.0
-        return LinkProof(*self.link, asked_bps, delivered_bps, error, seconds, size_bytes, "udp", stalled=stalled)
+        ends, via = self.link[:2], msgspec.UNSET if self.link.via == NET else self.link.via
+        return LinkProof(*ends, asked_bps, delivered_bps, error, seconds, size_bytes, "udp", stalled=stalled, via=via)
 
     def _pace(self, size: int) -> Pace:
         """What is expected of packets of ``size`` bytes if the link is as asked."""
@@ -235,7 +241,7 @@ class _Stream:
 
 
 def measure(
-    world: World, links: Iterable[Pair], seconds: float | None, go_on: Callable[[], None], *, flows: bool = False
+    world: World, links: Iterable[Link], seconds: float | None, go_on: Callable[[], None], *, flows: bool = False
 ) -> list[LinkProof]:
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
@@ -245,7 +251,7 @@ def measure(
     ``go_on`` is called all the time, and raises what is to
     end the measurement.
     """
-    found: dict[Pair, LinkProof] = {}
+    found: dict[Link, LinkProof] = {}
     with ExitStack() as stack:
         filler = _Filler(world, links, go_on, stack)
         delayed = [link for link, shape in filler.shapes.items() if shape.needs_netem and shape.passes]
@@ -257,7 +263,7 @@ def measure(
         more = iter(AGAIN)
         for tries in itertools.count():
             for one in filler.fill(groups, seconds):
-                found[one.src, one.dst] = one
+                found[one.link] = one
             stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
             wrong = {
                 link: carried_bps[link]
@@ -281,7 +287,7 @@ def measure(
     return list(found.values())
 
 
-def _groups(rates_bps: Mapping[Pair, float], together_bps: float, world: World) -> list[list[Pair]]:
+def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> list[list[Link]]:
     """The rounds, and the slow links together, unless they share an interface."""
     slow = [link for link, rate_bps in rates_bps.items() if rate_bps < SLOW_BPS and not world.limits]
     others = {link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}
@@ -314,14 +320,14 @@ def _wrong(one: LinkProof) -> bool:
 class _Filler:
     """Fills links, and hears what arrives at their ends."""
 
-    def __init__(self, world: World, links: Iterable[Pair], go_on: Callable[[], None], stack: ExitStack) -> None:
+    def __init__(self, world: World, links: Iterable[Link], go_on: Callable[[], None], stack: ExitStack) -> None:
         self._world, self._go_on = world, go_on
         self.shapes = {link: world.links[link].shape for link in links}
-        hosts = dict.fromkeys(target for _, target in self.shapes)
-        self._receivers = [delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts]
+        cables = dict.fromkeys(link.ends[1] for link in self.shapes)
+        self._receivers = [delay.open_receiver(world, cable, FILL_PORT, stack) for cable in cables]
         self._streams: dict[int, _Stream] = {}
 
-    def fill(self, groups: Iterable[Iterable[Pair]], seconds: float) -> list[LinkProof]:
+    def fill(self, groups: Iterable[Iterable[Link]], seconds: float) -> list[LinkProof]:
         """Fill one group after another; what is still under way when a group's time is over arrives during the next.
 
         At the end the queues are empty, as far as links are what they are asked to be.
@@ -351,12 +357,11 @@ class _Filler:
         self.drain(until_s)
         return [stream.result() for stream in self._streams.values()]
 
-    def _stream(self, link: Pair, seconds: float, stack: ExitStack) -> _Stream:
-        source, target = link
-        sender = delay.open_sender(self._world, source, stack)
-        sender.connect((self._world.hosts[target].ip, FILL_PORT))
-        shape, limits = self.shapes[link], (self._world.limits[host] for host in link if host in self._world.limits)
-        expected_bps = min(shape.set_bps, *limits, math.inf) if shape.passes else 0.0
+    def _stream(self, link: Link, seconds: float, stack: ExitStack) -> _Stream:
+        sender = delay.open_sender(self._world, link.source, stack)
+        sender.connect((self._world.ends[link.ends[1]].ip, FILL_PORT))
+        shape = self.shapes[link]
+        expected_bps = min(shape.set_bps, self._world.limit_bps(link)) if shape.passes else 0.0
         return _Stream(next(_numbers), link, shape, expected_bps, seconds, self._world.layer, sender)
 
     def drain(self, until_s: float) -> None:

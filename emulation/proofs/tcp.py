@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 
 from thalweg.emulation.kernel.world import World
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import Link
 
 FLOW_PORT = 47_810  # any: the namespaces are ours
 HEADERS_BYTES = {3: 52, 2: 66}  # IPv4 and TCP with time stamps, and Ethernet
@@ -35,14 +35,14 @@ WRITE = bytes(1 << 18)
 _SND_MSS, _DATA_SEGS_IN = 16, 152  # where tcpi_snd_mss and tcpi_data_segs_in stand
 
 
-def measure(world: World, links: Iterable[Pair], go_on: Callable[[], None], together_bps: float) -> dict[Pair, float]:
+def measure(world: World, links: Iterable[Link], go_on: Callable[[], None], together_bps: float) -> dict[Link, float]:
     """The rate at the testbed's layer that one TCP flow got of each link that one can fill.
 
     ``together_bps``: the rates that can be measured at once. ``go_on`` is called all the time, and raises what is to
     end the measurement.
     """
     left = {link: rate_bps for link in links if (rate_bps := _fillable_bps(world, link))}
-    found: dict[Pair, float] = {}
+    found: dict[Link, float] = {}
     for tries in range(TRIES):
         for group in _groups(left, together_bps / 4**tries, world):
             found |= _flows(world, {link: left[link] for link in group}, 2**tries, go_on)
@@ -50,26 +50,26 @@ def measure(world: World, links: Iterable[Pair], go_on: Callable[[], None], toge
     return found
 
 
-def _fillable_bps(world: World, link: Pair) -> float:
+def _fillable_bps(world: World, link: Link) -> float:
     """The rate that one flow should get; 0 where TCP has reasons of its own to be slower."""
-    shape, back = world.links[link].shape, world.links.get((link[1], link[0]))
+    shape, back = world.links[link].shape, world.links.get(link.back)
     if not (shape.passes and shape.rated) or shape.needs_netem or shape.queue_bytes < 4 * SEGMENT_BYTES[1]:
         return 0.0
-    rate_bps = min(shape.set_bps, *(world.limits[host] for host in link if host in world.limits), math.inf)
+    rate_bps = min(shape.set_bps, world.limit_bps(link))
     if back is not None and (not back.shape.passes or back.shape.needs_netem):
         return 0.0
     return 0.0 if back is not None and back.shape.set_bps < ANSWERS * rate_bps else rate_bps
 
 
-def _groups(rates_bps: Mapping[Pair, float], together_bps: float, world: World) -> Iterator[list[Pair]]:
+def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> Iterator[list[Link]]:
     """Links to be filled at once: one direction of each pair, and up to so much in all."""
     if world.limits:  # links that share an interface
         yield from ([link] for link in rates_bps)
         return
     for forward in (True, False):
-        group, total = list[Pair](), 0.0
+        group, total = list[Link](), 0.0
         for link, rate_bps in sorted(rates_bps.items(), key=lambda item: item[1]):
-            if (link[0] < link[1]) is not forward:
+            if (link.source < link.target) is not forward:
                 continue
             if group and (total + rate_bps > together_bps or len(group) == TOGETHER):
                 yield group
@@ -83,23 +83,22 @@ def _groups(rates_bps: Mapping[Pair, float], together_bps: float, world: World) 
 class _Flow:
     """One connection, and what has come of it when."""
 
-    def __init__(self, world: World, link: Pair, rate_bps: float, stretch: float, stack: ExitStack) -> None:
-        source, target = link
+    def __init__(self, world: World, link: Link, rate_bps: float, stretch: float, stack: ExitStack) -> None:
         segment = rate_bps / 8 * FLOW_S / SEGMENTS_WANTED
         self.segment_bytes = int(min(SEGMENT_BYTES[1], max(SEGMENT_BYTES[0], segment)))
         burst_s = world.links[link].shape.burst * 8 / rate_bps
         self.begin_s = stretch * (BEGIN_S + burst_s)
         self.end_s = self.begin_s + stretch * max(FLOW_S, SEGMENTS_WANTED * self.segment_bytes * 8 / rate_bps)
-        with world.inside(target):
+        with world.inside(link.target):
             self.listener = stack.enter_context(socket.socket())
-        with world.inside(source):
+        with world.inside(link.source):
             self.sender = stack.enter_context(socket.socket())
         for one in (self.listener, self.sender):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, self.segment_bytes)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))  # what waits is thrown away
             one.setblocking(False)
-        self.listener.bind((world.hosts[target].ip, 0))
+        self.listener.bind((world.ends[link.ends[1]].ip, 0))
         self.listener.listen(1)
         with suppress(BlockingIOError):
             self.sender.connect(self.listener.getsockname())
@@ -143,8 +142,8 @@ def _told(connection: socket.socket, at: int) -> int:
 
 
 def _flows(
-    world: World, rates_bps: Mapping[Pair, float], stretch: float, go_on: Callable[[], None]
-) -> dict[Pair, float]:
+    world: World, rates_bps: Mapping[Link, float], stretch: float, go_on: Callable[[], None]
+) -> dict[Link, float]:
     with ExitStack() as stack:
         flows = {link: _Flow(world, link, rate_bps, stretch, stack) for link, rate_bps in rates_bps.items()}
         waiting, poller, by_number = list(flows.values()), select.poll(), dict[int, Callable[[], None]]()

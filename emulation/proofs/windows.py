@@ -86,7 +86,7 @@ def worst_sampled(samples: Iterable[LinkSample], interval_s: float, granularity_
     for one in samples:
         if one.asked_bps <= 0:
             continue
-        link, bits, asked_bits = Link(one.src, one.dst), one.delivered_bps * interval_s, one.asked_bps * interval_s
+        link, bits, asked_bits = one.link, one.delivered_bps * interval_s, one.asked_bps * interval_s
         window = Window(one.at_s, bits, asked_bits, (bits - granularity_bytes * 8) / asked_bits)
         if link not in worst or window.ratio > worst[link].ratio:
             worst[link] = window

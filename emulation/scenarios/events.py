@@ -1,15 +1,16 @@
-"""The events of a scenario file: what befalls which links, when.
+"""The events of a scenario file: what befalls which links, and which hosts' processes, when.
 
 Each is a set of spans of time in which an effect holds: a ``change``, an ``outage`` and a ``partition`` are one span, a
 ``flap`` is one for every ``down`` and ``up``, a ``churn`` one for every time that a host is away, drawn by the seed.
+What befalls the process of a host (``DEEDS``) leaves its links as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -17,16 +18,32 @@ from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, hosts_named, links_named, links_of
 from thalweg.emulation.scenarios.links import FIELDS, Figures
-from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Texts, Written, example
+from thalweg.emulation.scenarios.networks import EVERY, vias_of
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Text, Texts, Written, example
 from thalweg.emulation.traces.pool import two_draws
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.network.tariffs import Tariff
+from thalweg.middleware.network.view import NET, Link, links_between
 
 CLIENT = "client"  # churn spares it unless it is named
 CUT = Effect(cut=True)
 MAX_CHANGES = 2_000_000  # of links: far more than a testbed would keep up with
 LEAST_S = 0.001  # of a down, an up and their means: less is a mistaken unit, and would fill the memory
+
+
+DEEDS = ("crash", "restart", "drain", "join")
+
+
+class Deed(msgspec.Struct, frozen=True, order=True):
+    """At ``at_s`` the process on ``host`` is killed (``crash``), started (again), or drained.
+
+    Of one that is to ``join`` there is none before.
+    """
+
+    at_s: float
+    host: str
+    kind: str
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +76,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
                 turn += 1
         elif self.kind == "churn":
             for host in self.away:
-                links = tuple(link for link in self.links if host in link)
+                links = tuple(link for link in self.links if host in link[:2])
                 for start_s, stop_s in self._absences(host, horizon_s, seed, number):
                     yield start_s, stop_s, links
-        else:
+        elif self.kind not in DEEDS:
             yield self.at_s, self.until_s, self.links
+
+    def deeds(self) -> Iterator[Deed]:
+        """What befalls hosts' processes."""
+        for host in self.away if self.kind in DEEDS else ():
+            yield Deed(self.at_s, host, self.kind)
+            if self.until_s < math.inf:
+                yield Deed(self.until_s, host, "restart")
 
     def many(self, horizon_s: float) -> float:
         """About how many changes of links it is."""
@@ -108,12 +132,13 @@ class Groups(tuple[tuple[str, ...], ...], metaclass=Written):
 
 
 class When(Keys):
-    """What every event has."""
+    """What every event has, and of which network its links may be: ``*`` is all."""
 
     at: Annotated[Seconds, example('"60s"')]
     kind: str = ""
     for_: Span | None = None
     until: Seconds | None = None
+    network: Text | None = None
 
 
 class ChangeKeys(Figures):
@@ -143,20 +168,35 @@ class ChurnKeys(Keys):
     hosts: Texts | None = None
 
 
+class DeedKeys(Keys):
+    """The hosts whose processes a ``crash``, ``restart``, ``drain`` or ``join`` befalls."""
+
+    host: Annotated[Texts, example('"h3"')]
+
+
 _KINDS: Mapping[str, tuple[type[Keys], ...]] = {
     "change": (Ends, ChangeKeys),
     "outage": (Ends,),
     "flap": (Ends, FlapKeys),
     "partition": (PartitionKeys,),
     "churn": (ChurnKeys,),
+    **dict.fromkeys(DEEDS, (DeedKeys,)),
 }
 
 
-def read_events(root: Spot, hosts: Mapping[str, HostSpec], duration_s: float) -> tuple[Event, ...]:
+class Wan(NamedTuple):
+    """What events are held to: the hosts, what networks cost, and all links."""
+
+    hosts: Mapping[str, HostSpec]
+    networks: Mapping[str, Tariff]
+    links: Set[Link]
+
+
+def read_events(root: Spot, wan: Wan, duration_s: float) -> tuple[Event, ...]:
     """The events in the file's order. ``duration_s``: when those that repeat end at the latest."""
     events = []
     for spot in root.inner_all("event", "[[event]]"):
-        events.append(_event(spot, hosts))
+        events.append(_event(spot, wan))
         if events[-1].many(duration_s) > MAX_CHANGES:
             raise spot.error(
                 f"this event is more than {MAX_CHANGES:,} changes of links; give it a for or longer times, or the"
@@ -165,7 +205,8 @@ def read_events(root: Spot, hosts: Mapping[str, HostSpec], duration_s: float) ->
     return tuple(events)
 
 
-def _event(spot: Spot, hosts: Mapping[str, HostSpec]) -> Event:
+def _event(spot: Spot, wan: Wan) -> Event:
+    hosts = wan.hosts
     kind = spot.value.get("kind")
     if kind is None:
         raise spot.error(f"an [[event]] needs a kind: {', '.join(_KINDS)}")
@@ -175,18 +216,40 @@ def _event(spot: Spot, hosts: Mapping[str, HostSpec]) -> Event:
     spot.only(When, *_KINDS[kind])
     when = spot.read(When)
     event = partial(Event, kind=kind, at_s=when.at, until_s=_until_s(spot, when), effect=CUT)
+    vias = vias_of(spot, wan.networks, EVERY if kind in ("partition", "churn") else NET)
+    over = "" if vias == (NET,) or "network" not in spot.value else f" over {spot.value['network']}"
+
+    def there(name: Callable[[str], Iterable[Link]]) -> tuple[Link, ...]:
+        """Those that there are of the links that ``name`` finds in each network."""
+        found = tuple(link for via in vias for link in name(via) if link in wan.links)
+        if not found:
+            raise spot.error(f"there is no such link over {' or '.join(vias)}; it befalls nothing", "network")
+        return found
+
     if kind == "partition":
-        links, who = _between(spot, spot.read(PartitionKeys).groups, hosts)
-        return event(links=links, who=who, what="no traffic between the groups")
+        group_of, who = _between(spot, spot.read(PartitionKeys).groups, hosts)
+        links = there(lambda via: (one for one in links_between(group_of, via) if _apart(group_of, one)))
+        return event(links=links, who=who + over, what="no traffic between the groups")
+    if kind in DEEDS:
+        if "network" in spot.value:
+            raise spot.error(f"a {kind} befalls a host's process, whatever its networks; leave network out", "network")
+        away = hosts_named(spot, "host", spot.read(DeedKeys).host, hosts)
+        if CLIENT in away:
+            raise spot.error("the client's own process stays; name other hosts", "host")
+        if kind != "crash" and (ends := next((key for key in ("for", "until") if key in spot.value), None)):
+            raise spot.error(f"a {kind} does not last; {ends} goes with a crash, which a restart ends", ends)
+        return event(links=(), who=_listed(away), what=f"its process: {kind}", away=away)
     if kind == "churn":
         churn = spot.read(ChurnKeys)
         away = tuple(host for host in hosts if host != CLIENT)
         if churn.hosts is not None:
             away = hosts_named(spot, "hosts", churn.hosts, hosts)
         means = f"up {format_time(churn.mean_up)}, away {format_time(churn.mean_down)} on average"
-        return event(links=links_of(away, hosts), who=_listed(away), what=f"leave and return: {means}",
+        links = there(lambda via: links_of(away, hosts, via))
+        return event(links=links, who=_listed(away) + over, what=f"leave and return: {means}",
                      down_s=churn.mean_down, up_s=churn.mean_up, away=away)  # fmt: skip
-    event = partial(event, links=links_named(spot, hosts), who=_who(spot.read(Ends), hosts))
+    links = there(lambda via: links_named(spot, hosts, via))
+    event = partial(event, links=links, who=_who(spot.read(Ends), hosts) + over)
     if kind == "flap":
         flap = spot.read(FlapKeys)
         what = f"down {format_time(flap.down)}, up {format_time(flap.up)}, in turn"
@@ -215,9 +278,8 @@ def _who(ends: Ends, hosts: Mapping[str, HostSpec]) -> str:
     return f"{source} {'↔' if ends.both else '→'} {target}"
 
 
-def _between(
-    spot: Spot, groups: Sequence[Sequence[str]], hosts: Mapping[str, HostSpec]
-) -> tuple[tuple[Link, ...], str]:
+def _between(spot: Spot, groups: Sequence[Sequence[str]], hosts: Mapping[str, HostSpec]) -> tuple[dict[str, int], str]:
+    """The group of each host that is in one, and all of it for people."""
     group_of: dict[str, int] = {}
     for number, group in enumerate(groups):
         for place, host in enumerate(group):
@@ -228,8 +290,11 @@ def _between(
                 raise spot.error(f"groups: host {host!r} stands there twice; a host is on one side only",
                                   "groups", number, place)  # fmt: skip
             group_of[host] = number
-    links = tuple(link for link in links_between(group_of) if group_of[link.source] != group_of[link.target])
-    return links, " | ".join(_listed(group) for group in groups)
+    return group_of, " | ".join(_listed(group) for group in groups)
+
+
+def _apart(group_of: Mapping[str, int], link: Link) -> bool:
+    return group_of[link.source] != group_of[link.target]
 
 
 def _effect(spot: Spot) -> tuple[Effect, str]:

@@ -14,16 +14,18 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.scenarios.events import Event, read_events
+from thalweg.emulation.scenarios.events import Event, Wan, read_events
 from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts
 from thalweg.emulation.scenarios.links import LinkReader
+from thalweg.emulation.scenarios.networks import read_networks
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Written, read_toml
 from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import seconds
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.tariffs import Tariff
+from thalweg.middleware.network.view import NET, Link
 
 __all__ = ["Event", "HostSpec", "Scenario", "read_scenario"]
 
@@ -58,6 +60,7 @@ class Top(Keys):
 
     name: Text | None = None
     hosts: Any = None
+    networks: Any = None
     links: Any = None
     link: Any = None
     event: Any = None
@@ -70,15 +73,17 @@ class Top(Keys):
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """An emulated WAN as a file describes it; seconds and bit/s are emulated.
 
-    ``hosts`` in the file's order. ``links``: every directed pair and its shape at the start, before any event;
-    ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how long
-    events and courses that repeat go on. ``notes``: what may not be meant as it is written.
+    ``hosts`` in the file's order. ``networks``: what those cost that the file describes; ``links``: every directed
+    pair over the one that all share, and those of the others, with their shapes at the start, before any event;
+    ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how
+    long events and courses that repeat go on. ``notes``: what may not be meant as it is written.
     """
 
     name: str
     hosts: Mapping[str, HostSpec]
     links: Mapping[Link, LinkShape]
     traces: Mapping[Link, BandwidthTrace]
+    networks: Mapping[str, Tariff] = {}
     courses: Mapping[Link, tuple[Course, ...]] = {}
     events: tuple[Event, ...] = ()
     time_scale: float = 1.0
@@ -112,10 +117,11 @@ def read_scenario(
     """
     root = read_toml(path, "a scenario file", Top, Limits)
     top = root.given(root.read(Top))
-    hosts = read_hosts(root)
+    networks = read_networks(root)
+    hosts = read_hosts(root, [via for via in networks if via != NET])
     chosen = top.get("seed", 1) if seed is None else seed
     duration_s = top.get("duration", DURATION_S)
-    reader = LinkReader(root, hosts, chosen)
+    reader = LinkReader(root, hosts, chosen, networks)
     links, traces = reader.links()
     if time_scale is not None and not 0 < time_scale < math.inf:
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
@@ -125,8 +131,9 @@ def read_scenario(
         hosts=reader.hosts,
         links=links,
         traces=traces,
+        networks=networks,
         courses=reader.courses(GAP_S * scale),
-        events=read_events(root, hosts, duration_s),
+        events=read_events(root, Wan(hosts, networks, links.keys()), duration_s),
         time_scale=scale,
         layer=top.get("layer", 3),
         seed=chosen,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
-from thalweg.emulation.scenarios.toml import AboveZero, Keys, Rate, Size, Spot, Text, Texts, Written
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Size, Spot, Text, Texts, Written
 from thalweg.emulation.traces.pool import choose
+from thalweg.emulation.units import rate_bps
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.figures import read_capacity
-from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.network.view import NET, Link, links_between
 
 MAX_HOSTS = 1023  # addresses that a testbed has
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # becomes a container's and a host's name
@@ -26,6 +27,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     ``interface_bps``: emulated bit/s for all that it sends, and the same for all that it receives. ``cpus`` and
     ``memory_bytes`` are kept by containers only. ``speed`` and ``cores``: what planners are told of its processor, and
     in virtual time what it has. ``drawn``: the site was drawn, the file names none.
+    ``cables_bps``: likewise what it sends, and receives, in each further network, left out where none is limited.
     """
 
     name: str
@@ -36,6 +38,21 @@ class HostSpec(msgspec.Struct, frozen=True):
     speed: float | None = None
     cores: int | None = None
     drawn: bool = False
+    cables_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def interfaces_bps(self) -> dict[str, float]:
+        """The limits of its interfaces, by network."""
+        own = {} if self.interface_bps is None else {NET: self.interface_bps}
+        return own if self.cables_bps is msgspec.UNSET else own | self.cables_bps
+
+
+class InterfaceRate(dict[str, float], metaclass=Written):
+    """Bits per second by network; a rate alone is of the network that all share."""
+
+    @staticmethod
+    def read(value: Any) -> dict[str, float]:
+        return {via: rate_bps(one) for via, one in (value if isinstance(value, dict) else {NET: value}).items()}
 
 
 class Speed(float, metaclass=Written):
@@ -57,7 +74,7 @@ class Cores(int, metaclass=Written):
 class Limits(Keys):
     """What a host may use; at the top of a file, every host that does not say it."""
 
-    interface_rate: Rate | None = None
+    interface_rate: InterfaceRate | None = None
     cpus: AboveZero | None = None
     memory: Size | None = None
     speed: Speed | None = None
@@ -71,9 +88,7 @@ class HostKeys(Limits):
     site: Text | None = None
 
 
-_FIGURES = {  # of a HostSpec, by the keys that say them
-    "interface_bps": "interface_rate", "cpus": "cpus", "memory_bytes": "memory", "speed": "speed", "cores": "cores",
-}  # fmt: skip
+_FIGURES = {"cpus": "cpus", "memory_bytes": "memory", "speed": "speed", "cores": "cores"}  # and the keys that say them
 
 
 class Ends(Keys):
@@ -85,8 +100,8 @@ class Ends(Keys):
     host: Texts | None = None
 
 
-def read_hosts(root: Spot) -> dict[str, HostSpec]:
-    """Hosts by name, in the file's order."""
+def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec]:
+    """Hosts by name, in the file's order. ``networks``: those that they are in besides the one that all share."""
     given, common = root.value.get("hosts"), root.given(root.read(Limits))
     if isinstance(given, int) and not isinstance(given, bool):
         if not 1 <= given <= MAX_HOSTS:
@@ -100,7 +115,7 @@ def read_hosts(root: Spot) -> dict[str, HostSpec]:
     hosts: dict[str, HostSpec] = {}
     for number, one in enumerate(given):
         spot = Spot(root.file, "a host", one, ("hosts", number))
-        host = _host(spot, common)
+        host = _host(spot, common, networks)
         if host.name in hosts:
             way = f'"other@{host.site}"' if host.site else "each its own"
             raise spot.error(f"two hosts are named {host.name!r}; name {way}")
@@ -108,7 +123,7 @@ def read_hosts(root: Spot) -> dict[str, HostSpec]:
     return hosts
 
 
-def _host(spot: Spot, common: Mapping[str, Any]) -> HostSpec:
+def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str]) -> HostSpec:
     given, values = spot.value, dict(common)
     if isinstance(given, dict):
         spot.only(HostKeys)
@@ -132,6 +147,12 @@ def _host(spot: Spot, common: Mapping[str, Any]) -> HostSpec:
             " name@site"
         )
     found = {field: values.get(key) for field, key in _FIGURES.items()}
+    if interfaces := dict(values.get("interface_rate") or {}):
+        if unknown := next((via for via in interfaces if via not in (NET, *networks)), None):
+            known = near_miss(unknown, [NET, *networks])
+            raise spot.error(f"interface_rate: there is no network {unknown!r}; {known}", "interface_rate")
+        found["interface_bps"] = interfaces.pop(NET, None)
+        found["cables_bps"] = interfaces or msgspec.UNSET
     return msgspec.structs.replace(HostSpec(name, site or None), **found)
 
 
@@ -150,25 +171,25 @@ def hosts_named(spot: Spot, key: str, names: Sequence[str], hosts: Mapping[str, 
     return tuple(dict.fromkeys(names))
 
 
-def links_of(chosen: Container[str], hosts: Iterable[str]) -> tuple[Link, ...]:
-    """All links of the chosen hosts, both ways."""
-    return tuple(link for link in links_between(hosts) if link.source in chosen or link.target in chosen)
+def links_of(chosen: Container[str], hosts: Iterable[str], via: str = NET) -> tuple[Link, ...]:
+    """All links of the chosen hosts over a network, both ways."""
+    return tuple(link for link in links_between(hosts, via) if link.source in chosen or link.target in chosen)
 
 
-def links_named(spot: Spot, hosts: Mapping[str, Any]) -> tuple[Link, ...]:
-    """The links that a table names; see ``Ends``."""
+def links_named(spot: Spot, hosts: Mapping[str, Any], via: str = NET) -> tuple[Link, ...]:
+    """The links that a table names, over a network; see ``Ends``."""
     ends = spot.read(Ends)
     if ends.host is not None:
         if other := next((key for key in ("from", "to", "both") if key in spot.value), None):
             raise spot.error(f"host is all links of a host, both ways; leave out {other}", other)
-        return links_of(hosts_named(spot, "host", ends.host, hosts), hosts)
+        return links_of(hosts_named(spot, "host", ends.host, hosts), hosts, via)
     if ends.from_ is None and ends.to is None:
         raise spot.error(f'{spot.what} says nothing about which links; give from and to ("*" is all hosts), or host')
     sources = hosts_named(spot, "from", ends.from_ or ("*",), hosts)
     targets = hosts_named(spot, "to", ends.to or ("*",), hosts)
-    found = dict.fromkeys(Link(a, b) for a in sources for b in targets if a != b)
+    found = dict.fromkeys(Link(a, b, via) for a in sources for b in targets if a != b)
     if ends.both:
-        found |= dict.fromkeys(Link(b, a) for a, b in list(found))
+        found |= dict.fromkeys(link.back for link in list(found))
     if not found:
         raise spot.error("no link has these ends; from and to must be different hosts", "from")
     return tuple(found)

@@ -3,6 +3,7 @@
 Every directed pair of hosts has the figures of ``[links]``, unless a ``[[link]]`` says otherwise; of several that say
 something the last in the file counts, figure by figure. A rate comes from one of ``rate``, ``trace``, ``traces`` and
 ``throughput``, a delay from ``delay`` or ``latency``: one of these in a ``[[link]]`` takes the place of any other.
+Which links there are in further networks: see ``networks``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from thalweg.emulation.scenarios.data_sets import (
 )
 from thalweg.emulation.scenarios.delays import MAX_DELAY_S
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, draw_sites, links_named
+from thalweg.emulation.scenarios.networks import Within, via_of
 from thalweg.emulation.scenarios.toml import Keys, Rate, Share, Size, Spot, Text, Written
 from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
 from thalweg.emulation.traces.files import read_link_trace
@@ -32,7 +34,8 @@ from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import queue, seconds
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.network.tariffs import Tariff
+from thalweg.middleware.network.view import NET, Link, links_between
 
 FILL = "fill"
 
@@ -111,20 +114,43 @@ class _Said:
 class LinkReader:
     """Reads ``[links]`` and ``[[link]]`` of a file, and the data sets that they name."""
 
-    def __init__(self, root: Spot, hosts: Mapping[str, HostSpec], seed: int) -> None:
+    def __init__(
+        self, root: Spot, hosts: Mapping[str, HostSpec], seed: int, networks: Mapping[str, Tariff] = {}
+    ) -> None:
         """Raises UsageError naming the line for keys, links and data sets that are wrong."""
         self._root, self._seed = root, seed
         self._folder = Path(root.file.name).parent
         self._pools: dict[tuple[Path | None, float | None], TraceSet] = {}
         self._grids: dict[tuple[Path, Kind], Grid] = {}
-        self._says: dict[Link, dict[str, _Said]] = {link: {} for link in links_between(hosts)}
+        public = [NET, *(via for via, one in networks.items() if one.kind == "public" and via != NET)]
+        self._says: dict[Link, dict[str, _Said]] = {link: {} for via in public for link in links_between(hosts, via)}
         common = root.inner("links", "[links]")
         common.only(Figures, Sets)
         self._take(common, self._says)
         for spot in root.inner_all("link", "[[link]]"):
-            spot.only(Ends, Figures, Sets)
-            self._take(spot, links_named(spot, hosts))
+            spot.only(Ends, Within, Figures, Sets)
+            via = via_of(spot, networks)
+            named = links_named(spot, hosts, via)
+            self._take(spot, named if via in public else self._rented(spot, named))
+        rented = {via for via, one in networks.items() if one.kind == "dedicated"}
+        if idle := sorted(rented - {link.via for link in self._says}):
+            tables = root.inner("networks", "[networks]")
+            raise tables.error(f"network {idle[0]!r} has no links; give it a [[link]], or leave it out", idle[0])
+        if single := next((link for link in self._says if link.back not in self._says), None):
+            raise self._says[single]["rate"].spot.error(
+                f"link {single.text} has no way back, which every connection needs; write both = true, or give"
+                f" {single.back.text} a [[link]] of its own"
+            )
         self.hosts = self._sited(hosts)
+
+    def _rented(self, spot: Spot, links: Sequence[Link]) -> Sequence[Link]:
+        """The links of a dedicated network that a table gives it; UsageError for one that it has, or without a rate."""
+        if twice := next((link for link in links if link in self._says), None):
+            raise spot.error(f"link {twice.text} stands there twice; a dedicated link is given once")
+        if not spot.value.keys() & {*_RATE, "trace"}:
+            raise spot.error(f'link {links[0].text} has no rate; a dedicated link needs one: write rate = "100mbit"')
+        self._says |= {link: {} for link in links}
+        return links
 
     def _take(self, spot: Spot, links: Iterable[Link]) -> None:
         said = _Said(spot)
@@ -215,7 +241,7 @@ class LinkReader:
             delay_s = self._delay(link, says["delay"]) if "delay" in says else 0.0
             if figures.get("reorder") and not delay_s:
                 raise says["reorder"].spot.error(
-                    f"reorder: packets that do not wait cannot overtake; give link {link[0]} → {link[1]} a delay",
+                    f"reorder: packets that do not wait cannot overtake; give link {link.text} a delay",
                     "reorder",
                 )
             shapes[link] = LinkShape(rate, delay_s, **figures)
@@ -223,9 +249,7 @@ class LinkReader:
 
     def _rate(self, link: Link, said: _Said | None) -> float | BandwidthTrace:
         if said is None:
-            raise self._root.error(
-                f"link {link[0]} → {link[1]} has no rate; give [links] a rate, traces or throughput", "links"
-            )
+            raise self._root.error(f"link {link.text} has no rate; give [links] a rate, traces or throughput", "links")
         if "rate" in said.figures:
             return float(said.figures["rate"])
         if said.rate is not None:
@@ -237,7 +261,7 @@ class LinkReader:
 
     def _trace(self, link: Link, said: _Said, pool: TraceSet) -> BandwidthTrace:
         """The pair's own series where the set and the file name sites, else one drawn from the whole set."""
-        ends = [self.hosts[host] for host in link]
+        ends = [self.hosts[host] for host in link[:2]]
         sites = [host.site for host in ends if host.site is not None and not host.drawn]
         if pool.pairs and len(sites) == 2:
             names = [pool.sites.find(site) for site in sites]
@@ -263,7 +287,7 @@ class LinkReader:
 
     def _measured(self, link: Link, said: _Said, kind: Kind) -> float:
         grid = said.grids[kind]
-        names = source, target = [grid.sites.find(self.hosts[host].site or "") for host in link]
+        names = source, target = [grid.sites.find(self.hosts[host].site or "") for host in link[:2]]
         value = grid.value(source, target) if source and target else None
         if value is None and said.sets.missing == FILL:
             return grid.median
@@ -275,12 +299,12 @@ class LinkReader:
         self, link: Link, said: _Said, key: str, names: Sequence[str | None], measured: float | None = None
     ) -> UsageError:
         """A set has nothing for a link, or ``measured`` nothing; ``names``: what it calls the sites of the ends."""
-        sites = [self.hosts[host].site or "" for host in link]
+        sites = [self.hosts[host].site or "" for host in link[:2]]
         unknown = next((site for site, name in zip(sites, names, strict=True) if name is None), None)
         why = f"; it has no site {unknown!r}" if unknown else "; both are at one site" if names[0] == names[1] else ""
         if measured is not None:
             why = "; it measured 0"
-        a, b = (host if host == site else f"{host} ({site})" for host, site in zip(link, sites, strict=True))
+        a, b = (host if host == site else f"{host} ({site})" for host, site in zip(link[:2], sites, strict=True))
         instead = "a delay" if key == "latency" else "a rate"
         filled = "a drawn trace" if key == "traces" else "the median"
         return said.spot.error(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 
@@ -21,7 +21,7 @@ import msgspec
 
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
-from thalweg.emulation.scenarios.events import MAX_CHANGES
+from thalweg.emulation.scenarios.events import MAX_CHANGES, Deed
 from thalweg.emulation.scenarios.file import DURATION_S, HostSpec, Scenario
 from thalweg.emulation.testbeds.replay import ReplayHandle, check_changes
 from thalweg.emulation.testbeds.testbed import Testbed
@@ -31,15 +31,18 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_time
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.figures import HostFigures
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.tariffs import TARIFFS, Tariff
+from thalweg.middleware.network.view import NET, Cable, Link, as_link, cable_of
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A network over time. Seconds and bit/s are emulated, but for what ``wall_…`` gives.
 
-    ``hosts``: by name. ``links``: every directed pair and its shape at the start. ``traces``: of those links whose rate
-    follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them is missing in
-    ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2).
+    ``hosts``: by name. ``networks``: what those cost that have been described. ``links``: every directed pair over
+    the network that all hosts share, and those of the others, with their shapes at the start. ``traces``: of those
+    links whose rate follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them
+    is missing in ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2). ``deeds``:
+    what befalls the hosts' processes, by time.
     """
 
     hosts: Mapping[str, HostSpec]
@@ -48,11 +51,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     changes: Sequence[LinkChange] = ()
     time_scale: float = 1.0
     layer: int = 3
+    networks: Mapping[str, Tariff] = {}
+    deeds: Sequence[Deed] = ()
 
     @classmethod
     def of_traces(cls, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> Timeline:
         """Links that follow traces, and that nothing befalls; their ends are the hosts."""
-        hosts = {host: HostSpec(host) for link in traces for host in link}
+        hosts = {host: HostSpec(host) for link in traces for host in link[:2]}
         links = {link: LinkShape(trace.rate_at(0.0)) for link, trace in traces.items()}
         return cls(hosts=hosts, links=links, traces=traces, time_scale=time_scale)
 
@@ -83,10 +88,54 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @property
-    def wall_interfaces_bps(self) -> dict[str, float]:
-        """The hosts whose interface is limited, in wall-clock bit/s."""
+    def further(self) -> list[str]:
+        """The networks besides the one that all share."""
+        return [via for via in self.networks if via != NET]
+
+    @property
+    def interfaces_bps(self) -> dict[Cable, float]:
+        """The cables that are limited."""
         hosts = self.hosts.values()
-        return {one.name: one.interface_bps * self.time_scale for one in hosts if one.interface_bps is not None}
+        return {cable_of(one.name, via): bps for one in hosts for via, bps in one.interfaces_bps.items()}
+
+    @property
+    def wall_interfaces_bps(self) -> dict[Cable, float]:
+        """The same in wall-clock bit/s."""
+        return {cable: bps * self.time_scale for cable, bps in self.interfaces_bps.items()}
+
+    def shape_testbed(self, testbed: Testbed, tell: Callable[[int], None] | None = None) -> None:
+        """Make a testbed's links and interfaces what they are at the start."""
+        limited = self.wall_interfaces_bps
+        for via in (NET, *self.further):
+            if limits := {host: limited[end] for host in self.hosts if (end := cable_of(host, via)) in limited}:
+                testbed.limit_interfaces(limits, via)
+        testbed.shape(self.wall_shapes(), tell)
+
+    @property
+    def rented(self) -> dict[Link, float]:
+        """The links of dedicated networks, and the most that each carries at any time, in bit/s."""
+        found = {}
+        for link, shape in self.links.items():
+            if link.via != NET and self.networks[link.via].kind == "dedicated":
+                trace = self.traces.get(link)
+                found[link] = shape.rate_bps if trace is None else float(trace.rates_bps.max())
+        return found
+
+    @property
+    def agreed_bps(self) -> dict[Link, float]:
+        """What planners are told that each of them carries: its mean."""
+        return {link: self.trace(link).mean_bps for link in self.rented}
+
+    def over(self, networks: Collection[str]) -> Timeline:
+        """The same with these networks alone, and the one that all share."""
+        kept = {NET, *networks}
+        return msgspec.structs.replace(
+            self,
+            networks={via: tariff for via, tariff in self.networks.items() if via in kept},
+            links={link: shape for link, shape in self.links.items() if link.via in kept},
+            traces={link: trace for link, trace in self.traces.items() if link.via in kept},
+            changes=[one for one in self.changes if one.link.via in kept],
+        )
 
     def wall_shapes(self) -> dict[Link, LinkShape]:
         """Every link's shape at the start as a testbed takes it: rates times the time scale, delays divided by it."""
@@ -95,7 +144,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def trace(self, link: Link) -> BandwidthTrace:
         """What a link's rate follows before any change; of a constant rate a trace of one row."""
         found = self.traces.get(link)
-        return BandwidthTrace.constant(f"{link[0]} → {link[1]}", self.links[link].rate_bps) if found is None else found
+        return BandwidthTrace.constant(as_link(link).text, self.links[link].rate_bps) if found is None else found
 
     def rates(
         self, *, floor_bps: float | None = None, emulated: Mapping[Link, BandwidthTrace] | None = None
@@ -125,7 +174,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same with other names of hosts, each under its present one."""
 
         def ends(link: Link) -> Link:
-            return Link(*(names[host] for host in link))
+            source, target, via = *link[:2], as_link(link).via
+            return Link(names[source], names[target], via)
 
         return msgspec.structs.replace(
             self,
@@ -133,6 +183,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             links={ends(link): shape for link, shape in self.links.items()},
             traces={ends(link): trace for link, trace in self.traces.items()},
             changes=[msgspec.structs.replace(one, link=ends(one.link)) for one in self.changes],
+            deeds=[msgspec.structs.replace(one, host=names[one.host]) for one in self.deeds],
         )
 
 
@@ -168,6 +219,8 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
     return Timeline(
         hosts=scenario.hosts, links=scenario.links, traces=scenario.traces, changes=changes,
         time_scale=scenario.time_scale, layer=scenario.layer,
+        networks={NET: TARIFFS["public"], **scenario.networks} if scenario.networks else {},
+        deeds=sorted(deed for event in scenario.events for deed in event.deeds()),
     )  # fmt: skip
 
 
@@ -261,9 +314,7 @@ def apply(timeline: Timeline, testbed: Testbed, tell: Callable[[int], None] | No
     """
     changes, shapes = timeline.changes, timeline.wall_shapes()
     check_changes(changes, shapes, timeline.traces, timeline.time_scale)
-    if limits := timeline.wall_interfaces_bps:
-        testbed.limit_interfaces(limits)
-    testbed.shape(shapes, tell)
+    timeline.shape_testbed(testbed, tell)
     followed = {link: timeline.trace(link) for link in (*timeline.traces, *timeline.by_link)}
     if not followed:
         return None

@@ -253,6 +253,8 @@ def _read(kind: type[Written], value: Any) -> Any:
         return kind.read(value)
     except UsageError as error:
         raise ValueError(str(error)) from None  # of these msgspec says where
+    except OverflowError:
+        raise ValueError("a number there has hundreds of digits; write one that can be meant") from None
 
 
 def _bare(info: inspect.Type) -> tuple[inspect.Type, Mapping[str, str]]:

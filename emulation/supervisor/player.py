@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence, Set
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import Link
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
@@ -30,8 +30,8 @@ class Schedule:
 
     __slots__ = ("link", "period_s", "rates_bps", "times_s")
 
-    def __init__(self, link: Pair, times_s: bytes, rates_bps: bytes, period_s: float) -> None:
-        self.link, self.period_s = link, period_s
+    def __init__(self, link: tuple[str, ...], times_s: bytes, rates_bps: bytes, period_s: float) -> None:
+        self.link, self.period_s = Link(*link), period_s
         self.times_s, self.rates_bps = array("d", times_s), array("d", rates_bps)
 
     def due_s(self, step: int) -> float:
@@ -111,13 +111,13 @@ class Player:
         """Whether a change gives a link a delay."""
         return any(effect.delay_s for _, effect in self._befalls)
 
-    def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[str, str, LinkShape]]:
+    def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[Link, LinkShape]]:
         """All that the links may come to be, at their schedules' highest rates, with these changes added."""
         added = {(which, id(effect)): (which, effect) for _, which, effect in changes}  # few of them differ
         found = []
         for which, effect in self._befalls | set(added.values()) | {(i, NEUTRAL) for i in range(len(self._schedules))}:
             link = self._schedules[which].link
-            found.append((*link, effect.shape(self._world.links[link].base, self._highest_bps[which])))
+            found.append((link, effect.shape(self._world.links[link].base, self._highest_bps[which])))
         return found
 
     def change(self, changes: Iterable[tuple[float, int, Effect]]) -> None:
@@ -168,11 +168,11 @@ class Player:
         self._apply(affected)
 
     @property
-    def links(self) -> Set[Pair]:
+    def links(self) -> Set[Link]:
         """Those that have a schedule."""
         return {one.link for one in self._schedules}
 
-    def again(self, links: Set[Pair]) -> None:
+    def again(self, links: Set[Link]) -> None:
         """Links whose own shapes others have changed: they come under their schedules and effects again."""
         self._apply([which for which, one in enumerate(self._schedules) if one.link in links])
 
@@ -210,7 +210,7 @@ class Player:
         for which in chosen:
             schedule = self._schedules[which]
             base, rate_bps = links[schedule.link].base, schedule.rate_bps(self._step[which])
-            found.append((*schedule.link, self._effect[which].shape(base, rate_bps)))
+            found.append((schedule.link, self._effect[which].shape(base, rate_bps)))
         self._world.shape(found, replayed=True)
 
     def statistics(self) -> dict[str, float]:

@@ -11,7 +11,10 @@ import msgspec
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import NET
+
+AnyLink = tuple[str, ...]
+"""A ``Link`` as it travels: its hosts, and its network unless all share that."""
 
 
 class Request(
@@ -39,26 +42,38 @@ class Head(msgspec.Struct):
 
 
 class Build(Request):
-    """Make hosts, by name and IPv4 address, in a subnet. ``layer``: what rates count, 2 or 3."""
+    """Make hosts, by name and IPv4 address, in a subnet. ``layer``: what rates count, 2 or 3.
+
+    ``networks``: the hosts' addresses in every further one, by its name, in subnets as large.
+    """
 
     hosts: dict[str, str]
     prefix_length: int
     layer: int
+    networks: dict[str, dict[str, str]] = {}
+
+
+class Plug(NamedTuple):
+    """An interface of a host that runs already: its address, hardware address, and the network that it is in."""
+
+    ip: str
+    mac: str
+    via: str = NET
 
 
 class Container(NamedTuple):
-    """A host that runs already: its name, address, hardware address, and its first process's number here."""
+    """A host that runs already: its name, its first process's number here, and its interfaces, the common one first."""
 
     name: str
-    ip: str
-    mac: str
     pid: int
+    plugs: list[Plug]
 
 
 class Attach(Request):
-    """Take containers for hosts."""
+    """Take containers for hosts. ``prefix_length``: of every network's subnet."""
 
     hosts: list[Container]
+    prefix_length: int
     layer: int
 
 
@@ -90,7 +105,7 @@ class Down(Request):
 class ShapeLinks(Request, tag="shape"):
     """Set links up, or change them where they stand."""
 
-    links: list[tuple[str, str, LinkShape]]
+    links: list[tuple[AnyLink, LinkShape]]
 
 
 class AlterLinks(Request, tag="alter"):
@@ -99,20 +114,21 @@ class AlterLinks(Request, tag="alter"):
     A link that is not shaped yet needs a rate, unless it is cut.
     """
 
-    links: Sequence[Pair]
+    links: Sequence[AnyLink]
     figures: dict[str, float | bool | Queue]
 
 
 class LimitInterfaces(Request):
-    """Limit all that a host sends and all that it receives, in bit/s; None lifts it."""
+    """Limit all that a host sends and all that it receives in a network, in bit/s; None lifts it."""
 
     limits: dict[str, float | None]
+    via: str = NET
 
 
 class Steps(NamedTuple):
     """A link's schedule: from when on it has which rate, in float64, and after how long that starts over; wall time."""
 
-    link: Pair
+    link: AnyLink
     times_s: bytes
     rates_bps: bytes
     period_s: float
@@ -160,7 +176,7 @@ class Samples(Request):
 class Prove(Request):
     """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too."""
 
-    links: list[Pair]
+    links: list[AnyLink]
     seconds: float | None
     flows: bool = False
 

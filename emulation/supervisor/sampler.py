@@ -9,7 +9,7 @@ import time
 from array import array
 
 from thalweg.emulation.kernel.world import World
-from thalweg.middleware.network.view import Pair
+from thalweg.middleware.network.view import Cable, Link
 
 READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
 
@@ -19,8 +19,9 @@ class Sampler:
 
     def __init__(self, world: World, interval_s: float) -> None:
         self._world, self.interval_s = world, interval_s
-        self._sources = sorted({source for source, _ in world.links})
-        self._last: dict[Pair, tuple[float, int, int, float]] = {}
+        self._sources: list[Cable] = list(dict.fromkeys(link.ends[0] for link in world.links))
+        self._networks = list(dict.fromkeys(end.via for end in world.ends.values()))
+        self._last: dict[Link, tuple[float, int, int, float]] = {}
         self._rows = array("d")
         self.next_s = time.monotonic()
         self.refusal = ""
@@ -36,18 +37,19 @@ class Sampler:
             began_s = time.monotonic()
             counters = self._world.counters(source)
             now_s = time.monotonic()
-            if now_s - began_s > READING_S * self.interval_s and any(
-                (source, target) in self._last for target in counters
-            ):
+            end = self._world.ends[source]
+            links = {target: Link(end.name, target, end.via) for target in counters}
+            if now_s - began_s > READING_S * self.interval_s and any(one in self._last for one in links.values()):
                 continue
             now_s = (began_s + now_s) / 2
             for target, counted in counters.items():
-                link = self._world.links.get((source, target))
+                key = links[target]
+                link = self._world.links.get(key)
                 if link is None:  # a class of a link whose setting up the kernel refused halfway
                     continue
                 asked_bits = link.asked_bits(now_s)
-                before = self._last.get((source, target))
-                self._last[source, target] = (now_s, counted.sent_bytes, counted.backlog_bytes, asked_bits)
+                before = self._last.get(key)
+                self._last[key] = (now_s, counted.sent_bytes, counted.backlog_bytes, asked_bits)
                 if before is None or now_s <= before[0]:
                     continue
                 seconds, sent = now_s - before[0], counted.sent_bytes - before[1]
@@ -61,11 +63,15 @@ class Sampler:
                         (asked_bits - before[3]) / seconds,
                         sent * 8 / seconds,
                         float(before[2] > 0 and counted.backlog_bytes > 0),
+                        float(self._networks.index(end.via)),
+                        seconds,
                     )
                 )
         self.next_s = max(self.next_s + self.interval_s, time.monotonic())
 
     def take(self) -> bytes:
-        """The rows since the last call, in float64: end, source's number, target's, asked, delivered, backlogged."""
+        """The rows since the last call, in float64: end, source's number, target's, asked, delivered, backlogged,
+        network's number, seconds.
+        """
         rows, self._rows = self._rows, array("d")
         return rows.tobytes()

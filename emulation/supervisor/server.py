@@ -33,6 +33,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from thalweg.emulation.kernel.names import named
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape
@@ -44,6 +45,7 @@ from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, 
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError, one_line
+from thalweg.middleware.network.view import Link, as_link, cable_of
 
 LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
@@ -191,13 +193,18 @@ class Supervisor:
     def do_build(self, call: Call[requests.Build]) -> Answer:
         from thalweg.emulation.kernel.namespaces import NamespaceWorld  # not every testbed pays for its library
 
-        self._world = NamespaceWorld(call.request.hosts, call.request.prefix_length, call.request.layer)
+        asked = call.request
+        try:
+            self._world = NamespaceWorld(asked.hosts, asked.prefix_length, asked.layer, asked.networks)
+        except NetlinkError as error:
+            what = "second interfaces, of networks besides the common one" if asked.networks else "its hosts' links"
+            raise TestbedError(f"the kernel refused the testbed {what}: {error.strerror}") from None
         return {"unnamed": self._world.unnamed}
 
     def do_attach(self, call: Call[requests.Attach]) -> None:
         from thalweg.emulation.containers.world import ContainerWorld  # not every testbed has containers
 
-        self._world = ContainerWorld(call.request.hosts, call.request.layer)
+        self._world = ContainerWorld(call.request.hosts, call.request.prefix_length, call.request.layer)
 
     def do_own_containers(self, _: Call[requests.OwnContainers]) -> None:
         self._owns_containers = True
@@ -216,8 +223,8 @@ class Supervisor:
         player, links = self._player, self._world.links if self._world is not None else {}
         return {
             "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
-            "shapes": [[*link, state.shape] for link, state in links.items()],
-            "limits": self._world.limits if self._world is not None else {},
+            "shapes": [[link, state.shape] for link, state in links.items()],
+            "limits": {} if self._world is None else named(self._world.limits),
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
             "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
@@ -229,32 +236,30 @@ class Supervisor:
         self._ending = True
 
     def do_shape(self, call: Call[requests.ShapeLinks]) -> None:
-        self._shape(call.request.links)
+        self._shape([(as_link(link), shape) for link, shape in call.request.links])
 
     def do_alter(self, call: Call[requests.AlterLinks]) -> None:
         world, figures, shapes = self._need_world(), call.request.figures, []
         followed = self._player.links if self._player is not None and self._player.running else frozenset()
-        for source, target in call.request.links:
-            where = f"link {source} → {target}"
-            known = world.links.get((source, target))
+        for link in map(as_link, call.request.links):
+            where = f"link {link.text}"
+            known = world.links.get(link)
             if known is None and not figures.keys() & {"rate_bps", "cut"}:
                 raise UsageError(f"{where} has no rate yet; give it one too")
-            if "rate_bps" in figures and (source, target) in followed:
+            if "rate_bps" in figures and link in followed:
                 raise UsageError(f"{where} follows what is being played: stop that (testbed play --stop), then set it")
-            own = (
-                LinkShape(UNRATED_BPS) if known is None else known.base if (source, target) in followed else known.shape
-            )
+            own = LinkShape(UNRATED_BPS) if known is None else known.base if link in followed else known.shape
             shape = LinkShape(**(own._asdict() | figures))
             if wrong := shape.objection():
                 raise UsageError(f"{where}: {wrong}")
-            shapes.append((source, target, shape))
+            shapes.append((link, shape))
         self._shape(shapes)
         if followed and self._player is not None:
-            self._player.again({(source, target) for source, target, _ in shapes})
+            self._player.again({link for link, _ in shapes})
 
-    def _shape(self, shapes: list[tuple[str, str, LinkShape]]) -> None:
+    def _shape(self, shapes: list[tuple[Link, LinkShape]]) -> None:
         world = self._need_world()
-        if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works:
+        if any(shape.needs_netem for _, shape in shapes) and not world.netem_works:
             raise CapabilityError(
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
                 " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)"
@@ -265,16 +270,17 @@ class Supervisor:
         except NetlinkError as error:
             raise TestbedError(f"the kernel refused a link's shape: {error.strerror}") from None
 
-    def _refuse_crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> None:
+    def _refuse_crowded(self, shapes: list[tuple[Link, LinkShape]]) -> None:
         if crowded := self._need_world().crowded(shapes):
             raise CapabilityError(
-                f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
+                f"link {crowded[0].text}: this kernel duplicates packets only on a host's one link with netem;"
                 " leave out duplicate, or delay, jitter and loss on the host's other links"
             )
 
     def do_limit_interfaces(self, call: Call[requests.LimitInterfaces]) -> None:
         try:
-            self._need_world().limit_interfaces(call.request.limits)
+            limits = {cable_of(host, call.request.via): bps for host, bps in call.request.limits.items()}
+            self._need_world().limit_interfaces(limits)
         except NetlinkError as error:
             raise TestbedError(f"the kernel refused an interface's rate: {error.strerror}") from None
         except ValueError as error:
@@ -296,9 +302,9 @@ class Supervisor:
             )
         changes = read_changes(call.request.rows, effects)
         shapes = player.shapes(changes)
-        for source, target, shape in shapes:
+        for link, shape in shapes:
             if wrong := shape.objection():
-                raise UsageError(f"link {source} → {target}, as an event changes it: {wrong}")
+                raise UsageError(f"link {link.text}, as an event changes it: {wrong}")
         self._refuse_crowded(shapes)
         player.change(changes)
 
@@ -342,7 +348,7 @@ class Supervisor:
             if self._ending or waited_for.hung_up():
                 raise TestbedError("interrupted")
 
-        proofs = measure(self._need_world(), asked.links, asked.seconds, go_on, flows=asked.flows)
+        proofs = measure(self._need_world(), map(as_link, asked.links), asked.seconds, go_on, flows=asked.flows)
         return {"proofs": msgspec.to_builtins(proofs)}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:

@@ -84,6 +84,7 @@ def launch(testbed: Testbed, prepare: Callable[[Testbed], None]) -> TestbedState
             subnet=testbed.subnet,
             layer=testbed.layer,
             created_s=time.time(),
+            networks=testbed.subnets,
         )
         publish(state)
         supervisor.client.call(requests.Detach(str(logs(state.id))))
@@ -104,11 +105,15 @@ def attach(state: TestbedState) -> Testbed:
         if state.backend == "docker":
             from thalweg.emulation.testbeds.docker import DockerTestbed
 
-            containers = DockerTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
-            containers.find()
+            containers = DockerTestbed(
+                state.hosts, state.id, subnet=state.subnet, layer=state.layer, networks=list(state.networks)
+            )
+            containers.find(state.networks)
             testbed: Testbed = containers
         else:
-            testbed = NetnsTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
+            testbed = NetnsTestbed(
+                state.hosts, state.id, subnet=state.subnet, layer=state.layer, networks=list(state.networks)
+            )
         testbed.attach(client)
         testbed.status()
     except BaseException:

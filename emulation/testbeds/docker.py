@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -30,10 +30,11 @@ from thalweg.emulation.containers.process import ContainerProcess
 from thalweg.emulation.kernel.names import plain
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, StartedSupervisor, TestbedProcess, start_plain
-from thalweg.emulation.supervisor.requests import Container, LaunchedProcess
-from thalweg.emulation.testbeds.netns import SUBNET, host_addresses
+from thalweg.emulation.supervisor.requests import Container, LaunchedProcess, Plug
+from thalweg.emulation.testbeds.netns import SUBNET, host_addresses, next_subnet
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+from thalweg.middleware.network.view import NET
 
 PORT = 7800
 PROCESSES = 512  # in a container at most
@@ -59,10 +60,14 @@ class DockerTestbed(Testbed):
         *,
         subnet: str | None = None,
         layer: int = 3,
+        networks: Sequence[str] = (),
         containers: Containers | None = None,
     ) -> None:
-        """``subnet``: the wish; another one is taken where that is in use. ``containers``: how hosts are made."""
-        super().__init__(hosts, run_id, layer)
+        """``subnet``: the wish; another one is taken where that is in use. ``containers``: how hosts are made.
+
+        Every one of ``networks`` has a subnet of that size too.
+        """
+        super().__init__(hosts, run_id, layer, networks)
         if len(hosts) > MAX_HOSTS:
             raise UsageError(f"{len(hosts)} hosts asked, but a testbed of containers has at most {MAX_HOSTS}")
         self._asked = containers or Containers()
@@ -91,10 +96,17 @@ class DockerTestbed(Testbed):
             with engine.talking(f"making the containers of testbed {self.run_id}"):
                 started.client.call(requests.OwnContainers())
                 self._marks = engine.labels(self.run_id, started.process.pid)
-                make = partial(self._make_container, client, self._make_network(docker, client))
+                self.subnet = self._make_network(docker, client, self._network_names[NET], self.subnet)
+                self._addresses, last = host_addresses(self._names, self.subnet), self.subnet
+                for via in self._networks:
+                    last = self._make_network(docker, client, self._network_names[via], next_subnet(last))
+                    self.subnets[via], self._networks[via] = last, host_addresses(self._names, last)
+                make = partial(self._make_container, client)
                 with ThreadPoolExecutor(TOGETHER) as pool:  # where one fails, those not begun are not made
                     self._containers = dict(zip(self._names, pool.map(make, self._names), strict=True))
-                started.client.call(requests.Attach(self._described(), self.layer), timeout_s=ATTACH_S)
+                prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
+                attach = requests.Attach(self._described(), prefix_length, self.layer)
+                started.client.call(attach, timeout_s=ATTACH_S)
         except BaseException:
             try:
                 with suppress(TestbedError):  # the supervisor tries too, and then `down`; the first error counts
@@ -104,17 +116,22 @@ class DockerTestbed(Testbed):
             raise
         return started
 
-    def _make_network(self, docker: Any, client: Any) -> str:
-        """An internal network with a subnet that nothing here uses; the wished one if it is free. Its name."""
+    @property
+    def _network_names(self) -> dict[str, str]:
+        """What the engine calls the networks."""
+        name = f"thalweg-{self.run_id}"
+        return {NET: name} | {via: f"{name}-{number}" for number, via in enumerate(self._networks, 1)}
+
+    def _make_network(self, docker: Any, client: Any, name: str, wished: str) -> str:
+        """An internal network with a subnet that nothing here uses; the wished one if it is free. Its subnet."""
         taken = _subnets_in_use(client)
-        wish = ipaddress.IPv4Network(self.subnet)
+        wish = ipaddress.IPv4Network(wished)
         tried, last = 0, ""
         for subnet in _alternatives(wish):
             if any(subnet.overlaps(other) for other in taken):
                 continue
             tried += 1
             pool = docker.types.IPAMPool(subnet=str(subnet), gateway=str(subnet.broadcast_address - 1))
-            name = f"thalweg-{self.run_id}"
             try:
                 client.api.create_network(
                     name,
@@ -128,15 +145,16 @@ class DockerTestbed(Testbed):
                 if "overlap" in last and tried < SUBNETS_TRIED:  # taken by what does not show here
                     continue
                 raise
-            self.subnet = str(subnet)
-            self._addresses = host_addresses(self._names, self.subnet)
-            return name
+            return str(subnet)
         raise TestbedError(
             f"no subnet of the size of {wish} is free ({last or 'all are in use'}); give one with --subnet"
         )
 
-    def _make_container(self, client: Any, network: str, name: str) -> Any:
-        api, ip = client.api, self._addresses[name]
+    def _make_container(self, client: Any, name: str) -> Any:
+        api, ip, network = client.api, self._addresses[name], self._network_names[NET]
+        known = {plain(host): address for host, address in self._addresses.items()}
+        for via, addresses in self._networks.items():
+            known |= {f"{plain(host)}.{via}": address for host, address in addresses.items()}
         command = [*IDLE]
         if self._asked.serve:
             command = ["thalweg", "host", "--name", name, "--listen", f"tcp://{ip}:{PORT}", "--insecure"]
@@ -149,7 +167,7 @@ class DockerTestbed(Testbed):
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             init=True,
-            extra_hosts={plain(other): address for other, address in self._addresses.items()},
+            extra_hosts=known,
             binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._asked.mounts},
             log_config={"Type": "json-file", "Config": {"max-size": "4m"}},
         )
@@ -163,6 +181,8 @@ class DockerTestbed(Testbed):
             networking_config=api.create_networking_config({network: api.create_endpoint_config(ipv4_address=ip)}),
             healthcheck=None if self._asked.serve else {"test": ["NONE"]},
         )
+        for via, addresses in self._networks.items():
+            api.connect_container_to_network(made["Id"], self._network_names[via], ipv4_address=addresses[name])
         api.start(made["Id"])
         return client.containers.get(made["Id"])
 
@@ -172,13 +192,18 @@ class DockerTestbed(Testbed):
         for name, container in self._containers.items():
             if not container.attrs["State"]["Running"]:
                 raise TestbedError(f"the container of host {name!r} ended at once: {engine.ended(container)}")
-            (endpoint,) = container.attrs["NetworkSettings"]["Networks"].values()
-            pid = engine.own_container_pid(container)
-            rows.append(Container(name, endpoint["IPAddress"], endpoint["MacAddress"], pid))
+            there = container.attrs["NetworkSettings"]["Networks"]
+            ends = [(there[called], via) for via, called in self._network_names.items()]
+            plugs = [Plug(end["IPAddress"], end["MacAddress"], via) for end, via in ends]
+            rows.append(Container(name, engine.own_container_pid(container), plugs))
         return rows
 
-    def find(self) -> None:
-        """Learn of the containers of a testbed that is up already, and where its hosts are."""
+    def find(self, subnets: Mapping[str, str] = {}) -> None:
+        """Learn of the containers of a testbed that is up already, and where its hosts are.
+
+        ``subnets``: of the networks besides the one that all share.
+        """
+        self._networks = {via: host_addresses(self._names, subnet) for via, subnet in subnets.items()}
         self._containers = engine.containers_of(self.run_id)
         self._addresses = host_addresses(self._names, self.subnet)
 

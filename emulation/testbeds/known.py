@@ -24,8 +24,11 @@ from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.middleware.errors import TestbedError, UsageError
 
 
-class TestbedState(msgspec.Struct, frozen=True):
-    """What stands in a state file. ``pid`` and ``start_ticks`` identify the process whose end ends the testbed."""
+class TestbedState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What stands in a state file. ``pid`` and ``start_ticks`` identify the process whose end ends the testbed.
+
+    ``networks``: the subnets of those besides the one that all share.
+    """
 
     __test__ = False
 
@@ -37,6 +40,7 @@ class TestbedState(msgspec.Struct, frozen=True):
     subnet: str
     layer: int
     created_s: float
+    networks: dict[str, str] = {}
 
     @property
     def alive(self) -> bool:

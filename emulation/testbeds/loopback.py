@@ -12,7 +12,7 @@ from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import NET, Link
 
 
 class LoopbackTestbed(Testbed):
@@ -30,7 +30,7 @@ class LoopbackTestbed(Testbed):
     def shape(self, links: Mapping[Link, LinkShape], tell: Callable[[int], None] | None = None) -> None:
         raise UsageError("the loopback testbed has no links to shape; use --testbed netns for shaped links")
 
-    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
+    def limit_interfaces(self, limits_bps: Mapping[str, float | None], via: str = NET) -> None:
         raise UsageError("the loopback testbed cannot limit interfaces; leave out interface_rate")
 
     def replay(self, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> ReplayHandle:

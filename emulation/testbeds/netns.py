@@ -32,23 +32,44 @@ def host_addresses(names: Sequence[str], subnet: str) -> dict[str, str]:
     return dict(zip(names, map(str, itertools.islice(network.hosts(), len(names))), strict=True))
 
 
+def next_subnet(subnet: str) -> str:
+    """The subnet of the same size behind it, for the next network; UsageError behind the last."""
+    network = ipaddress.IPv4Network(subnet)
+    try:
+        return str(ipaddress.IPv4Network((int(network.network_address) + network.num_addresses, network.prefixlen)))
+    except ValueError:
+        raise UsageError(f"there is no subnet behind {subnet} for a further network; give a lower one") from None
+
+
 class NetnsTestbed(Testbed):
     """Hosts are network namespaces on one machine, inside a user namespace when not root."""
 
     backend: ClassVar[str] = "netns"
 
     def __init__(
-        self, hosts: Sequence[str], run_id: str | None = None, *, subnet: str = SUBNET, layer: int = 3
+        self,
+        hosts: Sequence[str],
+        run_id: str | None = None,
+        *,
+        subnet: str = SUBNET,
+        layer: int = 3,
+        networks: Sequence[str] = (),
     ) -> None:
-        super().__init__(hosts, run_id, layer)
+        """``subnet``: of the network that all share; those behind it are further ``networks``'."""
+        super().__init__(hosts, run_id, layer, networks)
         self.subnet = subnet
         self._addresses = host_addresses(self._names, subnet)
+        for via in networks:
+            self.subnets[via] = subnet = next_subnet(subnet)
+            self._networks[via] = host_addresses(self._names, subnet)
 
     def _start(self, listener: socket.socket | None) -> StartedSupervisor:
         started = self._supervisor(listener)
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:
-            built = started.client.call(requests.Build(self._addresses, prefix_length, self.layer))
+            built = started.client.call(
+                requests.Build(self._addresses, prefix_length, self.layer, dict(self._networks))
+            )
         except BaseException:
             started.close()
             raise

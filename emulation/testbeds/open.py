@@ -10,9 +10,9 @@ from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 
 OPTIONS = {
-    "netns": {"subnet", "layer"},
+    "netns": {"subnet", "layer", "networks"},
     "loopback": set[str](),
-    "docker": {"subnet", "layer", *Containers.__struct_fields__},
+    "docker": {"subnet", "layer", "networks", *Containers.__struct_fields__},
 }
 
 
@@ -36,5 +36,5 @@ def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = Non
         return NetnsTestbed(hosts, run_id=run_id, **options)
     from thalweg.emulation.testbeds.docker import DockerTestbed
 
-    network = {name: options.pop(name) for name in ("subnet", "layer") if name in options}
+    network = {name: options.pop(name) for name in ("subnet", "layer", "networks") if name in options}
     return DockerTestbed(hosts, run_id=run_id, containers=Containers(**options), **network)

@@ -22,7 +22,7 @@ from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.requests import Steps
 from thalweg.emulation.traces.trace import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, as_link
 
 GAP_S = 0.1
 """Changes closer than this (wall) become one, at the mean rate of the time they cover: a class passes bursts of 10 ms,
@@ -103,7 +103,7 @@ class ReplayHandle:
         time_scale: float,
     ) -> None:
         self._client, self._time_scale = client, time_scale
-        self._schedules = dict(schedules)
+        self._schedules = {as_link(link): one for link, one in schedules.items()}
         self.delays = False
         """Whether a change gives a link a delay."""
         steps = [
@@ -122,7 +122,7 @@ class ReplayHandle:
 
         return {
             link: BandwidthTrace(
-                f"{link[0]} → {link[1]}",
+                link.text,
                 one.times_s * self._time_scale,
                 is_set(one.rates_bps),
                 one.period_s * self._time_scale if one.period_s > 0 else SINGLE_ROW_DURATION_S,
@@ -142,7 +142,7 @@ class ReplayHandle:
         rows, given = array("d"), list(changes)
         for one in given:
             if one.link not in numbers:
-                raise UsageError(f"link {one.link[0]} → {one.link[1]} is not replayed; it cannot be changed")
+                raise UsageError(f"link {as_link(one.link).text} is not replayed; it cannot be changed")
             if id(one.effect) not in seen:
                 _refuse(one.effect)
                 seen[id(one.effect)] = effects.setdefault(one.effect, len(effects))
@@ -188,7 +188,7 @@ def check_changes(
                 highest[id(trace)] = float(schedule(trace, time_scale).rates_bps.max())
             rate_bps = highest[id(trace)]
         if wrong := dilated[id(effect)].shape(shapes[link], rate_bps).objection():
-            raise UsageError(f"link {link[0]} → {link[1]}, as an event changes it: {wrong}")
+            raise UsageError(f"link {as_link(link).text}, as an event changes it: {wrong}")
 
 
 def _refuse(effect: Effect) -> None:

@@ -30,11 +30,12 @@ from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
 from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.errors import TestbedError, UsageError, nearest
+from thalweg.middleware.network.view import NET, Link, as_link
 
 PROVEN_AT_ONCE = 1_200  # links of one request
 PROVE_S, PROVE_LINK_S = 600.0, 4.0  # such a request at most, and more for each link: it may be measured again, alone
+MAX_NETWORKS = 7  # besides the one that all share
 AT_ONCE = 500  # links of one request; of a thousand hosts it is answered in time on a busy machine as well
 
 
@@ -52,9 +53,12 @@ class Testbed(ABC):
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do, and where they share a machine's names."""
 
-    def __init__(self, hosts: Sequence[str], run_id: str | None = None, layer: int = 3) -> None:
+    def __init__(
+        self, hosts: Sequence[str], run_id: str | None = None, layer: int = 3, networks: Iterable[str] = ()
+    ) -> None:
         """``hosts``: their names. ``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble
-        and checksum. Raises UsageError for no host, an empty name or one given twice.
+        and checksum. ``networks``: those in which hosts have an interface besides the one that all share. Raises
+        UsageError for no host, an empty name or one given twice.
         """
         self.run_id = run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         if not hosts:
@@ -62,6 +66,15 @@ class Testbed(ABC):
         for name in hosts:
             if not name or not name.isprintable() or hosts.count(name) > 1:
                 raise UsageError(f"host name {name!r} is empty, unprintable or given twice")
+        self._networks: dict[str, dict[str, str]] = {}
+        self.subnets: dict[str, str] = {}  # of these networks
+        for via in networks:
+            if not via or not via.isprintable() or via == NET or via in self._networks:
+                raise UsageError(f"network name {via!r} is empty, unprintable, given twice, or the common network's")
+            self._networks[via] = {}
+        if len(self._networks) > MAX_NETWORKS:
+            raise UsageError(f"{len(self._networks)} networks asked besides the common one; a testbed has at most"
+                             f" {MAX_NETWORKS}")  # fmt: skip
         if layer not in (2, 3):
             raise UsageError(f"layer is {layer}; rates count layer 2 or 3")
         self.layer = layer
@@ -78,6 +91,11 @@ class Testbed(ABC):
     def hosts(self) -> Mapping[str, str]:
         """Name to IP address, in the order given; on docker known once it is up."""
         return MappingProxyType(self._addresses)
+
+    @property
+    def networks(self) -> Mapping[str, Mapping[str, str]]:
+        """The hosts' IP addresses in every network besides the one that all share, by the network's name."""
+        return MappingProxyType(self._networks)
 
     @abstractmethod
     def _start(self, listener: socket.socket | None) -> StartedSupervisor:
@@ -131,8 +149,8 @@ class Testbed(ABC):
         is the processor time that the supervisor has taken.
         """
         answer = self._client.call(requests.Status())
-        shapes = msgspec.convert(answer.pop("shapes"), list[tuple[str, str, LinkShape]])
-        self._shapes = {Link(source, target): shape for source, target, shape in shapes}
+        shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
+        self._shapes = {Link(*link): shape for link, shape in shapes}
         self._replay_delays = answer.pop("replay_delays", False)
         return answer
 
@@ -192,12 +210,12 @@ class Testbed(ABC):
 
         ``tell`` is told how many there are of those that have been asked for: of very many, some at a time.
         """
-        client, asked = self._client, list(links.items())
+        client, asked = self._client, [(as_link(link), shape) for link, shape in links.items()]
         for link, shape in asked:
             self._check(link, shape)
         for begin in range(0, len(asked), AT_ONCE):
             some = asked[begin : begin + AT_ONCE]
-            client.call(requests.ShapeLinks([(*link, shape) for link, shape in some]))
+            client.call(requests.ShapeLinks([*some]))
             self._shapes.update(some)
             if tell is not None:
                 tell(begin + len(some))
@@ -207,8 +225,8 @@ class Testbed(ABC):
         """What every shaped link is asked to be."""
         return MappingProxyType(self._shapes)
 
-    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
-        """Limit all that a host sends together, and all that it receives together, to a rate; None lifts it.
+    def limit_interfaces(self, limits_bps: Mapping[str, float | None], via: str = NET) -> None:
+        """Limit all that a host sends together in a network, and all that it receives together; None lifts it.
 
         In place: nothing is lost by it. Links keep their own rates; those that compete for what a host sends get equal
         parts of it, what it receives waits in one queue. Raises UsageError for an unknown host or a rate out of range,
@@ -218,15 +236,21 @@ class Testbed(ABC):
             self._known(host)
             if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
                 raise UsageError(f"interface of {host}: {outside(rate_bps)}; lower it, or the time scale")
-        self._client.call(requests.LimitInterfaces(dict(limits_bps)))
+        self._check_network(via)
+        self._client.call(requests.LimitInterfaces(dict(limits_bps), via))
 
     def _check(self, link: Link, shape: LinkShape) -> None:
-        source, target = (self._known(host) for host in link)
-        where = f"link {source} → {target}"
+        source, target = (self._known(host) for host in link[:2])
+        self._check_network(link.via)
+        where = f"link {link.text}"
         if source == target:
             raise UsageError(f"{where}: a host has no link to itself")
         if wrong := shape.objection():
             raise UsageError(f"{where}: {wrong}")
+
+    def _check_network(self, via: str) -> None:
+        if via != NET and via not in self._networks:
+            raise UsageError(f"this testbed has no network {via!r}; {nearest(via, (NET, *self._networks))}")
 
     def replay(self, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> ReplayHandle:
         """Load traces to be replayed; nothing changes before ``start()`` of what is returned.
@@ -235,21 +259,21 @@ class Testbed(ABC):
         """
         known: dict[int, LinkSchedule] = {}  # links may share a trace
         schedules: dict[Link, LinkSchedule] = {}
-        for link, trace in traces.items():
+        for link, trace in ((as_link(link), trace) for link, trace in traces.items()):
             if id(trace) not in known:
                 known[id(trace)] = schedule(trace, time_scale)
             schedules[link] = known[id(trace)]
             self._check(link, LinkShape(float(known[id(trace)].rates_bps.max())))
-        missing = traces.keys() - self._shapes.keys()
+        missing = schedules.keys() - self._shapes.keys()
         if missing:
-            self.shape({link: LinkShape(float(schedules[link].rates_bps[0])) for link in traces if link in missing})
+            self.shape({link: LinkShape(float(one.rates_bps[0])) for link, one in schedules.items() if link in missing})
         self._replay = ReplayHandle(self._client, schedules, time_scale)
         self._replay_delays = False
         return self._replay
 
     def alter(self, links: Iterable[Link], figures: Mapping[str, float | bool | Queue]) -> None:
         """Change some fields of links' own shapes where they stand, whatever a replay makes of them besides."""
-        chosen = [*links]
+        chosen = [*map(as_link, links)]
         for link in chosen:
             self._check(link, LinkShape(0.0))
         self._client.call(requests.AlterLinks(chosen, dict(figures)))
@@ -276,16 +300,18 @@ class Testbed(ABC):
 
         ``flows``: also what one flow of TCP gets. ``tell`` is told how many there are: of very many, some at a time.
         """
-        chosen = [link for link, shape in self._shapes.items() if shape.rated] if links is None else list(links)
-        for source, target in chosen:
-            if (source, target) not in self._shapes:
-                raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
+        chosen = [link for link, shape in self._shapes.items() if shape.rated]
+        if links is not None:
+            chosen = [*map(as_link, links)]
+        for link in chosen:
+            if link not in self._shapes:
+                raise UsageError(f"link {link.text} is not shaped; there is nothing to prove")
         if not chosen:
             return []
         if len(chosen) > PROVEN_AT_ONCE:  # such that those of a request are whole rounds
             pairs = (pair for one in tournament(self._names) for pair in one)
             place = {frozenset(pair): number for number, pair in enumerate(pairs)}
-            chosen.sort(key=lambda link: place[frozenset(link)])
+            chosen.sort(key=lambda link: (link.via, place[frozenset(link[:2])]))
         found: list[LinkProof] = []
         for begin in range(0, len(chosen), PROVEN_AT_ONCE):
             some = chosen[begin : begin + PROVEN_AT_ONCE]
@@ -330,10 +356,10 @@ class Testbed(ABC):
     def samples(self) -> list[LinkSample]:
         """The samples since the last call; intervals in which a link was idle are left out."""
         rows = b64decode(self._client.call(requests.Samples())["rows"])
-        names = ("", *self._names)
+        names, networks = ("", *self._names), (NET, *self._networks)
         return [
-            LinkSample(at_s, names[int(source)], names[int(target)], asked_bps, delivered_bps, backlogged > 0)
-            for at_s, source, target, asked_bps, delivered_bps, backlogged in struct.iter_unpack("=6d", rows)
+            LinkSample(at_s, names[int(a)], names[int(b)], asked, delivered, waits > 0, networks[int(via)], seconds)
+            for at_s, a, b, asked, delivered, waits, via, seconds in struct.iter_unpack("=8d", rows)
         ]
 
     def __enter__(self) -> Self:

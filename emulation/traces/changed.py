@@ -32,6 +32,11 @@ class ChangedRates:
     def rate_at(self, t_s: float) -> float:
         return self.pieces[self._piece(t_s)].rate_at(t_s)
 
+    def until_s(self, t_s: float) -> float:
+        """Until when at least the rate at ``t_s`` holds."""
+        k = self._piece(t_s)
+        return min([self.pieces[k].until_s(t_s), *self.starts_s[k + 1 : k + 2]])
+
     def bits_between(self, start_s: float, stop_s: float) -> float:
         first, last = self._piece(start_s), self._piece(stop_s)
         if first == last:

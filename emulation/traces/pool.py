@@ -33,6 +33,9 @@ class Window(msgspec.Struct, frozen=True):
     def rate_at(self, t_s: float) -> float:
         return self.trace.rate_at(self.start_s + t_s)
 
+    def until_s(self, t_s: float) -> float:
+        return self.trace.until_s(self.start_s + t_s) - self.start_s
+
     def bits_between(self, start_s: float, stop_s: float) -> float:
         return self.trace.bits_between(self.start_s + start_s, self.start_s + stop_s)
 

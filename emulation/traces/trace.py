@@ -29,9 +29,13 @@ MAX_WINDOWS = 10_000_000  # three years of 10-s windows: longer is a mistaken un
 
 
 class Rates(Protocol):
-    """A link's rate over time: at a moment, the bits that it can carry between two, and how long bytes take alone."""
+    """A link's rate over time: at a moment, and until when at least it holds; the bits that the link can carry between
+    two moments, and how long bytes take alone.
+    """
 
     def rate_at(self, t_s: float, /) -> float: ...
+
+    def until_s(self, t_s: float, /) -> float: ...
 
     def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
 
@@ -154,6 +158,13 @@ class BandwidthTrace:
     def rate_at(self, t_s: float) -> float:
         """Rate in bits per second at any time (before 0 and after the end the trace repeats)."""
         return self._rates[bisect_right(self._edges, self._position(t_s)) - 1]
+
+    def until_s(self, t_s: float) -> float:
+        """Until when at least the rate at ``t_s`` holds."""
+        if len(self) == 1:
+            return math.inf
+        position = self._position(t_s)
+        return t_s + (self._edges[bisect_right(self._edges, position)] - position)
 
     def bits_between(self, start_s: float, stop_s: float) -> float:
         """Bits the link can carry between two times, ``start_s <= stop_s``; exact over wrap-arounds."""

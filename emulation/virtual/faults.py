@@ -11,12 +11,13 @@ Rules:
 - A copy, and what is late, reaches a host that was restarted meanwhile.
 - A cut link loses what is on its way over it. A crashed host loses its core, its code, its timers, and what is on its
   way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
-- A slow host takes longer to compute, and is late to see messages and timers.
+- A slow host takes longer to compute, and is late to see messages and timers. One that is stopped hears what was said
+  to it when it goes on, in order.
 - A hostile host is none of the run's. What it says to one of those, under its own name, is there at once; what they
   answer goes nowhere, and no partition or state goes to it.
-- After every event: no node is on two hosts, nothing is held that the rules of a node do not allow, and a run that is
-  over on a host, which has closed it or heard that its client removed it, has not come back there. What a core's
-  own ``validate`` checks is checked with ``WorldConfig.validate``.
+- After every event: no node of a generation of the run is on two hosts, nothing is held that the rules of a node do not
+  allow, and a run, or a generation of it, that is over on a host, which has closed it or heard that its client removed
+  it, has not come back there. What a core's own ``validate`` checks is checked with ``WorldConfig.validate``.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ from random import Random
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET
 
 from thalweg.emulation.virtual.hostile import Hostile
 from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link, Pair
+from thalweg.middleware.network.view import NET, Link, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of, generation_of
 from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
@@ -96,12 +99,16 @@ class Unconfirmed(_OfMessage, frozen=True):
 
 
 class Outage(_Fault, frozen=True):
-    """The link from ``source`` to ``target`` loses everything, in this one direction; without ``for_s`` for good."""
+    """The link from ``source`` to ``target`` loses everything, in this one direction; without ``for_s`` for good.
+
+    ``via``: over that network alone; without it over all.
+    """
 
     source: str
     target: str
     at_s: At
     for_s: Span | None = None
+    via: str = ""
 
     @property
     def until_s(self) -> float:
@@ -122,6 +129,14 @@ class Crash(_Fault, frozen=True):
     host: str
     at_s: At
     restart_after_s: Span | None = None
+
+
+class Stop(_Fault, frozen=True):
+    """``host`` does nothing, and ``for_s`` later goes on where it was, as after SIGSTOP and SIGCONT."""
+
+    host: str
+    at_s: At
+    for_s: Span
 
 
 class Slow(_Fault, frozen=True):
@@ -162,16 +177,20 @@ class Hostility(_Fault, frozen=True, tag="hostile"):
 
 Kind = tuple[str, str, str]  # of messages: source, target, what they are
 OfMessage = Drop | Duplicate | Delay | Unconfirmed
-Fault = OfMessage | Outage | Cut | Crash | Slow | Storm | Late | Hostility
+Fault = OfMessage | Outage | Cut | Crash | Stop | Slow | Storm | Late | Hostility
 OVER_ALL = Storm | Late  # of these faults are no single ones
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``."""
+    """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``.
+
+    ``lasting``: the run outlives its hosts.
+    """
 
     seed: Annotated[int, msgspec.Meta(ge=0)]
     faults: tuple[Fault, ...] = ()
     graph: bool = False
+    lasting: bool = False
 
     def hosts(self) -> set[str]:
         """All of the run's that its faults name."""
@@ -234,11 +253,19 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool
         faults.append(Late(round(dice.uniform(0.02, 0.3), 3), round(dice.uniform(0.0, 0.05), 3)))
         for host in names[:-1]:
             faults.append(Duplicate(names[-1], host, "Install", 1, round(dice.uniform(1.0, LONGEST_S), 3)))
+    dice = Random(f"{seed} lasting")
+    lasting = dice.random() < 0.3
+    for _ in range(dice.choice([1, 1, 2, 3]) if lasting else 0):
+        at_s = when()
+        for host in dice.sample(names[:-1], min(dice.choice([1, 1, 1, 2]), len(names) - 1)):
+            faults.append(Crash(host, at_s, None if dice.random() < 0.25 else round(10 ** dice.uniform(-1, 1.3), 2)))
+    if lasting and dice.random() < 0.4:
+        faults.append(Stop(dice.choice(names[:-1]), when(), cut_s()))
     dice = Random(f"{seed} hostile")
     if dice.random() < 0.2:
         every_s = round(10 ** dice.uniform(-2, 0), 3)
         faults.append(Hostility("stranger", round(dice.uniform(0.0, 5.0), 2), 2 * duration_s, every_s))
-    return FaultPlan(seed, tuple(faults), graph)
+    return FaultPlan(seed, tuple(faults), graph, lasting)
 
 
 class FaultyWorld(World):
@@ -247,9 +274,9 @@ class FaultyWorld(World):
     ``patience_s``: a run that delivers nothing for so long, after the last of the plan's times, has ``stalled``.
     ``crashed_s``, ``back_s``: when a host crashed first, and was last restarted, if it is up. ``fallen``: the nodes
     that were on a host when it crashed, for those that had a part in a run. ``begun``: the hosts that began to hand
-    over a node at a version of its location. ``left``: the hosts on which the run is over. ``failed_s``,
-    ``at_failure``: when the run ended early, and where the client, and the newest word that any host had, put each
-    node then.
+    over a node of a generation at a version of its location. ``left``: the hosts on which the run is over, and which
+    generation. ``failed_s``, ``at_failure``: when the run ended early, and where the client, and the newest word that
+    any host had, put each node then.
     Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
     """
 
@@ -275,8 +302,8 @@ class FaultyWorld(World):
         self.fallen: dict[str, set[str]] = {}
         self.crashed_s: dict[str, float] = {}
         self.back_s: dict[str, float] = {}
-        self.begun: dict[tuple[str, int], set[VirtualHost]] = {}
-        self.left: set[VirtualHost] = set()
+        self.begun: dict[tuple[str, str, int], set[VirtualHost]] = {}
+        self.left: dict[VirtualHost, int] = {}
         self.failed_s: float | None = None
         self.at_failure: dict[str, tuple[str, str]] = {}
         self.stalled = False
@@ -287,12 +314,14 @@ class FaultyWorld(World):
         self._in_a_row: defaultdict[Pair, int] = defaultdict(int)
         self._counts: defaultdict[Kind, int] = defaultdict(int)
         self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
-        self._cuts: defaultdict[Pair, list[tuple[float, float]]] = defaultdict(list)
+        self._cuts: defaultdict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)  # "": any network
         # of every message under way: the hosts it was between when it was sent, and what is to become of it
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._hostile: dict[str, Hostile] = {}
-        self._nodes: dict[str, set[str]] = {name: set() for name in self.hosts}
+        self._networks = {NET, *(Link(*link).via for link in links)}
+        self._stopped: dict[VirtualHost, float] = {}  # until when
+        self._nodes: dict[str, set[tuple[str, str]]] = {name: set() for name in self.hosts}
         for fault in plan.faults:
             self._prepare(fault)
 
@@ -301,14 +330,16 @@ class FaultyWorld(World):
             case Drop() | Duplicate() | Delay() | Unconfirmed():
                 self._of_message[(fault.source, fault.target, fault.message), fault.number].append(fault)
             case Outage(source, target, at_s):
-                self._cuts[source, target].append((at_s, fault.until_s))
+                self._cuts[source, target, fault.via].append((at_s, fault.until_s))
             case Cut(hosts, at_s, for_s):
                 others = [name for name in self.hosts if name not in hosts]
                 for one, other in itertools.product(hosts, others):
-                    self._cuts[one, other].append((at_s, at_s + for_s))
-                    self._cuts[other, one].append((at_s, at_s + for_s))
+                    self._cuts[one, other, ""].append((at_s, at_s + for_s))
+                    self._cuts[other, one, ""].append((at_s, at_s + for_s))
             case Crash():
                 self._schedule(fault.at_s, self._crash, fault)
+            case Stop():
+                self._schedule(fault.at_s, self._stop, fault)
             case Hostility():
                 self._schedule(fault.at_s, self._attack, fault)
             case Slow(host, factor, at_s, for_s):
@@ -331,10 +362,17 @@ class FaultyWorld(World):
     def _handle(self, host: VirtualHost, event: e.Event) -> None:
         if self.hosts[host.name] is not host or host.name in self.down:
             return  # it was meant for what the host was before it crashed
+        if self._stopped and self.now < self._stopped.get(host, 0.0):
+            self._schedule(self._stopped[host], self._tell, (host, event))
+            return
         super()._handle(host, event)
         if isinstance(event, e.MessageReceived) and isinstance(event.message, m.Remove) and event.sender == self.client:
-            self.left.add(host)
+            self._leave(host, event.message.run)
         self._check(host)
+
+    def _leave(self, host: VirtualHost, run: str, *, joins: bool = False) -> None:
+        """A run is over on a host, which may have dropped it and ``joins`` it again."""
+        self.left[host] = max(self.left.get(host, -1), generation_of(run) - joins)
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
         self._schedule(self.now + HANDLING_S * host.factor, self._tell, (host, event))
@@ -351,11 +389,11 @@ class FaultyWorld(World):
         return HANDLING_S * max(self._slow[name], default=0.0)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
-        if command.run == self.run_id:
+        if base_of(command.run) == self.run_id:
             super()._run_operator(host, command)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if self._hostile and _run_of(command) not in (self.run_id, "") and not isinstance(command, e.Meet):
+        if self._hostile and base_of(_run_of(command)) not in (self.run_id, "") and not isinstance(command, e.Meet):
             return  # of what a hostile host began, nothing but that lines are opened
         if isinstance(command, e.Fail) and command.query is None and self.failed is None:
             self.failed_s = self.now
@@ -369,7 +407,7 @@ class FaultyWorld(World):
         elif isinstance(command, e.Forgotten):
             self.progress_s = max(self.progress_s, self.now)
         elif isinstance(command, e.CloseRun) and host.name not in self.guests:
-            self.left.add(host)
+            self._leave(host, command.run, joins=self.failover is not None)
         super()._rare(host, command)
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
@@ -383,6 +421,10 @@ class FaultyWorld(World):
         assert source != target, f"host {source} sends itself {send.message}"
         if target in self._hostile or target not in self.hosts:  # whom a hostile host has made up, as one to probe
             assert not isinstance(send.message, m.Partition | m.State), f"host {source} sends {target} {send.message}"
+            return
+        if send.via not in self._networks:  # of a hostile host's making
+            failed = e.TransferFailed(target, send.message, send.via)
+            self._schedule(self.now + self.stuck_s, self._tell, (host, failed))
             return
         for hostile in self._hostile.values():
             hostile.overhear(send.message)
@@ -428,8 +470,9 @@ class FaultyWorld(World):
             dice = self._dice[what, *kind] = Random(f"{self.plan.seed} {what} {' '.join(kind)}")
         return dice
 
-    def _cut(self, link: Pair, since_s: float) -> bool:
-        return any(since_s < until_s and from_s <= self.now for from_s, until_s in self._cuts.get(link, ()))
+    def _cut(self, source: str, target: str, via: str, since_s: float) -> bool:
+        spans = [*self._cuts.get((source, target, ""), ()), *self._cuts.get((source, target, via), ())]
+        return any(since_s < until_s and from_s <= self.now for from_s, until_s in spans)
 
     def _arrived(self, transfer: Transfer) -> None:
         """A message is through, as far as the link is concerned."""
@@ -438,7 +481,7 @@ class FaultyWorld(World):
         if source.gone_s < transfer.began_s:
             return  # it never left its host
         gone = self.hosts[target.name] is not target or target.name in self.down
-        if gone or self._cut((source.name, target.name), transfer.began_s):
+        if gone or self._cut(source.name, target.name, transfer.via, transfer.began_s):
             self._fail(source, transfer)
             return
         late_s, again_s, confirmed = self._late_s(target.name), [0.0], True
@@ -453,13 +496,14 @@ class FaultyWorld(World):
                     again_s.append(fate.after_s)
                 case Unconfirmed():
                     confirmed = False
-        received = e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes)
+        via = UNSET if transfer.via == NET else transfer.via
+        received = e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes, via)
         message: Any = send.message
         large = transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES
         if large and not target.core.wants(source.name, message):
             if isinstance(send.message, m.State):  # whoever sent it is told why not
                 self._at(late_s, target, msgspec.structs.replace(received, payload=None))
-            self._at(late_s, source, e.TransferFailed(transfer.target, send.message))
+            self._at(late_s, source, e.TransferFailed(transfer.target, send.message, transfer.via))
             return
         for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
             self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
@@ -483,7 +527,7 @@ class FaultyWorld(World):
     def _fail(self, source: VirtualHost, transfer: Transfer) -> None:
         """The sender of a bulk message hears that it got stuck; nobody hears of another."""
         if transfer.rank != CONTROL:
-            failed = e.TransferFailed(transfer.target, transfer.item.message)
+            failed = e.TransferFailed(transfer.target, transfer.item.message, transfer.via)
             self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
 
     def _attack(self, fault: Hostility) -> None:
@@ -514,12 +558,16 @@ class FaultyWorld(World):
         self.crashed_s.setdefault(name, self.now)
         self.back_s.pop(name, None)
         if old.core.runs:
-            self.fallen[name] = self.fallen.get(name, set()) | self._nodes[name]
+            self.fallen[name] = self.fallen.get(name, set()) | {node for _, node in self._nodes[name]}
         self._nodes[name] = set()
         self.down.add(name)
         self._set_factor(name)
         if fault.restart_after_s is not None:
             self._schedule(self.now + fault.restart_after_s, self._restart, name)
+
+    def _stop(self, fault: Stop) -> None:
+        host = self.hosts[fault.host]
+        self._stopped[host] = max(self._stopped.get(host, 0.0), fault.at_s + fault.for_s)
 
     def _restart(self, name: str) -> None:
         self.down.discard(name)
@@ -540,17 +588,17 @@ class FaultyWorld(World):
 
     def _check(self, host: VirtualHost) -> None:
         """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
-        runs = [run for run in host.core.runs.values() if run.id == self.run_id]  # but those that a hostile host has
-        assert not (runs and host in self.left), f"the run is back on host {host.name}"
-        nodes: set[str] = set()
+        runs = [run for run in host.core.runs.values() if base_of(run.id) == self.run_id]  # but those of hostile hosts
+        nodes: set[tuple[str, str]] = set()
         for run in runs:
-            nodes.update(run.flow.nodes)
+            assert generation_of(run.id) > self.left.get(host, -1), f"the run is back on host {host.name}"
+            nodes.update((run.id, name) for name in run.flow.nodes)
             for name, leaving in run.departures.leaving.items():
-                self.begun.setdefault((name, leaving.version), set()).add(host)
+                self.begun.setdefault((run.id, name, leaving.version), set()).add(host)
             for name, node in run.flow.nodes.items():
                 version = run.directory.locations[name].version
                 if version > 1:  # each is of a hand-over, this one perhaps begun and over with one event
-                    self.begun.setdefault((name, version - 1), {host})
+                    self.begun.setdefault((run.id, name, version - 1), {host})
                 held = node.output
                 if held is not None and node.retained is not None:
                     assert held.index == node.retained.index + 1, f"host {host.name}: {node!r} holds {held.index}"
@@ -560,7 +608,7 @@ class FaultyWorld(World):
             self._nodes[host.name] = nodes
             for name in self.hosts:
                 twice = nodes & self._nodes[name] if name != host.name else ()
-                assert not twice, f"{min(twice)} is on hosts {host.name} and {name}"
+                assert not twice, f"{min(twice)[1]} is on hosts {host.name} and {name}"
 
 
 def _run_of(command: e.Command) -> str:

@@ -18,6 +18,7 @@ import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import messages as m
 
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
@@ -97,7 +98,7 @@ class Pool:
             case inspect.VarTupleType(item):
                 return tuple([self.value(name, item) for _ in range(dice.choice((0, 1, 1, 2, 5)))])
             case inspect.DictType():
-                return {}
+                return {dice.choice((NET, *self.hosts)): self.text("bulk"), NET: "tcp://h1:1"} if name == "ends" else {}
             case inspect.StructType(cls):
                 return self.struct(cls)
             case inspect.CustomType() | inspect.AnyType():
@@ -141,7 +142,8 @@ class Hostile:
 
     def overhear(self, message: Any) -> None:
         """Something is said between two hosts."""
-        self._heard.append(message)
+        if message.__struct_fields__:  # else nothing of it can be another
+            self._heard.append(message)
         self._pool.index = max(self._pool.index, getattr(message, "index", 0))
 
     def says(self) -> tuple[Any, Any, int]:

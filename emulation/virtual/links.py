@@ -1,9 +1,11 @@
-"""How messages get from host to host in virtual time: two models of what they wait for. Pure.
+"""How messages get from host to host in virtual time: three models of what they wait for. Pure.
 
 ``SingleInterface``, the model of Ranganathan et al. (1998), section 2: a host sends or receives at most one message
 at a time. A message waits until both its ends are idle; of those that could go, control messages go first, then
 probes (an eighth of an image), then partitions, and older ones before younger. ``IndependentLinks``, as tc shapes them:
 every directed link is a queue of its own for bulk transfers, one after the other; control messages pass them by.
+``SharedLinks``, the bounded multi-port model (Benoit et al. 2008, section 2.2): the same, and hosts with a limited
+interface share its rate among all that they send and receive at once.
 
 A message takes the start-up cost and then its bytes at the link's rate, integrated exactly over the trace's steps.
 
@@ -19,7 +21,14 @@ whole messages:
   waits at the receiver for those before it.
 - R5: a sender hears that a message has arrived when the answer has come back.
 - R6: a link that is cut carries nothing; what is on its way waits. One that is cut for good carries nothing any more.
-- R7: a host with a limited interface sends, and receives, one message's bytes after the other at that rate.
+- R7: a host with a limited interface sends, and receives, one message's bytes after the other at that rate. It has an
+  interface for each network.
+
+Of ``SharedLinks``:
+
+- R8: what goes at once has max-min fair rates: none can be raised without lowering one that is no higher, where no link
+  carries more than its own rate, and no interface more than its rate of what it sends and receives together.
+- R9: rates are shared anew as soon as a message begins or ends, or the rate of a link in use changes.
 """
 
 from __future__ import annotations
@@ -27,37 +36,40 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.traces.trace import Rates
 from thalweg.middleware.errors import TraceError
-from thalweg.middleware.network.view import Link, Pair
+from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 CONTROL, PROBE, BULK = RANKS = range(3)
 Schedule = Callable[[float, Callable[[Any], None], Any], None]  # (at, call, with what)
 
 
-class LinkRate(Protocol):
-    """What a link can carry over time; ``BandwidthTrace`` and ``Window`` are such."""
-
-    def rate_at(self, t_s: float, /) -> float: ...
-
-    def transfer_time_s(self, size_bytes: float, start_s: float, /) -> float: ...
+LinkRate = Rates  # what a link can carry over time; ``BandwidthTrace`` and ``Window`` are such
 
 
 class Transfer:
     """The ``number``-th message on its way; ``item`` is the sender's own. The times are set when it starts.
 
+    ``link``: the one that it takes, over the network ``via``, as a ``Link`` hashes.
     ``back_s``: from its arrival until its sender hears of it.
     """
 
-    __slots__ = ("back_s", "began_s", "ends_s", "item", "number", "rank", "size_bytes", "source", "target", "took_s")
+    __slots__ = (
+        "back_s", "began_s", "ends_s", "item", "link", "number", "rank", "size_bytes", "source", "target", "took_s",
+        "via",
+    )  # fmt: skip
 
-    def __init__(self, number: int, source: str, target: str, size_bytes: int, rank: int, item: Any) -> None:
-        self.number, self.source, self.target = number, source, target
+    def __init__(
+        self, number: int, source: str, target: str, size_bytes: int, rank: int, item: Any, via: str = NET
+    ) -> None:
+        self.number, self.source, self.target, self.via = number, source, target, via
+        self.link: tuple[str, ...] = (source, target) if via == NET else (source, target, via)
         self.size_bytes, self.rank, self.item = size_bytes, rank, item
         self.began_s = self.took_s = self.ends_s = self.back_s = 0.0
 
@@ -83,6 +95,12 @@ class ShapedLink:
 
     def rate_at(self, t_s: float) -> float:
         return self.rates.rate_at(t_s)
+
+    def bits_between(self, start_s: float, stop_s: float) -> float:
+        return self.rates.bits_between(start_s, stop_s)
+
+    def until_s(self, t_s: float) -> float:
+        return self.rates.until_s(t_s)
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         """Seconds that a message's bytes take from ``start_s`` on, if none is lost; infinity where none arrives."""
@@ -137,8 +155,8 @@ def _spread(distribution: str, dice: Random) -> float:
 class LinkModel(ABC):
     """The links between hosts. ``send`` takes a transfer; ``arrived`` is called with it when it is there.
 
-    ``interfaces_bps``: of the hosts whose interface is limited, on links that are shaped. Raises KeyError for a pair of
-    hosts without a link.
+    ``interfaces_bps``: of the cables that are limited, on links that are shaped. Raises KeyError for a pair of hosts
+    without a link over the network that is asked for.
     """
 
     def __init__(
@@ -147,13 +165,13 @@ class LinkModel(ABC):
         startup_s: float,
         schedule: Schedule,
         arrived: Callable[[Transfer], None],
-        interfaces_bps: Mapping[str, float] = {},
+        interfaces_bps: Mapping[Cable, float] = {},
     ) -> None:
-        self.links: dict[Pair, LinkRate] = dict(links.items())
+        self.links: dict[tuple[str, ...], LinkRate] = dict(links.items())
         self.startup_s, self.schedule, self.arrived = startup_s, schedule, arrived
         self._shaped = {link: one for link, one in self.links.items() if isinstance(one, ShapedLink)}
         self._interfaces_bps = interfaces_bps
-        self._free_s: dict[tuple[str, bool], float] = {}  # of a limited interface, for sending and for receiving
+        self._free_s: dict[tuple[Cable, bool], float] = {}  # of a limited interface, for sending and for receiving
 
     @abstractmethod
     def send(self, transfer: Transfer, now: float) -> None:
@@ -162,7 +180,7 @@ class LinkModel(ABC):
     def _start(self, transfer: Transfer, now: float) -> None:
         """Let the bytes of a message go: ``_through`` is called when the last of them has left."""
         bytes_from_s = now + self.startup_s
-        link = self.links[transfer.source, transfer.target]
+        link = self.links[transfer.link]
         end_s = bytes_from_s + link.transfer_time_s(transfer.size_bytes, bytes_from_s)
         if self._shaped:
             end_s = self._shaped_end_s(transfer, bytes_from_s, end_s)
@@ -174,18 +192,26 @@ class LinkModel(ABC):
 
     def _shaped_end_s(self, transfer: Transfer, start_s: float, end_s: float) -> float:
         """When its last byte has left for good; were nothing lost, and no interface limited, at ``end_s``."""
-        link = self._shaped[transfer.source, transfer.target]
-        transfer.back_s = self._shaped[transfer.target, transfer.source].shape_at(start_s).delay_s  # R5
-        extra_bytes, waits_s = link.again(transfer, start_s, transfer.back_s)
+        link = self._shaped[transfer.link]
+        extra_bytes, waits_s = self._again(transfer, start_s)
         if end_s < math.inf and (extra_bytes or waits_s):
             end_s += waits_s
             end_s += link.transfer_time_s(extra_bytes, end_s)
         for end, receives in ((transfer.source, False), (transfer.target, True)):
-            if rate_bps := self._interfaces_bps.get(end):  # R7
-                free_s = max(start_s, self._free_s.get((end, receives), 0.0)) + 8 * transfer.size_bytes / rate_bps
-                self._free_s[end, receives] = free_s
+            cable = cable_of(end, transfer.via)
+            if rate_bps := self._interfaces_bps.get(cable):  # R7
+                free_s = max(start_s, self._free_s.get((cable, receives), 0.0)) + 8 * transfer.size_bytes / rate_bps
+                self._free_s[cable, receives] = free_s
                 end_s = max(end_s, free_s)
         return end_s
+
+    def _again(self, transfer: Transfer, start_s: float) -> tuple[int, float]:
+        """The bytes of a message that take its link's rate once more, and how long is waited to know which."""
+        if not self._shaped:
+            return 0, 0.0
+        back = self._shaped[Link(transfer.target, transfer.source, transfer.via)]
+        transfer.back_s = back.shape_at(start_s).delay_s  # R5
+        return self._shaped[transfer.link].again(transfer, start_s, transfer.back_s)
 
     @abstractmethod
     def _through(self, transfer: Transfer) -> None:
@@ -194,7 +220,7 @@ class LinkModel(ABC):
     def _there(self, transfer: Transfer) -> None:
         """Its bytes have left: it arrives now, or after the link's delay."""
         if self._shaped:
-            at_s = self._shaped[transfer.source, transfer.target].arrives_s(transfer, transfer.ends_s)
+            at_s = self._shaped[transfer.link].arrives_s(transfer, transfer.ends_s)
             self.schedule(at_s, self.arrived, transfer)
         else:
             self.arrived(transfer)
@@ -205,24 +231,121 @@ class IndependentLinks(LinkModel):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._queues: dict[Pair, deque[Transfer]] = {link: deque() for link in self.links}  # the first is going
+        self._queues: dict[tuple[str, ...], deque[Transfer]] = {
+            link: deque() for link in self.links
+        }  # the first is going
 
     def send(self, transfer: Transfer, now: float) -> None:
         if transfer.rank == CONTROL:
             self._start(transfer, now)
             return
-        queue = self._queues[transfer.source, transfer.target]
+        queue = self._queues[transfer.link]
         queue.append(transfer)
         if len(queue) == 1:
             self._start(transfer, now)
 
     def _through(self, transfer: Transfer) -> None:
         if transfer.rank != CONTROL:
-            queue = self._queues[transfer.source, transfer.target]
+            queue = self._queues[transfer.link]
             queue.popleft()
             if queue:
                 self._start(queue[0], transfer.ends_s)
         self._there(transfer)
+
+
+class _Flow:
+    """A message on its way from ``from_s`` on: what is left of it, at which rate it goes, and when it would be through.
+
+    ``waits_s``: what its sender then waits for besides.
+    """
+
+    __slots__ = ("bits", "cables", "ends_s", "from_s", "link", "rate_bps", "transfer", "waits_s")
+
+    def __init__(self, transfer: Transfer, link: LinkRate, from_s: float) -> None:
+        self.transfer, self.link, self.from_s = transfer, link, from_s
+        self.cables = cable_of(transfer.source, transfer.via), cable_of(transfer.target, transfer.via)
+        self.bits = self.rate_bps = self.waits_s = 0.0
+        self.ends_s = math.inf
+
+
+class SharedLinks(IndependentLinks):
+    """Links share the interfaces of the hosts at their ends, max-min fair."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._flows: list[_Flow] = []
+        self._at_s, self._rounds = 0.0, 0  # of the last sharing
+
+    def _start(self, transfer: Transfer, now: float) -> None:
+        if transfer.rank == CONTROL:
+            super()._start(transfer, now)
+            return
+        transfer.began_s = now
+        flow = _Flow(transfer, self.links[transfer.link], now + self.startup_s)
+        self.schedule(flow.from_s, self._enter, flow)
+
+    def _enter(self, flow: _Flow) -> None:
+        transfer, link, now = flow.transfer, flow.link, flow.from_s
+        extra_bytes, flow.waits_s = self._again(transfer, now)
+        alone_s = link.transfer_time_s(transfer.size_bytes + extra_bytes, now)
+        if alone_s < math.inf:  # R6
+            flow.bits = link.bits_between(now, now + alone_s)
+            self._flows.append(flow)
+            self._share(now)
+
+    def _share(self, now: float) -> None:
+        """Count what has gone until now, let go what is through, and share the rates until something changes."""
+        going: list[_Flow] = []
+        for flow in self._flows:
+            flow.bits = max(0.0, flow.bits - flow.rate_bps * (now - self._at_s))
+            if flow.bits and now < flow.ends_s:
+                going.append(flow)
+                continue
+            transfer = flow.transfer
+            transfer.ends_s = now + flow.waits_s
+            transfer.took_s = transfer.ends_s - transfer.began_s
+            self.schedule(transfer.ends_s, self._through, transfer)
+        self._flows, self._at_s = going, now
+        most_bps = [flow.link.rate_at(now) for flow in going]
+        rates = max_min_rates(most_bps, [flow.cables for flow in going], self._interfaces_bps)  # R8
+        next_s = math.inf
+        for flow, rate_bps in zip(going, rates, strict=True):
+            flow.rate_bps = rate_bps
+            flow.ends_s = now + flow.bits / rate_bps if rate_bps else math.inf
+            changes_s = max(flow.link.until_s(now), math.nextafter(now, math.inf))
+            next_s = min(next_s, flow.ends_s, changes_s)
+        self._rounds += 1
+        if next_s < math.inf:
+            self.schedule(next_s, self._share_again, (self._rounds, next_s))
+
+    def _share_again(self, due: tuple[int, float]) -> None:
+        number, at_s = due
+        if number == self._rounds:  # R9: nothing has changed since
+            self._share(at_s)
+
+
+def max_min_rates(
+    most_bps: Sequence[float], cables: Sequence[tuple[Cable, Cable]], interfaces_bps: Mapping[Cable, float]
+) -> list[float]:
+    """Fair rates of what goes between hosts at once: ``most_bps`` and ``cables`` of each, and which have limits.
+
+    Progressive filling: all rates rise alike, until a link or an interface is full; then those that it carries stay.
+    """
+    rates, rising = [0.0] * len(cables), list(range(len(cables)))
+    left = {cable: interfaces_bps[cable] for ends in cables for cable in ends if cable in interfaces_bps}
+    while rising:
+        counts = Counter(cable for i in rising for cable in cables[i] if cable in left)
+        shares = {cable: max(0.0, left[cable]) / count for cable, count in counts.items()}
+        room = {i: min([most_bps[i], *(shares[cable] for cable in cables[i] if cable in shares)]) for i in rising}
+        level = min(room.values())
+        for i in rising:
+            if room[i] <= level:
+                rates[i] = level
+                for cable in cables[i]:
+                    if cable in left:
+                        left[cable] -= level
+        rising = [i for i in rising if room[i] > level]
+    return rates
 
 
 class SingleInterface(LinkModel):
@@ -230,7 +353,7 @@ class SingleInterface(LinkModel):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        hosts = dict.fromkeys(host for link in self.links for host in link)
+        hosts = dict.fromkeys(host for link in self.links for host in link[:2])
         self._busy = dict.fromkeys(hosts, False)
         # of every host, what waits to be sent or received there, by rank, oldest first
         self._waiting: dict[str, tuple[list[Transfer], ...]] = {host: ([], [], []) for host in hosts}
@@ -276,4 +399,6 @@ class SingleInterface(LinkModel):
         return None
 
 
-MODELS: Mapping[str, type[LinkModel]] = {"single": SingleInterface, "independent": IndependentLinks}
+MODELS: Mapping[str, type[LinkModel]] = {
+    "single": SingleInterface, "independent": IndependentLinks, "shared": SharedLinks,
+}  # fmt: skip

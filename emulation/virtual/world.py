@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
 from thalweg.middleware.core.host import HostCore
@@ -35,7 +36,7 @@ from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorde
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.place import Place
-from thalweg.middleware.network.view import Latency, Link, LinkEstimate
+from thalweg.middleware.network.view import NET, Cable, Latency, Link, LinkEstimate
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -55,7 +56,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the world works: the model of the hosts' interfaces, the start-up cost of a message, and the cores' limits.
 
     ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
-    ``interfaces_bps``: of hosts whose interface is limited, on links that are shaped.
+    ``interfaces_bps``: of cables that are limited, on links that are shaped.
     ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
     another speed, or more cores, and say so. ``call_timeout_s``: what a run's
     calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
@@ -65,7 +66,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interface: str = "single"
     startup_s: float = 0.05
     take_up_s: float = 0.0
-    interfaces_bps: dict[str, float] = {}
+    interfaces_bps: dict[Cable, float] = {}
     compute_factor: dict[str, float] = {}
     capacities: dict[str, HostFigures] = {}
     call_timeout_s: float | None = None
@@ -127,7 +128,14 @@ class World:
         self.now = 0.0
         self.events = 0
         limit = self.config.core.max_partition_bytes
-        there = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1", limit) for name in (*hosts, *guests))
+        joined: dict[str, dict[str, str]] = {name: {NET: f"tcp://{name}:2"} for name in (*hosts, *guests)}
+        for source, target, via in sorted(tuple(link) for link in links if len(link) > 2):
+            for name in (source, target):
+                joined[name][via] = f"tcp://{name}.{via}:2"
+        there = tuple(
+            m.Peer(name, f"tcp://{name}:1", m.Joined(ends) if len(ends) > 1 else ends[NET], "1", limit)
+            for name, ends in joined.items()
+        )
         self.peers, self.guests = there[: len(hosts)], frozenset(guests)
         self.hosts = {
             peer.name: VirtualHost(
@@ -145,7 +153,9 @@ class World:
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
         self.on_attached: Callable[[e.Attached], None] | None = None
         self.driver: Callable[[], None] | None = None  # what the application does then, such as moving operators
+        self.ways: tuple[m.Way, ...] = ()  # over which networks partitions go at first
         self.needs: tuple[Need, ...] = ()  # what hosts measure besides bandwidth while a run goes on
+        self.failover: m.Failover | None = None  # how runs outlive their hosts
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
         self.tree: tuple[Dataflow, Placement] = Dataflow(()), {}  # as the client knows it
@@ -164,6 +174,7 @@ class World:
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._number = 0
         self._sent = 0
+        self.carried_bytes: dict[tuple[str, ...], int] = {}  # of messages, by link
         self._over = False
         self._sinks: dict[int, set[str]] = {}  # of queries: those that have not ended
         self._reports: dict[Link, LinkEstimate | Latency | Place] = {}
@@ -237,7 +248,9 @@ class World:
             size, rank = send.size_bytes, PROBE if type(send.message) is m.Probe else BULK
         else:
             size, rank = len(frames.encode(send.message)), CONTROL
-        self.links.send(Transfer(self._sent, host.name, send.to, size, rank, send), self.now)
+        transfer = Transfer(self._sent, host.name, send.to, size, rank, send, send.via)
+        self.carried_bytes[transfer.link] = self.carried_bytes.get(transfer.link, 0) + size
+        self.links.send(transfer, self.now)
 
     def _lies(self, transfer: Transfer) -> None:
         self._schedule(self.now + self.config.take_up_s, self._arrived, transfer)
@@ -245,7 +258,8 @@ class World:
     def _arrived(self, transfer: Transfer) -> None:
         send: e.Send = transfer.item
         target, source = self.hosts[transfer.target], self.hosts[transfer.source]
-        self._handle(target, e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes))
+        via = UNSET if transfer.via == NET else transfer.via
+        self._handle(target, e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes, via))
         if transfer.rank == CONTROL:
             return
         if transfer.back_s:
@@ -257,7 +271,7 @@ class World:
         """What the sender hears of a transfer: the time its bytes took, as what begins it is known beforehand."""
         send: e.Send = transfer.item
         busy_s = max(0.0, transfer.took_s - self.config.startup_s)
-        return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s)
+        return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, transfer.via)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
         code = host.code.get(command.node)
@@ -302,6 +316,8 @@ class World:
                 if command.node in host.code:
                     self._soon(host, node_code.take_or_give(lambda: self._code_of(host, command), command))
             case e.Ready(run):
+                if self.ways:
+                    self._soon(host, e.PlacementProposed(run, {}, "networks", ways=self.ways))
                 self._soon(host, e.NextRequested(run))
             case e.Deliver(run):
                 self._delivered(host, command)
@@ -313,9 +329,9 @@ class World:
             case e.Fail(run, reason):
                 self.failed = self.failed or reason
                 self._soon(host, e.RunAbandoned(run))
-            case e.Forgotten(run):
+            case e.Forgotten(run, follows):
                 host.met.pop(run, None)
-                self._over = self._over or host.name not in self.guests
+                self._over = self._over or not (follows or host.name in self.guests)
             case e.Placed(_, name, where):
                 self.relocations += self.placement[name] != where  # what stays gets a new version as well
                 self.placement[name] = where
@@ -383,11 +399,11 @@ class World:
         self, wanted: Iterable[Link], patience_s: float, *, latency: bool = False, coordinates: bool = False
     ) -> dict[Link, Any]:
         """Measure these links, before a run: estimates, or latencies. Those that took longer than ``patience_s`` are
-        left out."""
+        left out, and those of networks that not all share."""
         client = self.hosts[self.client]
         peers = {peer.name: peer for peer in self.peers}
         by_source: dict[str, list[m.Peer]] = {}
-        links = set(wanted)
+        links = {link for link in wanted if len(link) == 2}
         self._reports.clear()
         for source, target in sorted(links):
             if coordinates or not (target in by_source and peers[source] in by_source[target]):  # the echo measures it
@@ -433,6 +449,8 @@ class World:
             news=self.needs or isinstance(adaptation, Adaptation),
             call_timeout_s=self.config.call_timeout_s,
         )
+        if self.failover is not None:
+            install = m.Lasting.of(install, self.failover)
         self._over = False
         self.open, self._sinks = {0}, {0: {*dataflow.sinks}}
         request = e.RunRequested(

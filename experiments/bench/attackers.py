@@ -23,6 +23,7 @@ import zmq
 
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.security import Keys, secure_dealer
@@ -266,7 +267,7 @@ def attack_with(orders: Orders) -> int:
             made.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
             peer = orders.hosts[host]
             secure_dealer(made, keys, peer.name)
-            made.connect(peer.bulk if port == BULK else peer.control)
+            made.connect(peer.ends[NET] if port == BULK else peer.control)
             if len(open_now) > CONNECTIONS:
                 open_now.popitem(last=False)[1].close()
         open_now.move_to_end(key)
@@ -352,7 +353,7 @@ def answers(orders: Orders) -> int:
                 here.settimeout(DIALLED_S)
                 asks.setsockopt(zmq.ROUTING_ID, b"stranger/evil")
                 asks.setsockopt(zmq.LINGER, 0)
-                asks.connect(host.bulk)
+                asks.connect(host.ends[NET])
                 end = f"tcp://127.0.0.1:{here.getsockname()[1]}"
                 probe = m.Probe(BEFORE_RUNS, 0, m.Peer("stranger", end, end), False)
                 asks.send_multipart([frames.encode(m.Chunk(1, 1, 0, probe, "|u1", (1,))), b"x"])
@@ -367,7 +368,7 @@ def answers(orders: Orders) -> int:
 def main() -> None:
     orders = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Orders)
     if orders.attack in PARTS:
-        ends = [end for host in orders.hosts for end in (host.control, host.bulk)]
+        ends = [end for host in orders.hosts for end in (host.control, host.ends[NET])]
         print(sum(parts(end, *PARTS[orders.attack]) for end in ends))
     elif orders.attack == "connections":
         print(connections(orders.hosts[0].control))

@@ -39,6 +39,19 @@ class GraphOptions(msgspec.Struct, frozen=True):
     warm_up: int = 40
 
 
+class FailoverOptions(msgspec.Struct, frozen=True):
+    """Of ``bench failover``. ``partitions`` are timed after ``warm_up`` others."""
+
+    size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
+    state_kib: Annotated[int, Option("State of an operator in KiB.", flag="--state", metavar="KIB", least=1)] = 1024
+    every: Annotated[int, Option("Partitions from one replica to the next.", least=1)] = 16
+    replicas: Annotated[int, Option("Hosts that get one.", least=1)] = 1
+    partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
+    rounds: Rounds = 7
+    transport: Transport = "ipc"
+    warm_up: int = 40
+
+
 class LinkOptions(msgspec.Struct, frozen=True):
     """Of ``bench link``. ``round_bytes``: about how much is moved in a round of a side."""
 
@@ -97,6 +110,24 @@ class OdpOptions(msgspec.Struct, frozen=True):
         float, Option("Of the program; what is not proven by then has a gap.", flag="--time-limit", unit=units.seconds)
     ] = 300.0
     rounds: Annotated[int, Option("Problems of each kind; figures are medians.", least=1)] = 3
+
+
+class ProvisionOptions(msgspec.Struct, frozen=True):
+    """Of ``bench provision``."""
+
+    largest: Annotated[int, Option("Nodes of the largest trees whose optimum is found.", least=0)] = 80
+    rounds: Annotated[int, Option("Problems of each kind; figures are medians.", least=1)] = 10
+    time_limit_s: Annotated[
+        float, Option("Of the solver, for one problem.", flag="--time-limit", unit=units.seconds)
+    ] = 60.0
+
+
+class BimodalOptions(msgspec.Struct, frozen=True):
+    """Of ``bench bimodal``."""
+
+    hosts: Annotated[int, Option("Hosts of a platform.", least=2)] = 100
+    links: Annotated[int, Option("Dedicated links.", least=1)] = 99
+    rounds: Annotated[int, Option("Tasks, each on a platform of its own; figures are medians.", least=1)] = 20
 
 
 class MoveOptions(msgspec.Struct, frozen=True):

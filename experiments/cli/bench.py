@@ -10,12 +10,15 @@ import typer
 
 from thalweg.experiments.bench.options import (
     AttackOptions,
+    BimodalOptions,
     CostSpaceOptions,
+    FailoverOptions,
     GraphOptions,
     LinkOptions,
     MoveOptions,
     OdpOptions,
     PlanOptions,
+    ProvisionOptions,
     RecordsOptions,
     SimOptions,
     TestbedOptions,
@@ -66,6 +69,21 @@ def graph(options: GraphOptions, as_json: JsonOption = False) -> None:
         row = answer[name]
         figures = (f"{row['nodes_per_s']:.0f}", f"{share:.2f}", str(row["edges"]), str(row["edges_between_hosts"]))
         table.add_row(name, *figures)
+    output().print(table)
+
+
+@app.command("failover", epilog="Example: thalweg bench failover --every 16 --state 1024")
+@takes(FailoverOptions)
+def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
+    """Partitions/s of a tree on this machine that outlives its hosts, beside the same that does not."""
+    from thalweg.experiments.bench.failover import bench_failover
+
+    answer = _measure(as_json, bench_failover, options)
+    title = f"{answer['operators']} operators, a replica every {options.every} partitions, {options.transport}"
+    table = new_table("operators", "partitions/s", "with failover", "ratio", title=title)
+    for name, what in (("plain", "without state"), ("state", f"with {options.state_kib} KiB each")):
+        row = answer[name]
+        table.add_row(what, f"{row['per_s']:.0f}", f"{row['lasting_per_s']:.0f}", f"{row['ratio']:.3f}")
     output().print(table)
 
 
@@ -199,6 +217,51 @@ def odp(options: OdpOptions, as_json: JsonOption = False) -> None:
         proven = [str(row["proven"]), f"{row['gap']:.2%}"] if row["gap"] is not None else ["-", "-"]
         table.add_row(row["problem"], row["objective"], row["way"], *times, *proven)
     output().print(table)
+
+
+@app.command("provision", epilog="Example: thalweg bench provision --rounds 3 --json")
+@takes(ProvisionOptions)
+def provision(options: ProvisionOptions, as_json: JsonOption = False) -> None:
+    """Processor time of finding machines to rent: the heuristics, annealing, and the proven optimum.
+
+    Problems are drawn as by Benoit et al. (2008). Rows "best" are of those that the cover bound does not settle.
+    """
+    from thalweg.experiments.bench.provision import bench_provision
+
+    answer = _measure(as_json, bench_provision, options)
+    columns = "N", "alpha", "median ms", "longest ms", "goal ms", "proven"
+    table = new_table("way", *columns, title=f"{answer['rounds']} problems each, one core")
+    for row in answer["rows"]:
+        times = [f"{row[key] * 1e3:.1f}" for key in ("median_s", "longest_s", "goal_s")]
+        proven = "-" if row["proven"] is None else str(row["proven"])
+        table.add_row(row["way"], str(row["nodes"]), f"{row['alpha']:g}", *times, proven)
+    output().print(table)
+
+
+@app.command("bimodal", epilog="Example: thalweg bench bimodal --rounds 50 --json")
+@takes(BimodalOptions)
+def bimodal(options: BimodalOptions, as_json: JsonOption = False) -> None:
+    """Processor time of mapping one task by neighbours' messages, over dedicated links, the public network, and both.
+
+    And of choosing, while data flows, over which of two networks each edge of a tree goes: the last line, per edge.
+    "Virtual s": how long hosts would take over links with delays, maps that wait in the order of their cost among it.
+    """
+    from thalweg.experiments.bench.bimodal import bench_bimodal
+
+    answer = _measure(as_json, bench_bimodal, options)
+    columns = "way", "networks", "median ms", "p95 ms", "goal ms", "maps sent", "mapped", "hops", "virtual s"
+    table = new_table(*columns, title=f"{answer['hosts']} hosts, {answer['links']} dedicated links")
+    for row in answer["mappings"]:
+        times = ["-" if row[key] is None else f"{row[key] * 1e3:.1f}" for key in ("median_s", "p95_s", "bound_s")]
+        hops = "-" if row["hops"] is None else f"{row['hops']:.1f}"
+        mapped = f"{row['mapped']}/{options.rounds}"
+        table.add_row(
+            row["way"], row["networks"], *times, f"{row['messages']:.0f}", mapped, hops, f"{row['virtual_s']:.2f}"
+        )
+    output().print(table)
+    live = answer["choice"]
+    times = [f"{live[key] * 1e3:.3f} ms" for key in ("median_s", "p95_s", "bound_s")]
+    output().print(f"an edge's network, of {live['edges']} edges: median {times[0]}, p95 {times[1]}, goal {times[2]}")
 
 
 @app.command("move", epilog="Example: thalweg bench move --size 0 --size 256 --moves 20 --json")

@@ -16,6 +16,7 @@ from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.described import adopt_file
 from thalweg.experiments.runs.config import DEFAULTS, RunConfig, is_scenario_file, runs_elsewhere
+from thalweg.experiments.runs.plan_file import adopt_plan
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.analysis import RunSummary
@@ -41,6 +42,8 @@ def run(
     Operators that move: thalweg run --servers 8 --placement one-shot --placement global --placement local
     --period 600 --images 120 --time-scale 120 --link-mean 0.2mbit --scenario collapse
 
+    What was planned before: thalweg run --plan runs/rented/answer/plan.toml --testbed docker
+
     Records with windows, and two sinks: thalweg run --workload plates --testbed netns --placement one-shot
     --placement global --placement thalweg --scenario collapse
 
@@ -53,6 +56,8 @@ def run(
     if given.get("testbed") == "loopback" and "traces" not in given.said:
         given.pop("traces", None)  # its links are not shaped, and the environment may name traces
     choose_time_scale = "time_scale" not in given
+    if given.get("plan") is not None:
+        adopt_plan(given, given["plan"])
     scenario = given.get("scenario")
     if is_scenario_file(scenario):
         adopt_file(given, scenario)

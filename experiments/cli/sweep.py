@@ -41,7 +41,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
             " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
             " sbon-13, sbon-14, sbon-operators of Pietzuch et al. (2006); or odp-4, odp-5, odp-6, odp-7, odp-9,"
-            " odp-10 of Cardellini et al. (2016).",
+            " odp-10 of Cardellini et al. (2016); or benoit-2 to benoit-9 and benoit-table2 of Benoit et al. (2008); or"
+            " bimodal-7, bimodal-8, bimodal-9, bimodal-hops of Asaduzzaman and Maheswaran (2010).",
             shown="none",
         ),
     ] = None
@@ -113,6 +114,9 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     kernel: Kernel = "host"
+    tasks: Annotated[int, Option("Of bimodal-8 and -9: tasks that come to a network; the paper has 500.", least=1)] = (
+        200
+    )
     latency: Latency = None
     traces: Annotated[
         Path | None, Option("Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES")
@@ -226,6 +230,8 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
         return make(study.sweep, asked, "thalweg sweep")
     for name in ON_TESTBEDS & {*given.said}:
         raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13 or sbon-14, which run on a testbed")
+    if "tasks" in given.said:
+        raise UsageError("--tasks goes with --figure bimodal-8 or bimodal-9")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep
     assert isinstance(grid, Simulations)

@@ -15,6 +15,7 @@ from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.host import host
 from thalweg.experiments.cli.keys import app as keys
 from thalweg.experiments.cli.place import place
+from thalweg.experiments.cli.provision import provision
 from thalweg.experiments.cli.report import report
 from thalweg.experiments.cli.run import run
 from thalweg.experiments.cli.sweep import sweep
@@ -61,5 +62,6 @@ app.command("sweep")(sweep)
 app.command("analyze")(analyze)
 app.command("report")(report)
 app.command("place")(place)
+app.command("provision")(provision)
 app.add_typer(traces, name="traces", help="List, describe, import, generate bandwidth traces.")
 app.add_typer(bench, name="bench", help="The performance figures, side by side.", no_args_is_help=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Protocol
 
@@ -21,6 +22,7 @@ import msgspec
 
 from thalweg.middleware.core.relocation.shape import is_free
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.planning.registry import Driver, RandomReshapes
 
 MAX_FAN_IN = 4
@@ -42,8 +44,15 @@ class Movable(Protocol):
 class RandomMover:
     """Moves operators of ``run`` to any of ``hosts``, and has its tree change; ``free``: the reorderable codes."""
 
-    def __init__(self, options: Driver, run: Movable, hosts: Sequence[str], free: Collection[Code] = ()) -> None:
-        self._run, self._hosts, self._free = run, tuple(hosts), free
+    def __init__(
+        self,
+        options: Driver,
+        run: Movable,
+        hosts: Sequence[str] | Callable[[], Sequence[str]],
+        free: Collection[Code] = (),
+    ) -> None:
+        self._run, self._free = run, free
+        self._there = hosts if callable(hosts) else lambda: hosts
         self._random = Random(options.seed)
         self._moves = options.moves  # that are left
         self._reshapes = options.reshapes if isinstance(options, RandomReshapes) else 0
@@ -51,6 +60,11 @@ class RandomMover:
         self._before: Dataflow | None = None  # the tree that is to change
         self._ask: Callable[[], None]
         self._tries = self._wait = 0
+
+    @property
+    def _hosts(self) -> Sequence[str]:
+        """Those that are there."""
+        return self._there()
 
     @property
     def _open(self) -> bool:
@@ -67,7 +81,8 @@ class RandomMover:
         if not self._open or self._tries == 0:
             self._choose(flow, placement)
         if self._open:
-            self._ask()
+            with suppress(PlacementError):  # a host has gone: it is there again for a later try, or another is chosen
+                self._ask()
             self._tries -= 1
             self._wait = max(flow.level.values()) + GRACE
 

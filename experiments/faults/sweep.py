@@ -48,8 +48,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What became of ``faults`` plans. ``nothing`` counts values of graphs that were ``NOTHING``, ``moves``
-    relocations, ``shapes`` changes of the tree, ``queries`` what came of those that came, ``done`` what went wrong, by
-    kind.
+    relocations, ``recoveries`` runs that began anew, ``shapes`` changes of the tree, ``queries`` what came of those
+    that came, ``done`` what went wrong, by kind.
 
     ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
     """
@@ -69,6 +69,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     out_of_order: int
     relocations: int
     moves: dict[str, int]
+    recoveries: int
     shapes: dict[str, int]
     queries: dict[str, int]
     done: dict[str, int]
@@ -135,6 +136,7 @@ def sweep_faults(
         out_of_order=sum(result.out_of_order for result in results),
         relocations=sum(moves.values()),
         moves=dict(sorted(moves.items())),
+        recoveries=sum(result.recoveries for result in results),
         shapes=dict(sorted(shapes.items())),
         queries=dict(sorted(queries.items())),
         done=dict(sorted(done.items())),
@@ -205,7 +207,7 @@ def told(summary: FaultsSummary) -> str:
         f"{summary.partitions} partitions delivered{nothing}: {summary.lost} lost, {summary.duplicate} duplicate,"
         f" {summary.out_of_order} out of order\n"
         f"{summary.relocations} relocations: {_listed(moved)}, {_listed(stayed)}\n"
-        f"other trees: {_listed(summary.shapes)}\n"
+        f"begun anew: {summary.recoveries} times; other trees: {_listed(summary.shapes)}\n"
         f"queries that came: {_listed(summary.queries)}\n"
         f"what went wrong: {_listed(summary.done)}"
     )

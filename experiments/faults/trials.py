@@ -38,6 +38,7 @@ from thalweg.emulation.virtual.faults import (
     FaultyWorld,
     OfMessage,
     Outage,
+    Stop,
     draw_plan,
 )
 from thalweg.emulation.virtual.links import LinkRate
@@ -62,6 +63,7 @@ from thalweg.middleware.planning import CostParameters, Task, get_cost_model
 from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
 from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
@@ -79,6 +81,7 @@ LIMITS = CoreConfig(
     retry_max_s=2.0,
     ping_s=1.0,
     liveness_s=30.0,
+    detect_s=30.0,
     lease_s=60.0,
     handoff_s=6.0,
     barrier_s=6.0,
@@ -89,6 +92,8 @@ LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make 
 LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S, DISK_S = 0.005, 0.01
+EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
+WAIT_S = 40.0  # for a lost host that has a source
 COMING_BYTES = 20_000  # of a partition of a source that came with a query
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
@@ -122,8 +127,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
 
     ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``moves`` relocations by outcome and
-    protocol, ``shapes`` changes of the tree by outcome, ``queries`` those that came to a graph by what became of them,
-    ``faults`` what went wrong by kind.
+    protocol, ``recoveries`` how often it began anew, ``shapes`` changes of the tree by outcome, ``queries`` those
+    that came to a graph by what became of them, ``faults`` what went wrong by kind.
     """
 
     seed: int
@@ -137,6 +142,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: int = 0
     out_of_order: int = 0
     moves: dict[str, int] = {}
+    recoveries: int = 0
     shapes: dict[str, int] = {}
     queries: dict[str, int] = {}
     faults: dict[str, int] = {}
@@ -390,7 +396,9 @@ class _Log:
         self.wrong = ""
         self.moves: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
-        self.settled: defaultdict[tuple[str, int], list[str]] = defaultdict(list)  # by operator and version: outcomes
+        self.recoveries = 0
+        self.settled: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)  # outcomes, by generation,
+        # operator and version
         self.odd = ""
 
     def _begin(self, query: int, flow: Dataflow, names: Iterable[str]) -> None:
@@ -431,7 +439,9 @@ class _Log:
             self.moves[f"{outcome} {detail['protocol']}"] += 1
             if outcome not in ("moved", "stayed"):
                 self.odd = f"{node} on its way from {host} ended as {outcome!r}"
-            self.settled[node, version].append(outcome)
+            self.settled[record.run, node, version].append(outcome)
+        elif record.kind == "recovered":
+            self.recoveries += 1
         elif record.kind == "reshaped":
             self.shapes[record.fields["detail"]["outcome"]] += 1
         elif record.kind == "proposal" and record.fields["detail"]["outcome"] not in (
@@ -443,8 +453,8 @@ class _Log:
 
     def check_settled(self, world: FaultyWorld) -> str:
         """What is wrong with the outcomes of the hand-overs that have begun; one goes with a host that crashes."""
-        for (node, version), hosts in world.begun.items():
-            outcomes = self.settled[node, version]
+        for (run, node, version), hosts in world.begun.items():
+            outcomes = self.settled[run, node, version]
             if len(outcomes) > 1:
                 return f"{node}, version {version}, is recorded {len(outcomes)} times: {', '.join(outcomes)}"
             alive = [host.name for host in hosts if world.hosts[host.name] is host]
@@ -477,6 +487,8 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         digest=digest,
     )
     world.patience_s = PATIENCE_S
+    if plan.lasting:
+        world.failover = m.Failover(every=EVERY[plan.seed % len(EVERY)], wait_s=WAIT_S)
     world.on_delivered, world.on_attached = log.on_delivered, log.on_attached
     callers = Callers(trial.queries, trial.leaves, trial.subscriptions, world)
     drivers = [callers.on_delivered]
@@ -565,6 +577,7 @@ def _result(
         duplicate=duplicate,
         out_of_order=out_of_order,
         moves=dict(sorted(log.moves.items())),
+        recoveries=log.recoveries,
         shapes=dict(sorted(log.shapes.items())),
         queries=callers.counts(),
         faults=dict(sorted(counts.items())),
@@ -598,7 +611,7 @@ def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -
         return "query", f"query {query} never began"
     for (guest, number), why in world.dismissed.items():
         lost = _excused(plan, world, why, suspects) or (plan.faults and any(each in why for each in GIVEN_UP))
-        if not (BROKEN in why or lost or any(each in why for each in TOO_LATE)):
+        if not (BROKEN in why or lost or any(each in why for each in TOO_LATE) or (plan.lasting and "anew" in why)):
             return "query", f"subscription {number} of {guest} failed: {why}"
     for guest, number in callers.subscribed - callers.parted - world.dismissed.keys() - world.subscribed.keys():
         if guest not in world.crashed_s:
@@ -611,6 +624,8 @@ def _problem(
 ) -> tuple[str, str] | None:
     """What a trial did that it may not: its kind and a line."""
     suspects = may_be_lost(plan, world.names) - _to_be_asked_again(plan, world)
+    if plan.lasting:
+        suspects = _may_be_missed(plan, world)
     if log.wrong:
         return "contents", log.wrong
     if duplicate or out_of_order:
@@ -653,6 +668,16 @@ def _to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
     late = {name for name in _crashed(plan) if world.crashed_s.get(name, math.inf) > failed_s}
     back = {name for name, at_s in world.back_s.items() if name not in world.fallen and failed_s - at_s >= LONG_CUT_S}
     return (late | back) - cut
+
+
+def _may_be_missed(plan: FaultPlan, world: FaultyWorld) -> set[str]:
+    """The hosts without which a run that outlives its hosts may end: they have sources, and are gone for long."""
+    pinned = {node.pinned for node in world.tree[0].nodes if node.kind == "source" and node.pinned}
+    gone = {fault.host for fault in plan.faults
+            if (isinstance(fault, Crash) and (fault.restart_after_s or math.inf) > WAIT_S / 2)
+            or (isinstance(fault, Stop) and fault.for_s > WAIT_S / 2)}  # fmt: skip
+    others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash))
+    return pinned & (gone | may_be_lost(msgspec.structs.replace(plan, faults=others), world.names))
 
 
 def _crashed(plan: FaultPlan) -> set[str]:

@@ -19,8 +19,8 @@ from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
-from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.network.view import NET, Link
 
 
 def roles(scenario: Scenario, path: str) -> dict[str, str]:
@@ -71,7 +71,14 @@ def described(config: RunConfig) -> Network:
         if role != name or scenario.hosts[name].site
     ]
     notes = [f"scenario {scenario.name}: {', '.join(told)}"] if told else []
-    return Network(compile_timeline(scenario).renamed(names), [*notes, *scenario.notes])
+    timeline = compile_timeline(scenario).renamed(names)
+    if config.networks:
+        for via in config.networks:
+            if via not in (NET, *timeline.further):
+                raise UsageError(f"--network: {config.scenario} has no network {via!r};"
+                                 f" {nearest(via, (NET, *timeline.further))}")  # fmt: skip
+        timeline = timeline.over(config.networks)
+    return Network(timeline, [*notes, *scenario.notes])
 
 
 def adopt_file(given: dict[str, Any], path: str) -> None:

@@ -13,7 +13,7 @@ from thalweg.emulation.links.shape import MAX_RATE_BPS, RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Event, Scenario
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.experiments.networks.traced import carried_bps
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import NET, Link
 
 LONGEST_TRACE_S = 2 * 3600.0  # of a time line without events
 TURNS = 20  # of a flap or a churn without an end that a time line shows
@@ -21,7 +21,10 @@ AFTER = 1.1  # a time line goes on a little after the last event
 
 
 class LinkPlan(msgspec.Struct, frozen=True):
-    """A link before any event, in emulated bit/s and seconds; ``follows``: the name of its trace."""
+    """A link before any event, in emulated bit/s and seconds; ``follows``: the name of its trace.
+
+    ``via``: its network, left out where all hosts share it.
+    """
 
     src: str
     dst: str
@@ -38,6 +41,11 @@ class LinkPlan(msgspec.Struct, frozen=True):
     burst_bytes: int | None
     queue: str | None
     follows: str | None
+    via: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def link(self) -> Link:
+        return Link(self.src, self.dst, NET if self.via is msgspec.UNSET else self.via)
 
 
 class EventPlan(msgspec.Struct, frozen=True):
@@ -111,9 +119,9 @@ def _link(scenario: Scenario, link: Link) -> LinkPlan:
     if trace is not None:
         rates = (trace.mean_bps, float(trace.rates_bps.min()), float(trace.rates_bps.max()))
     return LinkPlan(
-        *link, *rates, shape.delay_s, shape.jitter_s, shape.distribution, shape.loss, shape.duplicate, shape.reorder,
-        shape.corrupt, shape.burst_bytes, None if shape.queue is None else str(shape.queue),
-        ", ".join(dict.fromkeys(followed)) or None,
+        *link[:2], *rates, shape.delay_s, shape.jitter_s, shape.distribution, shape.loss, shape.duplicate,
+        shape.reorder, shape.corrupt, shape.burst_bytes, None if shape.queue is None else str(shape.queue),
+        ", ".join(dict.fromkeys(followed)) or None, msgspec.UNSET if link.via == NET else link.via,
     )  # fmt: skip
 
 
@@ -129,7 +137,7 @@ def _event(event: Event, number: int, scenario: Scenario, end_s: float) -> Event
 
 def _wall(timeline: Timeline, links: list[LinkPlan]) -> WallPlan:
     scale = timeline.time_scale
-    extremes = {(one.src, one.dst): (one.min_bps, one.max_bps) for one in links}
+    extremes = {one.link: (one.min_bps, one.max_bps) for one in links}
     least, most = ({link: pair[which] for link, pair in extremes.items()} for which in (0, 1))
     for change in timeline.changes:
         if not change.effect.cut:

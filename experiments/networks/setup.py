@@ -28,6 +28,8 @@ class ContainerLimits(msgspec.Struct, frozen=True):
 def testbed_options(timeline: Timeline, backend: str, limits: ContainerLimits | None = None) -> dict[str, Any]:
     """What a testbed is to be made with: what rates count, and what containers may use, a file's where it says it."""
     options: dict[str, Any] = {"layer": timeline.layer}
+    if timeline.further:
+        options["networks"] = timeline.further
     if backend == "docker":
         most = limits or ContainerLimits()
         memory_bytes = most.memory_mib << 20

@@ -15,7 +15,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.networks.described import Network, described
-from thalweg.experiments.runs.config import RunConfig, is_scenario_file
+from thalweg.experiments.runs.config import PLANNED, RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError
 
 # What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is
@@ -36,7 +36,8 @@ def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Networ
     """
     if is_scenario_file(config.scenario):
         network = described(config)
-        check_carried(network.mean_bps, edges, config.time_scale)
+        if config.workload != PLANNED:  # a plan says itself what goes over links
+            check_carried(network.mean_bps, edges, config.time_scale)
         return network
     pool = _pool(config)
     check_carried(_mean_bps(pool), edges, config.time_scale)

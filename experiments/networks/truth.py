@@ -10,7 +10,7 @@ import msgspec
 
 from thalweg.emulation.traces.trace import Rates
 from thalweg.middleware.files import whole
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, link_of
 
 """A link's rate over time, in emulated seconds and bit/s."""
 
@@ -68,7 +68,7 @@ def _with_truth(line: bytes, truth: Truth) -> bytes:
         if row["kind"] != "estimate":
             return line
         detail = row["detail"]
-        rate_bps = truth.mean_bps(Link(detail["src"], detail["dst"]), row["wall"], row.get("duration_s") or 0.0)
+        rate_bps = truth.mean_bps(link_of(detail), row["wall"], row.get("duration_s") or 0.0)
     except (msgspec.DecodeError, KeyError, TypeError):  # whoever reads the log says what is wrong with it
         return line
     if rate_bps is None:

@@ -138,7 +138,7 @@ def figure_data(
         runs = Runs(study, [row for row in rows if row["pool"] == name])
         for number in [figure] if figure else _shown(study, runs):
             made.append(_result(study.figures[number], name, runs, unusual, configurations))
-    failed = [row for row in rows if row["level"] is None]
+    failed = [row for row in rows if _fails(study, row)]
     return FigureData(
         results=made,
         runs=len(rows),
@@ -146,6 +146,11 @@ def figure_data(
         failures=_reasons(study, failed),
         conclusions=conclude(study, made),
     )
+
+
+def _fails(study: Study, row: Mapping[str, Any]) -> bool:
+    """Whether a trial says nothing, also where coming to nothing is an answer."""
+    return row["level"] is None and not (study.always and row["failed"] is None)
 
 
 def _reasons(study: Study, failed: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -205,13 +210,15 @@ class Runs:
         names = {"level": "level", "speedup": "speedup"} | {name: f"told {name}" for name in study.measures}
         self.columns: dict[Any, dict[str, Values]] = {}
         self.runs: Counter[Any] = Counter()
+        self.failed: Counter[Any] = Counter()
         for row in rows:
             arm = study.arm(**{field: row[field] for field in study.arm.__struct_fields__})
             if arm not in self.columns:
                 self.columns[arm] = {name: np.full(len(number), np.nan) for name in names}
             self.runs[arm] += 1
-            if row["level"] is not None:
-                for name, column in names.items():  # what is null there stays nan
+            self.failed[arm] += _fails(study, row)
+            for name, column in names.items():  # what is null there stays nan
+                if row["level"] is not None or (name in study.always and row["failed"] is None):
                     self.columns[arm][name][number[row["pool_seed"], row["configuration"]]] = row[column]
         self.setting = Setting.of(list(self.columns), study.usual)
         self.shown: list[Any] = []  # the arms of the figure that is being made
@@ -348,7 +355,7 @@ def _row(figure: Figure, arm: Arm, runs: Runs) -> Row[Any]:
         label=study.label(figure, arm),
         arm=arm,
         runs=count,
-        failed=count - int(np.isfinite(runs.columns[arm]["level"]).sum()),
+        failed=runs.failed[arm],
         missing=len(runs.configurations) - count,
         **{name: runs.column(figure, arm, name) for name in names},
     )

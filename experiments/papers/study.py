@@ -34,6 +34,8 @@ from thalweg.middleware.errors import UsageError
 STUDIES = (
     *("ranganathan1998", "pietzuch2006", "pietzuch2006.coordinates", "pietzuch2006.migration"),
     *("pietzuch2006.reuse", "pietzuch2006.choosing", "cardellini2016", "cardellini2016.solving"),
+    "benoit2008",
+    *("asaduzzaman2010", "asaduzzaman2010.heuristics", "asaduzzaman2010.hops"),
 )
 FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
 FORMAT = 4  # of figures.json
@@ -457,6 +459,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
       ``quantity`` what that is in words, ``nothing`` what is said of a trial without one
     - ``columns``: other columns, each SQL that is averaged over the trials that did not fail, or ``Relative``, or
       ``Shared``; ``resolved``: of factors, SQL for what a trial ran with that was given none
+    - ``always``: columns that are over all trials that did not fail, also over those that came to ``nothing``; where
+      there are any, coming to nothing is an answer, and no failure
     - ``world``: factors that make another network of a configuration: nothing is compared across them; ``beside``:
       those besides that the base shares
     - ``fixed``: fields of the trial with one value in all trials of a figure, ``options``: with one for each series;
@@ -485,6 +489,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     usual: Mapping[str, Any] = {}
     columns: Mapping[str, str | Relative | Shared] = {}
     resolved: Mapping[str, str] = {}
+    always: tuple[str, ...] = ()
     world: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()

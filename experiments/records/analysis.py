@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.command import counted
+from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.log import Latest, LinkSum, Row, gaps, last_produced, read_log, sum_links
 from thalweg.experiments.records.moves import (
     AroundMoves,
@@ -31,6 +32,7 @@ from thalweg.experiments.records.moves import (
     read_moves,
 )
 from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, whole_digest
+from thalweg.experiments.records.recoveries import Recovery, recoveries_of
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest
 
@@ -39,8 +41,9 @@ BASELINE = "download-all"  # what every speed-up is measured against
 PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets only and says little
 COUNTED = ("duplicate", "repeated", "rejected", "fault")
 KINDS = (
-    "delivered", "placed", "host_load", "log", "proof", "replay", "estimate",
-    "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor", "missing", "nothing", "late", *COUNTED,
+    "delivered", "placed", "host_load", "log", "bill", "proof", "replay", "estimate",
+    "relocated", "arrived", "proposal", "reshaped", "recovered", "befallen",
+    "plan", "epoch", "monitor", "missing", "nothing", "late", *COUNTED,
 )  # fmt: skip
 
 Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kinds, in the log's order
@@ -88,7 +91,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     barriers by outcome. ``phases``: time from each phase of a move to the one named; empty without moves.
     ``timeline_wall``: deliveries around the moves. ``monitor``: None when no host recorded it. ``reshapes``: how often
     the tree changed, ``unshaped``: how often it was to and did not; ``reshape_pause_*``: from the last partition of
-    the old tree to the first of the new. ``moves`` lists the moves only where that was asked for.
+    the old tree to the first of the new. ``recoveries``: how it went on when hosts were lost. ``moves`` lists the
+    moves only where that was asked for. ``bill``: of networks that have prices.
     """
 
     images: int
@@ -121,6 +125,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     unshaped: int
     reshape_pause_p50_s: float | None
     reshape_pause_max_s: float | None
+    recoveries: list[Recovery]
     transfers: int
     bytes_moved: int
     probes: int
@@ -133,6 +138,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     queries: dict[str, QuerySummary]
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
+    bill: Bill | msgspec.UnsetType = msgspec.UNSET
 
 
 class LinkSummary(msgspec.Struct, frozen=True):
@@ -243,6 +249,8 @@ def _placement(
         late_rows={node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
         queries=queries,
         hosts=_loads(said["host_load"]),
+        recoveries=recoveries_of(said["recovered"], said["befallen"], came),
+        bill=next((row.detail.bill for row in said["bill"] if row.detail.bill), msgspec.UNSET),
         **move_figures(said, info.time_scale),
     )
 
@@ -306,7 +314,8 @@ def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
     for row in rows:
         asked_bps = row.detail.asked_bps
         if row.kind == "proof" and asked_bps is not None and asked_bps >= PROOF_FLOOR_BPS:
-            errors[f"{row.host}>{row.peer}"] = abs((row.value or 0.0) / asked_bps - 1)
+            link = f"{row.host}>{row.peer}" + (f" over {row.detail.via}" if row.detail.via else "")
+            errors[link] = abs((row.value or 0.0) / asked_bps - 1)
     worst = max(errors, key=lambda link: errors[link], default=None)
     told = [row.detail for row in rows]
     delayed = [one for one in told if one.delivered_delay_s is not None]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.records import EVENTS, SCHEMA, half_written
 from thalweg.middleware.errors import UsageError, one_line
 
@@ -35,6 +36,11 @@ class Detail(msgspec.Struct, frozen=True):
     version: int | None = None
     ago: dict[str, float | None] = {}
     after: tuple[TreeRow, ...] = ()
+    # recovered, befallen
+    hosts: dict[str, str] = {}
+    generation: int = 0
+    again: dict[str, int] = {}
+    moved: dict[str, str] = {}
     # placed, plan, epoch
     planner: str | None = None
     predicted_s: float | None = None
@@ -49,6 +55,7 @@ class Detail(msgspec.Struct, frozen=True):
     probe_bytes: int = 0
     bytes_sent: int = 0
     # proof, link, replay
+    via: str | None = None
     asked_bps: float | None = None
     asked_delay_s: float = 0.0
     delivered_delay_s: float | None = None
@@ -58,6 +65,8 @@ class Detail(msgspec.Struct, frozen=True):
     stalled: float | None = None
     worst_window: float | None = None
     lag_max_s: float | None = None
+    # bill
+    bill: Bill | None = None
     # delivered, log
     digest: str | None = None
     # missing

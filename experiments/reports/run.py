@@ -28,11 +28,13 @@ from thalweg.experiments.views.tables import (
     links_line,
     moves_table,
     queries_table,
+    recoveries_table,
     run_table,
     trees_table,
 )
 from thalweg.experiments.views.timelines import Course, host_colours, read_courses
 from thalweg.middleware.errors import OperatorError, UsageError, one_line
+from thalweg.middleware.network.view import NET, Link
 
 PICTURES = 6  # composites shown of a placement
 PICTURE_PIXELS = 176  # their larger side
@@ -76,13 +78,13 @@ class Proof(msgspec.Struct, frozen=True):
         return f"{self.asked_bps / 1e6:.3g}", f"{self.delivered_bps / 1e6:.3g}"
 
 
-Told = tuple[dict[str, Course], dict[tuple[str, str], Proof]]
+Told = tuple[dict[str, Course], dict[Link, Proof]]
 
 
 def read_run(folder: Path, info: RunInfo) -> Told:
     """What the page needs of a run's records besides its summary; UsageError when the event log is damaged."""
     proofs = {
-        (row.host, row.peer): Proof(row.detail.asked_bps, row.value or 0.0)
+        Link(row.host, row.peer, row.detail.via or NET): Proof(row.detail.asked_bps, row.value or 0.0)
         for row in read_log(folder, "proof")
         if row.peer is not None and row.detail.asked_bps is not None
     }
@@ -99,6 +101,7 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
         (queries_table(summary), "Queries: time between deliveries, and latency from source to sink, emulated seconds"),
         (moves_table(summary), "Moves: pauses in emulated seconds, state that travelled"),
         (trees_table(summary), "Changes of the tree: pauses in emulated seconds"),
+        (recoveries_table(summary), "Recoveries: emulated seconds after a host was lost"),
     )
     with drawn_plots(folder, info) as paths:
         alts = (ALTS.get(path.stem) or _of_placement(path.stem) for path in paths)
@@ -164,20 +167,25 @@ def _notes(folder: Path, info: RunInfo, summary: RunSummary) -> Iterator[str]:
     yield from summary.missing
 
 
-def _proofs(proofs: Mapping[tuple[str, str], Proof], summary: RunSummary) -> dict[str, Any]:
-    """Of very many links those that were furthest off, or else all of them, by their ends."""
-    hosts = sorted({host for link in proofs for host in link}, key=natural)
-    known = [(link, proof) for link, proof in proofs.items() if proof.asked_bps >= PROOF_FLOOR_BPS]
+def _proofs(proofs: Mapping[Link, Proof], summary: RunSummary) -> dict[str, Any]:
+    """Of very many links those that were furthest off, or else all of them, by their ends; those of further networks
+    in a list."""
+    shared = {link: proof for link, proof in proofs.items() if link.via == NET}
+    hosts = sorted({host for link in shared for host in link}, key=natural)
+    listed = proofs if len(hosts) > MATRIX else {link: one for link, one in proofs.items() if link.via != NET}
+    known = [(link, proof) for link, proof in listed.items() if proof.asked_bps >= PROOF_FLOOR_BPS]
     furthest = sorted(known, key=lambda item: -(item[1].error or 0.0))[:WORST]
-    rows = [(f"{a} → {b}", *proof.mbits, f"{proof.error or 0.0:.1%}") for (a, b), proof in furthest]
-    caption = f"The {len(furthest)} of {len(proofs)} links that were furthest off (wire rates)"
+    rows = [(link.text, *proof.mbits, f"{proof.error or 0.0:.1%}") for link, proof in furthest]
+    which = "" if len(hosts) > MATRIX else " of further networks"
+    caption = f"The {len(furthest)} of {len(listed)} links{which} that were furthest off (wire rates)"
     heads = ("link", "asked Mbit/s", "delivered Mbit/s", "error")
     return {
         "line": links_line(summary),
         "hosts": hosts,
-        "links": proofs,
+        "links": shared,
         "worst": summary.links.worst_link,
-        "furthest": sheet(caption, heads, rows) if len(hosts) > MATRIX else None,
+        "furthest": sheet(caption, heads, rows) if listed else None,
+        "matrix": len(hosts) <= MATRIX,
         "steps": [text for _, text in STEPS],
         "floor": format_rate(PROOF_FLOOR_BPS),
     }

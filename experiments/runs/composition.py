@@ -75,6 +75,9 @@ class Composition:
         nodes = (msgspec.structs.replace(n, code=next(turn)) if n.kind == "operator" else n for n in tree.nodes)
         return Dataflow(tuple(nodes)).validate()
 
+    def reference(self) -> Dataflow:
+        return self.dataflow()
+
     def available(self) -> tuple[int, list[str]]:
         """How many images every site can deliver; reads the user's images once. UsageError names a corrupt one."""
         config = self.config

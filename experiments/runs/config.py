@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
+from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import Option, flag
@@ -17,12 +18,14 @@ from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.messages import Failover
 
 CLIENT = "client"
 MAX_SERVERS = 250
 DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eight cloud regions, all measured at once
 TESTBEDS = ("netns", "docker", "loopback", "sim")
 
+PLANNED = "planned"  # the workload of a plan file
 PLATES_RATE = 0.2  # partitions a second
 
 OF_WORKLOADS: Mapping[str, tuple[str, ...]] = {
@@ -113,9 +116,23 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     workload: Annotated[
-        Literal["composition", "plates"],
-        Option("composition: images, combined in a tree; plates: cameras' records, filtered, joined and counted."),
+        Literal["composition", "plates", "planned"],
+        Option(
+            "composition: images, combined in a tree; plates: cameras' records, filtered, joined and counted; planned:"
+            " the nodes of a plan file."
+        ),
     ] = "composition"
+    plan: Annotated[
+        str | None,
+        Option(
+            "A plan file: what is run, on the hosts of its scenario, and where, as `thalweg provision` writes one; or"
+            " where operators are under --placement fixed.",
+            typed=Path,
+            parse=str,
+            metavar="FILE",
+            shown="none",
+        ),
+    ] = None
     testbed: Annotated[
         str,
         Option("netns: shaped network namespaces; docker: shaped containers; loopback: unshaped; sim: virtual time."),
@@ -123,9 +140,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     image: Image = None
     kernel: Kernel = "host"
     interface: Annotated[
-        Literal["single", "independent"] | None,
+        Literal["single", "independent", "shared"] | None,
         Option(
-            "Sim: independent, links as tc shapes them; single, a host sends or receives one message at a time.",
+            "Sim: independent, links as tc shapes them; shared, a host's interface_rate is what all shares that it"
+            " sends and receives; single, a host sends or receives one message at a time.",
             shown="independent",
         ),
     ] = None
@@ -138,9 +156,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     placements: Annotated[
         tuple[str, ...],
         Option(
-            "Placement algorithm: download-all, one-shot, exhaustive, thalweg-once (operators stay); global, local,"
-            " cost-space, cost-space-local, random-moves (they move); thalweg, random-reshapes (the tree changes as"
-            " well); or package.module:Planner. Give it several times to compare.",
+            "Placement algorithm: download-all, one-shot, exhaustive, thalweg-once, fixed (operators stay); global,"
+            " local, cost-space, cost-space-local, random-moves (they move); thalweg, random-reshapes (the tree changes"
+            " as well); or package.module:Planner. Give it several times to compare.",
             flag="--placement",
         ),
     ] = ("download-all", "one-shot", "thalweg")
@@ -267,9 +285,45 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             shown="none",
         ),
     ] = None
+    kill: Annotated[
+        tuple[str, ...],
+        Option(
+            "Kill the process of a server at that emulated second: h3@40. It is started again 5 s later (wall clock),"
+            " or h3@40:restart=20, or restart=never; the run goes on. Several times for several.",
+            metavar="HOST@S",
+        ),
+    ] = ()
+    stand_in: Annotated[
+        tuple[str, ...],
+        Option("Servers that have a server's images, too, and give them where it is lost: h3=h4.", metavar="HOST=HOST"),
+    ] = ()
+    spares: Annotated[int, Option("Servers besides that have no images: operators may be there.")] = 0
+    checkpoint: Annotated[
+        int | None,
+        Option("Partitions between two replicas of an operator's state, where the run outlives its hosts.", shown="16"),
+    ] = None
     collapse_at_s: Annotated[
         float | None,
         Option("When the collapse begins, emulated.", flag="--collapse-at", unit=seconds, shown=f"{COLLAPSE_AT_S:g}"),
+    ] = None
+    networks: Annotated[
+        tuple[str, ...],
+        Option(
+            "Of a scenario file's networks, those that partitions may take besides net, which all hosts share; net: no"
+            " other. Several times for several.",
+            flag="--network",
+            metavar="NAME",
+            shown="all",
+        ),
+    ] = ()
+    wanted_hz: Annotated[
+        float | None,
+        Option(
+            "Of a scenario file's networks: composites, or partitions, a second that are wanted, emulated; links take"
+            " the cheapest network that keeps this.",
+            flag="--wanted",
+            shown="as many as sources give and links carry",
+        ),
     ] = None
     no_delay: NoDelay = False
     latency: Latency = None
@@ -331,6 +385,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     pictures: Annotated[int, Option("How many composites to keep as PNG.")] = 12
     prove: Annotated[bool, Option("Measure every link before the run.")] = True
 
+    @property
+    def all_servers(self) -> list[str]:
+        """All hosts but the client."""
+        return host_names(self.servers + self.spares)
+
+    @property
+    def failover(self) -> Failover:
+        """How a run outlives its hosts, where one is killed."""
+        return Failover() if self.checkpoint is None else Failover(every=self.checkpoint)
+
     def pictured(self, index: int) -> bool:
         """Whether the composite of that index is kept as a picture; those that are spread evenly over all."""
         return bool(self.pictures) and index % max(1, -(-self.images // self.pictures)) == 0
@@ -353,6 +417,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--images is {self.images}; it must be at least 1")
         if not self.placements:
             raise UsageError("no --placement was given; try --placement one-shot")
+        if (self.workload == PLANNED or "fixed" in self.placements) and self.plan is None:
+            what = f"--workload {PLANNED}" if self.workload == PLANNED else "--placement fixed"
+            raise UsageError(f"{what} is told what to do by a plan file; add --plan FILE")
+        if self.plan is not None and self.workload != PLANNED and "fixed" not in self.placements:
+            raise UsageError("--plan says where operators are under --placement fixed; add that")
         for name in self.placements:
             if self.placements.count(name) > 1:
                 raise UsageError(f"--placement {name} is given twice; each is run once")
@@ -378,6 +447,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"unknown --scenario {self.scenario!r}; there is collapse, or a file that ends in .toml")
         if self.collapse_at_s is not None and self.scenario != "collapse":
             raise UsageError("--collapse-at says when --scenario collapse begins, and that is not given")
+        for option, said in (("--network", self.networks), ("--wanted", self.wanted_hz is not None)):
+            if said and not described:
+                raise UsageError(f"{option} is about a scenario file's networks, and no such file is given")
+        if self.wanted_hz is not None and not 0 < self.wanted_hz < math.inf:
+            raise UsageError(f"--wanted is {self.wanted_hz:g}; give partitions a second, above 0")
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
         if self.latency is not None and described:
@@ -386,6 +460,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--latency gives links delays, and the loopback testbed has none; use --testbed sim")
         if self.testbed == "loopback" and self.scenario is not None:
             raise UsageError(f"--scenario {self.scenario} changes links, and loopback has none; use --testbed netns")
+        if self.spares and described:
+            raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
+        if not 0 <= self.spares <= MAX_SERVERS - self.servers:
+            raise UsageError(f"--spares is {self.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0")
+        deeds_of(self.kill, self.all_servers, self.time_scale)
+        read_stand_ins(self.stand_in, self.all_servers)
+        if self.checkpoint is not None and self.checkpoint < 1:
+            raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")
         if self.forecaster is not None:
             make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:

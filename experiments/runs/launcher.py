@@ -6,6 +6,7 @@ then is in the run folder.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.scenarios.deeds import deeds_of, joining
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import check_collapse
@@ -23,9 +25,10 @@ from thalweg.experiments.networks.truth import add_truth
 from thalweg.experiments.records.records import IMAGES, RunInfo, save_run, write_events
 from thalweg.experiments.runs.config import CLIENT, RunConfig
 from thalweg.experiments.runs.job import Go, Job, Said
-from thalweg.experiments.runs.links import Emulated, Unshaped
+from thalweg.experiments.runs.links import Emulated, Unshaped, View
 from thalweg.experiments.runs.processes import Processes, fail
 from thalweg.experiments.runs.session import Outcome, Session
+from thalweg.experiments.runs.strategies import strategy_options
 from thalweg.experiments.runs.workload import reference_of
 
 WORKER = "thalweg.experiments.runs.worker"
@@ -60,7 +63,7 @@ class _Session(Session):
     def _run(self, stack: ExitStack) -> None:
         """All placements, on a testbed that ``stack`` takes down."""
         config, tell = self.config, self.tell
-        self.reference = reference_of(self.dataflow, config, tell)
+        self.reference = reference_of(self.workload.reference(), config, tell)
         tell("setting up the testbed", 0, 0)
         stack.callback(self.bed.down)
         self.bed.up()
@@ -82,23 +85,48 @@ class _Session(Session):
         )
         pictures = self.bed.outbox(self.folder / IMAGES)
         listen = processes.listen(CLIENT)
-        job = Job(config, self.dataflow, addresses, listen, records=str(records), pictures=str(pictures))
-        words = processes.start_worker(WORKER, job)
+        job = Job(
+            config,
+            self.dataflow,
+            strategy_options(config),
+            addresses,
+            listen,
+            records=str(records),
+            pictures=str(pictures),
+            ends=processes.ends(CLIENT),
+            tariffs=self.links.tariffs,
+            rented=[*self.links.agreed_bps.items()],
+        )
+        timeline = self.links.network.timeline if isinstance(self.links, Emulated) else None
+        described = () if timeline is None else timeline.deeds
+        self.deeds = deeds_of(config.kill, config.all_servers, config.time_scale, described)
+        processes.lasting = bool(self.deeds)
+        words = processes.start_worker(WORKER, msgspec.structs.replace(job, lasting=processes.lasting))
         self.links.load(stack)
         for label in config.placements:
+            self._set_out(processes)
             self._plan_ahead(label, processes, words)
         if config.scenario == "collapse":
             assert isinstance(self.links, Emulated)
             one_shot = self._plan_ahead("one-shot", processes, words)
             self.links.befall(self.befall(one_shot, self.links.network.traces))
         for label in config.placements:
+            self._set_out(processes)
             with self.links.replaying() as began_s:
                 processes.tell(Go(label, self._view()))
+                begun_s = began_s + time.monotonic() - time.time()
+                processes.deeds = [(begun_s + deed.at_s / config.time_scale, deed) for deed in self.deeds]
                 self._follow(label, words)
             self.found.notes += self.links.record(label, began_s)
+            for wall_s, deed in processes.befallen:
+                self.links.record_deed(label, deed, began_s, wall_s)
         processes.end()
 
-    def _view(self) -> list[tuple[str, str, float]] | None:
+    def _set_out(self, processes: Processes) -> None:
+        if self.deeds:
+            processes.set_out(joining(self.deeds))
+
+    def _view(self) -> View | None:
         """What planners are told of the links, if anything."""
         return self.links.view() if self.config.view == "truth" else None
 

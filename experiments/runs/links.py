@@ -11,6 +11,7 @@ import msgspec
 
 from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
 from thalweg.emulation.proofs.windows import worst_sampled
+from thalweg.emulation.scenarios.events import Deed
 from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import BandwidthTrace, Rates
@@ -18,12 +19,14 @@ from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.truth import Replayed, Truth
+from thalweg.experiments.records.bills import Bill
+from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import Link
 
 SAMPLE_S = 0.1  # between two readings of the links' counters
 GRANULARITY_BYTES = PACKET_BYTES + BURST_FLOOR_BYTES  # what a window may have over: packets are whole, and a burst
-View = list[tuple[str, str, float]]
-"""(source, target, bit/s) of every link at a placement's start."""
+View = list[tuple[tuple[str, ...], float]]
+"""Every link and its bit/s at a placement's start."""
 
 
 class Unshaped:
@@ -33,6 +36,8 @@ class Unshaped:
         self.time_scale = time_scale
         self.truth = Truth(time_scale)
         self.rows: list[dict[str, Any]] = []  # what is to be recorded of the links
+        self.tariffs: dict[str, Tariff] = {}  # of networks that are described
+        self.agreed_bps: dict[Link, float] = {}  # of links that are rented
         self.collapse: Collapse | None = None
 
     def set_up(self, prove: bool, tell: Tell) -> list[str]:
@@ -60,6 +65,14 @@ class Unshaped:
         """Keep what they were asked and what they delivered while a placement ran; notes for people."""
         return []
 
+    def record_deed(self, label: str, deed: Deed, began_s: float, wall_s: float) -> None:
+        """Keep what was done to a host's process while a placement ran."""
+        about = {"t": (wall_s - began_s) * self.time_scale, "placement": label, "detail": {"outcome": deed.kind}}
+        self._row("befallen", deed.host, wall_s, **about)
+
+    def _row(self, kind: str, host: str, wall_s: float, **fields: Any) -> None:
+        self.rows.append({"t": 0.0, "wall": wall_s, "host": host, "kind": kind, **fields})
+
 
 class Emulated(Unshaped):
     """Links that a testbed shapes."""
@@ -67,14 +80,14 @@ class Emulated(Unshaped):
     def __init__(self, network: Network, bed: Testbed) -> None:
         super().__init__(network.timeline.time_scale)
         self.network, self.bed = network, bed
+        self.tariffs, self.agreed_bps = dict(network.timeline.networks), network.timeline.agreed_bps
+        self._lasted_s = 0.0  # emulated, of the last replay
         self._rates: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set
         self.replay: ReplayHandle  # from ``load`` on
 
     def set_up(self, prove: bool, tell: Tell) -> list[str]:
         timeline = self.network.timeline
-        self.bed.shape(timeline.wall_shapes())
-        if limits := timeline.wall_interfaces_bps:
-            self.bed.limit_interfaces(limits)
+        timeline.shape_testbed(self.bed)
         if prove:
             tell("proving the links", 0, 0)
             self._prove()
@@ -105,7 +118,7 @@ class Emulated(Unshaped):
         self._rates = self.network.befallen(changes).timeline.rates(emulated=self.replay.emulated())
 
     def view(self) -> View:
-        return [(a, b, rates.rate_at(0.0)) for (a, b), rates in self._rates.items()]
+        return [(link, rates.rate_at(0.0)) for link, rates in self._rates.items()]
 
     @contextmanager
     def replaying(self) -> Iterator[float]:
@@ -114,6 +127,7 @@ class Emulated(Unshaped):
         try:
             yield began_s
         finally:
+            self._lasted_s = (time.time() - began_s) * self.time_scale
             self.replay.stop()
             self.bed.stop_sampling()
             self.truth.add(Replayed(began_s, time.time(), self._rates))
@@ -135,7 +149,15 @@ class Emulated(Unshaped):
             wall_s = sample.at_s + offset_s
             detail = {"asked_bps": sample.asked_bps, "backlogged": sample.backlogged}
             about = {"t": (wall_s - began_s) * self.time_scale, "placement": label, "detail": detail}
-            self._row("link", sample.src, wall_s, peer=sample.dst, value=sample.delivered_bps, **about)
+            self._row("link", sample.src, wall_s, peer=sample.link.goal, value=sample.delivered_bps, **about)
+        if self.tariffs:
+            carried: dict[Link, float] = {}
+            for sample in samples:
+                carried[sample.link] = carried.get(sample.link, 0.0) + sample.size_bytes
+            timeline = self.network.timeline
+            bill = Bill.of(timeline.networks, timeline.rented, carried, self._lasted_s)
+            about = {"t": self._lasted_s, "placement": label, "detail": {"bill": msgspec.to_builtins(bill)}}
+            self._row("bill", "testbed", time.time(), value=bill.total, **about)
         statistics = msgspec.to_builtins(self.replay.statistics())
         worst = worst_sampled(samples, SAMPLE_S, GRANULARITY_BYTES)
         if worst:
@@ -149,6 +171,3 @@ class Emulated(Unshaped):
             return [collapse.missed(label)]
         self._row("scenario", collapse.host, wall_s, t=collapse.at_s, placement=label, **collapse.record())
         return []
-
-    def _row(self, kind: str, host: str, wall_s: float, **fields: Any) -> None:
-        self.rows.append({"t": 0.0, "wall": wall_s, "host": host, "kind": kind, **fields})

@@ -59,6 +59,9 @@ class Plates:
         graph.sink("counts", graph.operator(count, *found, name="count"), at=CLIENT)
         return graph.validate()
 
+    def reference(self) -> Dataflow:
+        return self.dataflow()
+
     def available(self) -> tuple[int, list[str]]:
         return self.config.images, []
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +14,13 @@ from typing import IO, NoReturn
 
 import msgspec
 
+from thalweg.emulation.scenarios.events import Deed
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.experiments.runs.config import CLIENT
-from thalweg.experiments.runs.job import Said
-from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.experiments.runs.job import Ended, Said, There
+from thalweg.middleware.client.cluster import fate_of, host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.shell.endpoints import SocketFolder
@@ -39,6 +42,14 @@ class Processes:
         self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
         self._outputs: dict[str, IO[bytes]] = {}
         self._job: IO[bytes] | None = None
+        self.lasting = False  # the run goes on when hosts end
+        self.deeds: list[tuple[float, Deed]] = []  # what befalls hosts, by when that is due (``time.monotonic``)
+        self.befallen: list[tuple[float, Deed]] = []  # and what has, when on the wall
+        self._commands: dict[str, list[str]] = {}
+        self._coming: dict[str, bytes] = {}  # hosts that were started again, and what they have said so far
+        self._starts = 0
+        self._records = Path()
+        self._selector: selectors.BaseSelector  # while the worker is listened to
         self._folder = stack.enter_context(SocketFolder()) if bed.backend == "loopback" else ""
 
     def listen(self, host: str) -> str:
@@ -46,6 +57,10 @@ class Processes:
         if self._folder:  # loopback is other users' as well; a testbed with addresses of its own is alone there
             return f"ipc://{self._folder}/{list(self.bed.hosts).index(host)}"
         return f"tcp://{self.bed.hosts[host]}:{PORT}"
+
+    def ends(self, host: str) -> dict[str, str]:
+        """Where a process on ``host`` listens for bulk in further networks."""
+        return {via: f"tcp://{addresses[host]}:*" for via, addresses in self.bed.networks.items()}
 
     def start_hosts(
         self,
@@ -62,6 +77,7 @@ class Processes:
 
         ``limits``: those of the hosts, as ``NAME=VALUE``, that are not the defaults.
         """
+        self._records = records
         for name in names:
             command = host_command(
                 name,
@@ -76,8 +92,10 @@ class Processes:
             if forecaster is not None:
                 command += ["--forecaster", forecaster]
             command += [f"--limit={limit}" for limit in limits]
+            command += [f"--network={via}={end}" for via, end in self.ends(name).items()]
             if one := self.capacities.get(name):
                 command.append(f"--capacity=speed={one.speed},cores={one.cores}")
+            self._commands[name] = command
             self.start(name, name, command)
         return {name: line["control"] for name, line in self.ready().items()}
 
@@ -126,7 +144,7 @@ class Processes:
 
     def start(self, host: str, name: str, command: list[str]) -> IO[bytes]:
         """Start ``command`` on ``host``; its standard input. Its errors go to a file of the run folder."""
-        with (self.logs / f"{name}.err").open("wb") as errors:
+        with (self.logs / f"{name}.err").open("ab") as errors:
             process = self.bed.run(
                 host, command, env=host_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
@@ -142,16 +160,84 @@ class Processes:
         decoder = msgspec.json.Decoder(Said)
         buffer = b""
         with selectors.DefaultSelector() as selector:
+            self._selector = selector
             for name, stream in self._outputs.items():
                 selector.register(stream, selectors.EVENT_READ, name)
             while True:
-                for key, _ in selector.select():
+                due_s = self.deeds[0][0] - time.monotonic() if self.deeds else None
+                for key, _ in selector.select(None if due_s is None else max(0.0, due_s)):
                     piece = os.read(key.fd, 65536)
-                    if not piece:
-                        raise HostLostError(self._epitaph(key.data))
-                    if key.data == WORKER:
+                    if key.data == WORKER and piece:
                         *lines, buffer = (buffer + piece).split(b"\n")
                         yield from map(decoder.decode, lines)
+                    elif not piece:
+                        self._ended(key.data)
+                    elif key.data in self._coming:
+                        self._heard(key.data, piece)
+                while self.deeds and self.deeds[0][0] <= time.monotonic():
+                    self._do(self.deeds.pop(0)[1])
+
+    # --- what befalls hosts -----------------------------------------------------------------------------
+
+    def _ended(self, name: str) -> None:
+        """A process has ended: HostLostError, unless the run outlives its hosts."""
+        killed = name != WORKER and self._fate(name) == fate_of(-signal.SIGKILL)
+        if name == WORKER or not self.lasting or (name in self._coming and not killed):
+            raise HostLostError(self._epitaph(name))
+        self._coming.pop(name, None)  # it was killed again before it came up
+        self._selector.unregister(self._outputs.pop(name))
+        self.tell(Ended(name, self._fate(name)))
+
+    def _heard(self, name: str, piece: bytes) -> None:
+        """A host that was started again says that it listens."""
+        self._coming[name] += piece
+        if b"\n" in self._coming[name]:
+            self.tell(There(name, msgspec.json.decode(self._coming.pop(name).partition(b"\n")[0])["control"]))
+
+    def _do(self, deed: Deed) -> None:
+        self.befallen.append((time.time(), deed))
+        if deed.kind == "crash":
+            self._running[deed.host].kill()
+        elif deed.kind == "drain":
+            self._running[deed.host].terminate()
+        else:
+            self._start_again(deed.host)
+
+    def _start_again(self, name: str) -> None:
+        if name in self._outputs:
+            if self._running[name].poll() is None:
+                return  # it is there
+            self._ended(name)  # nobody has looked since it did
+        self._starts += 1
+        records = self._records / f"{name}-{self._starts}.jsonl"  # the one before it may end in half a line
+        self._coming[name] = b""
+        self.start(name, name, [*self._commands[name], "--records", str(records)])
+        self._selector.register(self._outputs[name], selectors.EVENT_READ, name)
+
+    def set_out(self, absent: Collection[str]) -> None:
+        """Have all hosts there but these, as a placement begins; what was to befall them does no more."""
+        self.deeds.clear()
+        self.befallen.clear()
+        for name in self._commands:
+            if name in absent:
+                self._running[name].kill()
+                if name in self._outputs:
+                    self._running[name].wait(END_S)
+                    self._ended(name)
+            elif name not in self._outputs or self._running[name].poll() is not None:
+                self._start_again(name)
+        while self._coming:
+            for key, _ in self._selector.select(START_S * self.patience):
+                if key.data in self._coming:
+                    piece = os.read(key.fd, 65536)
+                    self._heard(key.data, piece) if piece else self._ended(key.data)
+
+    def _fate(self, name: str) -> str:
+        """How a process has ended; goes on its name."""
+        try:
+            return fate_of(self._running[name].wait(2.0))
+        except TimeoutError:
+            return "has closed its standard output"
 
     def _epitaph(self, name: str) -> str:
         process = self._running[name]

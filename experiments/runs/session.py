@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.scenarios.deeds import read_stand_ins, with_stand_ins
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
@@ -20,7 +21,6 @@ from thalweg.experiments.runs.config import (
     COLLAPSE_AT_S,
     COLLAPSE_S,
     RunConfig,
-    host_names,
     is_scenario_file,
 )
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
@@ -62,10 +62,10 @@ class Session(ABC):
     def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
         self.strategies = make_strategies(config.check())
         self.workload = workload_of(config)
-        self.dataflow = self.workload.dataflow()
+        self.dataflow = with_stand_ins(self.workload.dataflow(), read_stand_ins(config.stand_in, config.all_servers))
         for strategy in self.strategies.values():
             strategy.check(self.dataflow)
-        self.hosts = (*host_names(config.servers), CLIENT)
+        self.hosts = (*config.all_servers, CLIENT)
         tell("reading the images", 0, 0)
         images, notes = self.workload.available()
         self.config = msgspec.structs.replace(config, images=images)

@@ -10,11 +10,13 @@ import msgspec
 
 from thalweg.experiments.command import flag
 from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.plan_file import FIXED, given_plan
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
+    Interface,
     OneShot,
     Plan,
     ProbedPlan,
@@ -56,7 +58,9 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
         if label in OURS:
             options[label].pop("seed", None)  # all of them search alike, so that they start alike
             # links of a testbed do not hinder each other, unless the run says so
-            options[label]["interface"] = config.interface or "independent"
+            options[label]["interface"] = planned_interface(config.interface or "independent")
+        if label == FIXED:
+            options[label]["placement"] = given_plan(config).placement
         if config.measured:
             options[label]["measured"] = True
     for name in given:
@@ -110,7 +114,12 @@ class Spread(msgspec.Struct, frozen=True):
 
 def cost_model(cost: str, interface: str) -> CostModel:
     """The cost model of that name for hosts with such interfaces; see :func:`cost_options`."""
-    return get_cost_model(cost, **cost_options(cost, interface))
+    return get_cost_model(cost, **cost_options(cost, planned_interface(interface)))
+
+
+def planned_interface(interface: str) -> Interface:
+    """What planners take a host's interface for; of one that links share none knows, and it hinders nothing."""
+    return "single" if interface == "single" else "independent"
 
 
 def cost_options(cost: str, interface: str) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +22,18 @@ import numpy as np
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import file_name
-from thalweg.experiments.runs.job import Go, Job, Said, say
+from thalweg.experiments.runs.job import Ended, Go, Job, Said, Told, say
 from thalweg.experiments.runs.strategies import (
     begins_with_one_shot,
     cost_model,
     cost_parameters,
     make_strategy,
     placed_detail,
-    strategy_options,
 )
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.errors import HostAbsentError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
+from thalweg.middleware.network.networks import networks_of
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
@@ -61,12 +63,14 @@ def main() -> int:
                 time_scale=config.time_scale,
                 records=records / "client.jsonl",
                 limits=CoreConfig(monitor=monitor).limited(config.limits),
+                networks=job.ends,
             ) as client,
         ):
             say(Said("ready"))
             plans = Plans(client, job)
-            for line in lines:
-                go = msgspec.json.decode(line, type=Go)
+            goes: queue.SimpleQueue[Go | None] = queue.SimpleQueue()
+            threading.Thread(target=_listen, args=(lines, client, goes), name="listener", daemon=True).start()
+            while (go := goes.get()) is not None:
                 if go.ahead:
                     _plan_ahead(plans, go)
                 else:
@@ -77,6 +81,20 @@ def main() -> int:
     return 0
 
 
+def _listen(lines: Iterator[bytes], client: Client, goes: queue.SimpleQueue[Go | None]) -> None:
+    """Take in what is said while a placement runs, too."""
+    for line in lines:
+        told = msgspec.json.decode(line, type=Told)
+        if isinstance(told, Go):
+            goes.put(told)
+        elif isinstance(told, Ended):
+            client.lost(told.host, told.how)
+        else:
+            with contextlib.suppress(HostAbsentError, RunError):  # it has ended again, or the client has closed
+                client.add_host(told.host, told.control)
+    goes.put(None)
+
+
 class Plans:
     """What a run's placements begin with. Those that begin with one-shot share the first plan of it."""
 
@@ -84,12 +102,13 @@ class Plans:
         self.client, self.job = client, job
         self.model = cost_model(job.config.cost, "independent")
         self.costs = cost_parameters(job.config)
-        self._options = strategy_options(job.config)
+        self.networks = networks_of(job.tariffs, job.rented) if job.ends else {}
+        self.over: dict[str, Any] = {"networks": self.networks, "wanted_hz": job.config.wanted_hz}
         self._made: dict[str, tuple[ProbedPlan, str]] = {}  # by placement or ONE_SHOT; for which it was made
 
     def strategy(self, label: str) -> Strategy:
         """The strategy of a placement of the run, or of one-shot, which a collapse asks for."""
-        return make_strategy(label, self._options.get(label, {}))
+        return make_strategy(label, self.job.options.get(label, {}))
 
     def plan(self, go: Go) -> tuple[ProbedPlan, bool]:
         """The plan of a placement, made when it is first asked for, and whether that was for another placement."""
@@ -98,9 +117,11 @@ class Plans:
         if kind not in self._made:
             view = None
             if go.truth is not None:
-                view = NetworkView({Link(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
+                view = NetworkView({Link(*link): LinkEstimate(rate_bps) for link, rate_bps in go.truth})
             dataflow = self.job.dataflow
-            plan = self.client.plan(dataflow, strategy.initial, model=self.model, costs=self.costs, view=view)
+            plan = self.client.plan(
+                dataflow, strategy.initial, model=self.model, costs=self.costs, view=view, networks=self.networks
+            )
             self._made[kind] = plan, go.placement
         plan, maker = self._made[kind]
         return plan, maker != go.placement
@@ -109,7 +130,8 @@ class Plans:
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
     result, timeout_s = plans.plan(go)[0].result, plans.job.config.call_timeout_s
-    with plans.client.run(result.dataflow, result.placement, partitions=1, call_timeout_s=timeout_s) as first:
+    more = {"partitions": 1, "call_timeout_s": timeout_s, **plans.over}
+    with plans.client.run(result.dataflow, result.placement, **more) as first:
         for _ in first:
             pass
     say(Said("planned", go.placement, detail={"placement": operators_at(result.dataflow, result.placement)}))
@@ -129,7 +151,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     chosen = operators_at(result.dataflow, result.placement)
     say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     kept: list[tuple[int, Value]] = []
-    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s}
+    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s, **plans.over}
     if strategy.adaptation is not None:
         more |= {
             "adaptation": strategy.adaptation,
@@ -139,13 +161,15 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "hints": result.hints,
             "known": plan.view.estimates,
         }
+    if plans.job.lasting:
+        more["failover"] = config.failover
     more |= {"partitions": config.images, "label": label, "epoch_s": begun, "nothing": True}
     run = client.run(result.dataflow, result.placement, **more)
     mover = None
     if strategy.driver is not None:
         codes = [result.dataflow.by_name[name].code for name in result.dataflow.operators]
         free = reorderable(codes, (*DEFAULT_ALLOW, *config.allow))
-        mover = RandomMover(strategy.driver, run, client.hosts, free.codes)
+        mover = RandomMover(strategy.driver, run, lambda: client.hosts, free.codes)
     with run:
         for partition in run:
             if mover is not None:

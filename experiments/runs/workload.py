@@ -12,7 +12,8 @@ from typing import Protocol
 
 from thalweg.experiments.command import Tell
 from thalweg.experiments.runs.composition import Composition
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import PLANNED, RunConfig
+from thalweg.experiments.runs.plan_file import Planned
 from thalweg.experiments.runs.plates import Plates
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError, ThalwegError
@@ -29,6 +30,10 @@ class Workload(Protocol):
         """Sources at servers, and sinks at the client; UsageError for options that do not do."""
         ...
 
+    def reference(self) -> Dataflow:
+        """The same for a single process, which need not take its time."""
+        ...
+
     def available(self) -> tuple[int, list[str]]:
         """How many partitions every source can give, at most those asked for, and notes."""
         ...
@@ -42,7 +47,9 @@ class Workload(Protocol):
         ...
 
 
-WORKLOADS: Mapping[str, type[Composition | Plates]] = {"composition": Composition, "plates": Plates}
+WORKLOADS: Mapping[str, type[Composition | Planned | Plates]] = {
+    "composition": Composition, "plates": Plates, PLANNED: Planned,
+}  # fmt: skip
 
 
 def workload_of(config: RunConfig) -> Workload:

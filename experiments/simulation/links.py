@@ -1,6 +1,7 @@
 """What hosts and links of the virtual network take, by the model of their interfaces; the same for runs and sweeps.
 
-Source: Ranganathan et al. (1998), section 4, for ``single``; measurements on network namespaces for ``independent``.
+Source: Ranganathan et al. (1998), section 4, for ``single``; measurements on network namespaces for ``independent``,
+and so for ``shared``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
-Interface = Literal["single", "independent"]
+Interface = Literal["single", "independent", "shared"]
 AnyLink = TypeVar("AnyLink", bound=LinkRate)
 
 CORE_SCALE = 120.0
@@ -48,6 +49,13 @@ class Framed(msgspec.Struct, frozen=True):
         """Rate in bit/s at ``t_s``, headers and all."""
         return self.rates.rate_at(t_s)
 
+    def until_s(self, t_s: float) -> float:
+        return self.rates.until_s(t_s)
+
+    def bits_between(self, start_s: float, stop_s: float) -> float:
+        """Bits between two times, headers and all."""
+        return self.rates.bits_between(start_s, stop_s)
+
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         """Seconds that a message of ``size_bytes`` takes from ``start_s`` on."""
         packets = math.ceil(size_bytes / PACKET_PAYLOAD_BYTES)
@@ -73,6 +81,10 @@ class Steady(msgspec.Struct, frozen=True):
 
     def rate_at(self, t_s: float) -> float:
         return self.rate_bps
+
+    def until_s(self, t_s: float) -> float:
+        """It stays for ever."""
+        return math.inf
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         """Seconds that ``size_bytes`` take, whenever they start."""
@@ -130,7 +142,7 @@ def carrying(
         link: ShapedLink(
             carried[link],
             timeline.shapes(link)[: None if begun else 1],
-            f"{seed} {link.source} {link.target}",
+            " ".join((str(seed), *link)),
             TIME_OUT_S * timeline.time_scale,
         )
         for link in timeline.links

@@ -15,6 +15,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from thalweg.emulation.scenarios.deeds import deeds_of
+from thalweg.emulation.scenarios.events import Deed
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace, Rates
 from thalweg.emulation.virtual.links import LinkRate
@@ -22,12 +24,14 @@ from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.traced import build_network
+from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
 from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import CLIENT, RunConfig, file_name, is_scenario_file
 from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
 from thalweg.experiments.runs.workload import reference_of
+from thalweg.experiments.simulation.befallen import BefallenWorld
 from thalweg.experiments.simulation.links import Steady, carrying, world_config
 from thalweg.experiments.simulation.run import (
     Work,
@@ -41,7 +45,8 @@ from thalweg.experiments.simulation.run import (
 from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.networks import networks_of
+from thalweg.middleware.network.view import Link, link_of
 from thalweg.middleware.planning import OneShot, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
@@ -80,7 +85,10 @@ class _Session(Session):
         costs = cost_parameters(config)
         hints = ask_hints(dataflow, allow)
         self.work = Work(dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow)
-        network = build_network(config, hosts, 0)
+        self.network = network = build_network(config, hosts, 0)
+        if network.timeline.further:
+            over = networks_of(network.timeline.networks, network.timeline.agreed_bps.items())
+            self.work = msgspec.structs.replace(self.work, networks=over, wanted_hz=config.wanted_hz)
         self.traces: Mapping[Link, BandwidthTrace] = network.traces
         self.links: Mapping[Link, Rates] = self.traces
         self.timeline: Timeline | None = None  # of links with delays, or what else a scenario file says
@@ -97,10 +105,10 @@ class _Session(Session):
             patience=1.0 if described else None,  # its links are as a testbed sets them, and so is this
             limits=config.limits,
         )
-        timeout_s, hosts_there = config.call_timeout_s, network.timeline.hosts.values()
+        timeout_s = config.call_timeout_s
         self.world = msgspec.structs.replace(
             world,
-            interfaces_bps={host.name: host.interface_bps for host in hosts_there if host.interface_bps},
+            interfaces_bps=network.timeline.interfaces_bps,
             call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
             capacities=network.timeline.capacities,
             validate=config.validate,
@@ -122,7 +130,7 @@ class _Session(Session):
     def run(self) -> None:
         config = self.config
         if config.bytes:
-            self.reference = reference_of(self.work.dataflow, config, self.tell)
+            self.reference = reference_of(self.workload.reference(), config, self.tell)
         if config.scenario == "collapse":
             operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
             changes = self.befall(operators, self.traces).changes(self.traces)
@@ -175,7 +183,18 @@ class _Session(Session):
             self.tell(label, self.found.delivered[label], self.total)
 
         carried = self._carrying(self.links)
-        world = World(self.work.hosts, carried, self.code, self.world, on_record=self._recorder(label), digest=True)
+        about: tuple[Any, ...] = self.work.hosts, carried, self.code, self.world
+        deeds = deeds_of(
+            config.kill, config.all_servers, config.time_scale, self.timeline.deeds if self.timeline else ()
+        )
+        world = World(*about, on_record=self._recorder(label), digest=True)
+        if deeds:
+
+            def on_deed(deed: Deed, now: float) -> None:
+                self._row(label, deed.host, now, "befallen", {"detail": {"outcome": deed.kind}})
+
+            world = BefallenWorld(*about, deeds=deeds, told=on_deed, on_record=self._recorder(label), digest=True)
+            world.failover = config.failover
         world.on_delivered = on_delivered
         knows = exactly(self._carrying(self.links), config.startup_s) if self.told_truth else None
         run_ahead(self.work, strategy, plan, config.images, world, label=label, knows=knows)
@@ -184,6 +203,12 @@ class _Session(Session):
         if (bound := bound_s(self.work, self.links, world.now, self.interface)) is not None:
             log["bound_period_s"] = bound
         self._row(label, CLIENT, world.now, "log", {"value": world.events, "detail": log})
+        if self.network.timeline.networks:
+            sizes = {Link(*link): float(size) for link, size in world.carried_bytes.items()}
+            timeline = self.network.timeline
+            bill = Bill.of(timeline.networks, timeline.rented, sizes, world.now)
+            detail = {"detail": {"bill": msgspec.to_builtins(bill)}}
+            self._row(label, CLIENT, world.now, "bill", {"value": bill.total, **detail})
         if world.planner_failed is not None:
             self.found.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
         if self.collapse is not None:
@@ -201,7 +226,7 @@ class _Session(Session):
             fields = record.fields
             if record.kind == "estimate":
                 detail = fields["detail"]
-                rates, since = self.links[Link(detail["src"], detail["dst"])], max(0.0, now - fields["duration_s"])
+                rates, since = self.links[link_of(detail)], max(0.0, now - fields["duration_s"])
                 detail["truth_bps"] = rates.bits_between(since, now) / (now - since) if now > since else 0.0
             self._row(label, host, now, record.kind, fields)
 

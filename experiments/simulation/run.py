@@ -16,18 +16,19 @@ from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
-from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, reorderable
+from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
     Hints,
-    Interface,
     Planner,
     ProbedPlan,
     SupportsHints,
@@ -48,7 +49,10 @@ PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead li
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What is run, and what planners are told of it. ``allow``: packages whose code may be named."""
+    """What is run, and what planners are told of it. ``allow``: packages whose code may be named.
+
+    ``networks``, ``wanted_hz``: as for ``client.run``.
+    """
 
     dataflow: Dataflow
     hosts: tuple[str, ...]
@@ -56,10 +60,13 @@ class Work(msgspec.Struct, frozen=True):
     costs: CostParameters
     model: CostModel
     allow: tuple[str, ...] = DEFAULT_ALLOW
+    networks: Mapping[str, Network] = {}
+    wanted_hz: float | None = None
 
     def task(self, view: NetworkView) -> Task:
         """What planners are given before a run."""
-        return Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
+        task = Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
+        return task.but(networks=dict(self.networks), wanted_hz=self.wanted_hz) if self.networks else task
 
 
 def exactly(links: Mapping[Link, LinkRate], startup_s: float = 0.0) -> Knows:
@@ -173,6 +180,10 @@ def run_ahead(
     if strategy.driver is not None:
         strategy.check(dataflow)
         world.driver = RandomMover(strategy.driver, world, work.hosts, free.codes).on_delivered
+    if work.networks:
+        task = work.task(plan.view).but(dataflows=(dataflow,), hints=hints)
+        placed = {**plan.result.placement, **{node.name: node.pinned for node in dataflow.nodes if node.pinned}}
+        world.ways, _ = first_ways(task, placed, lambda wanted: {})
     known = {
         link: msgspec.structs.replace(each, measured_at_s=min(0.0, each.measured_at_s - plan.took_s))
         for link, each in plan.view.estimates.items()
@@ -184,7 +195,7 @@ def run_ahead(
 MOST_BOUND = 64  # hosts; the bound of more takes longer than the run
 
 
-def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: Interface) -> float | None:
+def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: str) -> float | None:
     """The period that no mixture of trees beats on links of the mean rates that these had until ``until_s``.
 
     None where there is nothing to tell, the dataflow is no tree, or there are more than ``MOST_BOUND`` hosts. See
@@ -194,7 +205,7 @@ def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: 
     if until_s <= 0 or len(work.hosts) > MOST_BOUND or work.dataflow.not_a_tree():
         return None
     means = {link: LinkEstimate(rates.bits_between(0.0, until_s) / until_s) for link, rates in links.items()}
-    found_s = bound_period_s(work.task(NetworkView(means)), interface)
+    found_s = bound_period_s(work.task(NetworkView(means)), planned_interface(interface))
     return found_s if math.isfinite(found_s) else None
 
 

@@ -14,7 +14,6 @@ from thalweg.experiments.command import clipped
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
 from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, styled
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,8 +77,8 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def _matrices(plan: Plan, part: SubFigure) -> None:
-    rates = matrix(plan, {Link(one.src, one.dst): one.mean_bps for one in plan.links})
-    delays = matrix(plan, {Link(one.src, one.dst): one.delay_s * 1e3 for one in plan.links})
+    rates = matrix(plan, {one.link: one.mean_bps for one in plan.links})
+    delays = matrix(plan, {one.link: one.delay_s * 1e3 for one in plan.links})
     factor, unit = next((one for one in UNITS if np.nanmedian(rates) >= one[0]), UNITS[-1])
     delayed = bool(np.nanmax(delays, initial=0.0) > 0)
     left, right = part.subplots(1, 2)
@@ -199,7 +198,7 @@ def _over_hosts(axes: Axes, aside: Axes, plan: Plan, changed: Matrix, usual: Mat
     from matplotlib.colors import LogNorm
 
     names = list(plan.scenario.hosts)
-    ends = np.array([[name in link for link in plan.scenario.links] for name in names], dtype=float)
+    ends = np.array([[name in link[:2] for link in plan.scenario.links] for name in names], dtype=float)
     share = (ends @ changed) / (ends @ usual).mean(axis=1, keepdims=True)
     colours = mpl.colormaps["RdBu"].with_extremes(bad="#111111")
     shown = np.ma.masked_where(share < 1 / (4 * SWING), share)

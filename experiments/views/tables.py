@@ -61,7 +61,9 @@ def print_runs(found: RunsSummary, console: Console | None = None, *, all_moves:
         for line in lines_of(summary):
             console.print(Text(line), soft_wrap=True)
         console.print()
-        for table in (queries_table(summary), moves_table(summary), trees_table(summary)):
+        for table in (
+            queries_table(summary), moves_table(summary), trees_table(summary), recoveries_table(summary)
+        ):  # fmt: skip
             if table.rows:
                 console.print(table)
                 console.print()
@@ -79,6 +81,8 @@ def lines_of(summary: RunSummary) -> list[str]:
     for label, row in summary.placements.items():
         gave = [f"{node} at {count} of the indices" for node, count in row.nothing.items()]
         late = [f"{node} left out {counted(count, 'late row')}" for node, count in row.late_rows.items()]
+        if row.bill is not msgspec.UNSET:
+            told.append(f"{label} cost {row.bill.text}")
         told += [f"{label}: {said}" for said in (gave and f"nothing from {', '.join(gave)}", ", ".join(late)) if said]
     return told
 
@@ -205,6 +209,19 @@ def trees_table(summary: RunSummary) -> Table:
             counts = (placement.reshapes, placement.unshaped)
             pauses = (placement.reshape_pause_p50_s, placement.reshape_pause_max_s)
             table.add_row(Text(label), *map(str, counts), *map(seconds, pauses))
+    return table
+
+
+def recoveries_table(summary: RunSummary) -> Table:
+    """One row for every time that a run began anew as it had lost hosts: when, and how long each phase took."""
+    figures = dict.fromkeys(("at s", "found", "decided", "restored", "first", "still s", "again"), FIGURE)
+    title = "recoveries: emulated seconds after a host was lost; partitions made again"
+    table = framed(title, {"placement": WORD, "lost": WORD, **figures}, padding=(0, 1, 0, 0))
+    for label, placement in summary.placements.items():
+        for one in placement.recoveries:
+            phases = [one.phases_s.get(name) for name in ("detected", "decided", "restored", "first_output")]
+            cells = (f"{one.at_s:.2f}", *map(seconds, phases), seconds(one.stood_still_s), str(one.made_again))
+            table.add_row(Text(label), Text(one.host), *cells)
     return table
 
 

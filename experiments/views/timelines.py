@@ -17,6 +17,7 @@ from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import Move, TreeChange, changes_of, moves_of
 from thalweg.experiments.records.records import RunInfo
+from thalweg.experiments.records.recoveries import recoveries_of
 
 SHORT_S = 180.0  # a placement that took no longer is shown in seconds
 HOST_COLOURS = (  # Tol's muted and bright ones, neighbours in the list far apart
@@ -110,7 +111,16 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
     said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     carried: defaultdict[str, list[tuple[float, str, str, int]]] = defaultdict(list)
     end_s: defaultdict[str, float] = defaultdict(float)
-    kinds = ("placed", "delivered", "relocated", "reshaped", "scenario", *(("transfer",) if transfers else ()))
+    kinds = (
+        "placed",
+        "delivered",
+        "relocated",
+        "reshaped",
+        "scenario",
+        "recovered",
+        "befallen",
+        *(("transfer",) if transfers else ()),
+    )
     for row in read_log(folder, *kinds):
         name = row.placement
         if name is None:
@@ -126,6 +136,8 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
     courses = {}
     for name in dict.fromkeys([*info.placements, *start, *said]):
         moves, changes = moves_of(said[name]["relocated"]), changes_of(said[name]["reshaped"])
+        recoveries = recoveries_of(said[name]["recovered"], said[name]["befallen"])
+        moves = sorted([*moves, *(move for one in recoveries for move in one.moves(name))], key=lambda each: each.at_s)
         if name not in start and not moves and not changes:
             continue
         last_s = max([end_s[name], *(move.settled_s for move in moves), *(change.at_s for change in changes)])
@@ -134,6 +146,7 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
             for row in said[name]["scenario"]
             if row.detail.at_s is not None and row.detail.until_s is not None
         ]
+        befell += [Befell(one.host, one.at_s, one.until_s, "recovery") for one in recoveries]
         placement, inputs = (start[name].detail.placement, start[name].detail.inputs) if name in start else ({}, {})
         courses[name] = Course(name, placement, moves, last_s, carried[name], befell, inputs, changes)
     return courses

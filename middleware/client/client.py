@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import secrets
 import sys
@@ -19,12 +20,14 @@ import msgspec
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.journal import Journal
 from thalweg.middleware.client.leaving import keep_in_mind
-from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
+from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints, first_ways
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home, Offered, Wanted
 from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.core.relocation.shape import MAX_NAME
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import FIXED, Dataflow, Placement, check_codes, check_placement, sinks_at
@@ -43,8 +46,9 @@ from thalweg.middleware.errors import (
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.networks import Network, where_joined
 from thalweg.middleware.network.place import Place, neighbours
-from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, Pair
+from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -64,6 +68,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
+from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
@@ -81,7 +86,8 @@ class Client:
     """An application's own host in a cluster: the sink is here, and operators may be.
 
     Args:
-        hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on.
+        hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on. One that is down is no
+            error: it takes no part until :meth:`add_host`.
         name: this host's name in placements; by default that of its certificate, or ``client``.
         listen: where the other hosts reach this one; by default beside them, on loopback, or at this machine's address
             on the way to them.
@@ -89,9 +95,14 @@ class Client:
         data_roots: folders whose files sources at this client may read.
         keys: this client's own secret certificate (``thalweg keys new``); needed over TCP unless ``insecure``.
         members: the folder of public certificates; by default ``members`` beside ``keys``.
+        joins: hosts that say that they are there (``thalweg host --join``) take part, as by :meth:`add_host`.
+        journal: a folder in which this client writes down what another needs to go on with its runs (:meth:`resume`),
+            which all outlive their hosts then.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
+        networks: further networks that this machine is joined to, by name, and where the client listens for bulk in
+            each (``tcp://ADDRESS:*``); those of a ``LocalCluster`` by default.
 
-    Raises HostAbsentError when a host does not answer within ``HELLO_S``, UsageError for names that do not match,
+    Raises HostAbsentError when no host answers within ``HELLO_S``, UsageError for names that do not match,
     CapabilityError where this process may open too few files.
     """
 
@@ -107,16 +118,19 @@ class Client:
         keys: Path | None = None,
         members: Path | None = None,
         insecure: bool = False,
+        joins: bool = False,
+        journal: Path | str | None = None,
         time_scale: float | None = None,
         records: Path | str | None = None,
         limits: CoreConfig | None = None,
+        networks: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(hosts, LocalCluster):
             expect(hosts, Mapping, "the hosts are a LocalCluster, or a mapping of names to endpoints")
             words((*hosts, *hosts.values()), "names and endpoints of hosts are texts")
         expect(CoreConfig() if limits is None else limits, CoreConfig, "limits of a client are a CoreConfig")
         self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
-        addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
+        self._addresses = addresses = dict(hosts.addresses if isinstance(hosts, LocalCluster) else hosts)
         ended = hosts.poll() if isinstance(hosts, LocalCluster) else {}
         scale = time_scale
         if scale is None:
@@ -129,12 +143,19 @@ class Client:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
         listen = listen_among(addresses.values(), listen, advertise)
         check_open(self._keys, listen, insecure=insecure)
+        if networks is None:
+            networks = hosts.ends_of("client") if isinstance(hosts, LocalCluster) else {}
+        expect(networks, Mapping, "networks are a mapping of names to endpoints")
+        words((*networks, *networks.values()), "names of networks and endpoints are texts")
         if ended and len(ended) == len(addresses):
             host, status = next(iter(ended.items()))
             raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
-        self._peers = say_hello({host: addresses[host] for host in addresses if host not in ended}, self._keys)
-        self._gone: dict[str, str] = {}  # hosts that have ended, and how
+        self._gone: dict[str, str] = {}  # hosts that have ended, or are not there, and how
+        there = {host: addresses[host] for host in addresses if host not in ended}
+        self._peers = say_hello(there, self._keys, down=self._gone)
+        self._journal = None if journal is None else Journal(Path(journal))
+        self._joins, self._joining = joins, set[str]()  # names of hosts that are being added
         self._closing = ""  # why nothing can be begun any more
         self._runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
         self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
@@ -153,6 +174,7 @@ class Client:
             records=None if records is None else str(records),
             insecure=insecure,
             core=limits or CoreConfig(),
+            networks=dict(networks),
         )
         self.shell = Shell(config, _weak(self._on_application), self._keys)
         self._peers[name] = self.shell.me
@@ -170,6 +192,11 @@ class Client:
     def name(self) -> str:
         return self.shell.config.name
 
+    @property
+    def endpoint(self) -> str:
+        """Where hosts reach this client: ``thalweg host --join ENDPOINT``."""
+        return self.shell.me.control
+
     def plan(
         self,
         dataflow: Dataflow,
@@ -179,6 +206,7 @@ class Client:
         costs: CostParameters | None = None,
         hints: Hints | None = None,
         view: NetworkView | None = None,
+        networks: Mapping[str, Network] | None = None,
     ) -> ProbedPlan:
         """Compute a placement for ``dataflow`` on this cluster, probing the links that the planner asks for.
 
@@ -187,13 +215,16 @@ class Client:
             costs: what resources cost; by default only the network does, measured as it is.
             hints: sizes and times of the nodes; by default the nodes' own code is asked.
             view: what is known already; links it holds are not probed.
+            networks: as for :meth:`run`; the plan's ``routes`` then say over which network links go.
 
         Raises UsageError for unknown names, HostAbsentError when a host that the dataflow needs is lost, HostLostError
         for a link that cannot be measured, RunError when the client is closed.
         """
-        dataflow = self._begin(dataflow)
+        task = self._task(self._begin(dataflow), hints, costs).but(view=view or NetworkView({}))
+        return self._plan(planner, task.but(networks=self._joined(networks, None)), model)
+
+    def _plan(self, planner: str | Planner, task: Task, model: str | CostModel) -> ProbedPlan:
         planner = get_planner(planner) if isinstance(planner, str) else planner
-        task = self._task(dataflow, hints, costs).but(view=view or NetworkView({}))
         if "hosts" in needs_of(planner):
             self.latencies([(self.name, host) for host in self.hosts])
             own = {self.name: self.shell.config.core.capacity}
@@ -266,6 +297,10 @@ class Client:
         strict: bool = False,
         nothing: bool = False,
         subscribers: Collection[str] = (),
+        failover: m.Failover | None = None,
+        start: int = 0,
+        networks: Mapping[str, Network] | None = None,
+        wanted_hz: float | None = None,
     ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -283,6 +318,10 @@ class Client:
             nothing: deliver ``NOTHING`` for indices without a value, which are skipped otherwise.
             subscribers: names of other clients that may :meth:`subscribe` to its nodes; see ``Run.allow``.
             label: stands in the run's records.
+            networks: further networks that its partitions may take, and what these, and ``net``, which all share, cost.
+                Between two hosts they take the cheapest that keeps the wanted rate, otherwise the fastest; while the
+                run goes on, under GlobalMoves, they change networks as links do. A link that fails is left for another.
+            wanted_hz: partitions a second that are wanted; default: as many as sources give, and links carry.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
             epoch_s: the Unix time from which the run's records count; default: now.
             known: what links carry as the run begins, for placements that go on by what was measured. They begin anew
@@ -291,6 +330,9 @@ class Client:
                 Default: what planning, and whatever ran before, has measured, as old as it is.
             call_timeout_s: how many wall-clock seconds a call of an operator's or source's own code may take, or its
                 loading; one that takes longer ends the run. Default: any.
+            failover: how the run outlives its hosts: where one is lost that it needs, it goes on without, each
+                partition once, from replicas of operators' states on others. None: the run ends.
+            start: the partition to begin with, as if the sources had none before; sets ``failover``, too.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
@@ -304,6 +346,7 @@ class Client:
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
         expect(1.0 if call_timeout_s is None else call_timeout_s, int | float, "call_timeout_s is a number of seconds")
+        networks = self._joined(networks, wanted_hz)
         if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
             raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
         placement = _placement(placement)
@@ -316,7 +359,8 @@ class Client:
                 raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
-            plan = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints)
+            task = self._task(self._begin(dataflow), hints, costs)
+            plan = self._plan(strategy.initial, task.but(networks=networks, wanted_hz=wanted_hz), model)
             result = plan.result
             if known is None:
                 measured = plan.view.estimates
@@ -325,6 +369,12 @@ class Client:
             placement = result.placement
         needs = needs_while(adaptation, planner)
         full = self._placed(dataflow, placement)
+        ways: tuple[m.Way, ...] = ()
+        if networks or isinstance(adaptation, GlobalMoves):
+            task = self._task(dataflow, hints, costs).but(networks=networks, wanted_hz=wanted_hz)
+        if networks:
+            ways, view = first_ways(task.but(view=NetworkView(measured)), full, self.probe)
+            measured = view.estimates if known is None else measured
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(
             run=run_id,
@@ -340,17 +390,25 @@ class Client:
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
+        _check_start(start)
+        if failover is not None or self._journal is not None or start:
+            install = m.Lasting.of(install, self._checked(failover or m.Failover()))
+            if start:
+                first = tuple([m.Start(node.name, start) for node in dataflow.nodes])
+                most = None if partitions is None else start + partitions
+                install = msgspec.structs.replace(install, starts=first, partitions=most)
         _check_told(install)
         search = None
         if isinstance(adaptation, GlobalMoves):
             search = Search(
-                self._task(dataflow, hints, costs),
+                task,
                 get_cost_model(model) if isinstance(model, str) else model,
                 adaptation,
                 planner,
                 name or "global",
             )
         run: Run[Any] = Run(self._home(), run_id, full, dataflow, search, strict=strict, nothing=nothing)
+        run.ways = ways
         with self._news:
             self._check_open()
             self._runs[run_id] = run
@@ -358,12 +416,94 @@ class Client:
         free = FIXED
         if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
-        self.shell.tell(e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging))
+        run._first, run._journal = start, self._journal
+        asks = e.RunRequested if self._journal is None else e.KeptRunRequested
+        self.shell.tell(asks(install, adaptation, free.codes, tuple(measured.items()), free.merging))
         if allowed:
             run.allow(*allowed)
         for host, how in list(self._gone.items()):  # meanwhile, perhaps
             self.shell.tell(e.PeerLost(run_id, host, how))
         return run
+
+    def resume(
+        self, run: str | None = None, *, start: int | None = None, strict: bool = False, nothing: bool = False
+    ) -> Run[Any]:
+        """Go on with a run that a client of this name has begun, and written down in this client's journal.
+
+        It begins with the first partition that the application has not had (``Run.commit``), from replicas of
+        operators' states where hosts still have them: they keep the run for as long as a client may be silent
+        (``lease_s``). Later all is made again from the first partition on, and what the application has had is not
+        handed out.
+
+        Args:
+            run: its ``Run.id``; None: the only one there is that is not over.
+            start: the partition to begin with, where the application knows itself what it has had.
+            strict, nothing: as for :meth:`run`.
+
+        Operators stay where they are, unless hosts decide (LocalMoves, SpaceMoves) or ``Run.move`` is called; queries
+        that were attached are not. Raises UsageError for a run that is over, or not in the journal, and without one.
+        """
+        self._check_open()
+        if self._journal is None:
+            raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
+        known = self._journal.runs()
+        folder, left = self._journal.folder, [name for name, each in known.items() if not each.over]
+        if run is None and len(left) != 1:
+            raise UsageError(
+                f"the journal {folder} has {len(left)} runs that are not over; say which: {', '.join(left)}"
+            )
+        run_id = left[0] if run is None else run
+        if run_id not in known:
+            raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
+        found = known[run_id]
+        kept, flow = found.kept, found.kept.install.dataflow
+        here = self._runs.get(run_id)
+        if here is not None and not here._over:
+            raise UsageError(f"run {run_id} goes on in this client; take its partitions there")
+        if start is not None:
+            _check_start(start)
+        if kept.install.client != self.name:
+            raise UsageError(
+                f"run {run_id} is of client {kept.install.client!r}, and this is {self.name!r}; take its name"
+            )
+        after = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
+        most = kept.install.partitions
+        if found.over or (most is not None and min(after.values()) >= most):
+            raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
+        if found.said:
+            logging.getLogger("thalweg").warning("client %r: %s", self.name, found.said)
+        install = resumed(kept, after, {host: self._peers[host] for host in self.hosts}, self.name)
+        where = {entry.node: entry.host for entry in install.locations}
+        again: Run[Any] = Run(self._home(), run_id, where, flow, None, strict=strict, nothing=nothing)
+        again._first, again._journal = min(after.values()), self._journal
+        with self._news:
+            self._check_open()
+            self._runs[run_id] = again
+            self._open.add(run_id)
+        self.shell.tell(e.KeptRunRequested(install, None, kept=kept))
+        return again
+
+    def _checked(self, failover: m.Failover) -> m.Failover:
+        """Replicas that there can be."""
+        expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
+        if failover.replicas >= len(self.hosts):
+            raise UsageError(
+                f"{failover.replicas} replicas of each state are more than the other hosts of {len(self.hosts)};"
+                f" ask for {len(self.hosts) - 1} at most, or for more hosts"
+            )
+        return failover
+
+    def _joined(self, networks: Mapping[str, Network] | None, wanted_hz: float | None) -> dict[str, Network]:
+        """The networks of a run, where hosts have them."""
+        expect({} if networks is None else networks, Mapping, "networks are a mapping of names to what they are")
+        for network in (networks or {}).values():
+            expect(network, Network, "what a network is, a Network says")
+        expect(1.0 if wanted_hz is None else wanted_hz, int | float, "wanted_hz is a number of partitions a second")
+        if wanted_hz is not None and not 0 < wanted_hz < math.inf:
+            raise UsageError(
+                f"wanted_hz is {wanted_hz!r}; give partitions a second, or None for as many as there can be"
+            )
+        return where_joined(networks or {}, {host: peer.ends for host, peer in self._peers.items()})
 
     def _home(self) -> Home:
         tell, me = self.shell.tell, self.shell.me
@@ -439,17 +579,18 @@ class Client:
         _check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
         return Wanted(dataflow, full, hints, apart)
 
-    def push(self, values: Any = None, *, name: str = "feed", ahead: int = 8) -> Feed:
+    def push(self, values: Any = None, *, name: str = "feed", ahead: int = 8, replay: int = 0) -> Feed:
         """A source of what this process pushes: pin its ``code`` to this client, ``{client.name: feed.code}``.
 
         Args:
             values: an iterable, an asynchronous one (where an event loop runs), or a ``queue.Queue`` that ends with
                 None, to be pushed as there is room; None: the application calls ``put`` and ``close`` itself.
             name: stands in errors. ahead: how many values wait at most; who pushes more waits.
+            replay: how many values that have been taken are kept, for a run that outlives its hosts (``failover``).
 
         Raises UsageError for something else than that.
         """
-        feed = Feed(name, ahead)
+        feed = Feed(name, ahead, replay)
         self._feeds = {each for each in self._feeds if not each.over} | {feed.channel}
         if values is not None:
             fill(feed, values)
@@ -457,6 +598,8 @@ class Client:
 
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
         """Measure the bandwidth of these directed links (a 16 KB round trip per pair of hosts).
+
+        A link over another network than the one that all share is a ``Link`` with the name of that, or a triple.
 
         Returns estimates in bit/s of emulated time, also of the opposite directions, which come for free.
         Raises UsageError for an unknown host, HostLostError naming a link that could not be measured, RunError when the
@@ -489,16 +632,22 @@ class Client:
         """Have links measured."""
         reports: dict[Link, Measured] = self._reports[kind]
         pairs = [words(link, "a link is a pair of hosts") for link in links]
-        if odd := next((pair for pair in pairs if len(pair) != 2), None):
+        if odd := next((pair for pair in pairs if not 2 <= len(pair) <= (3 if kind is LinkEstimate else 2)), None):
             raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
-        asked = wanted = {Link(a, b) for a, b in pairs if a != b}
-        if unknown := sorted({host for link in wanted for host in link} - self._peers.keys() - self._gone.keys()):
+        asked = wanted = {Link(*pair) for pair in pairs if pair[0] != pair[1]}
+        if unknown := sorted({host for link in wanted for host in link.hosts} - self._peers.keys() - self._gone.keys()):
             raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], self._peers)}")
+        for link in wanted:
+            for host in link.hosts:
+                if host in self._peers and link.via not in (ends := self._peers[host].ends):
+                    raise UsageError(
+                        f"host {host!r} is not joined to a network {link.via!r}; {nearest(link.via, ends)}"
+                    )
 
         def vain() -> bool:
-            return bool(self._closing) or any(host in self._gone for link in wanted for host in link)
+            return bool(self._closing) or any(host in self._gone for link in wanted for host in link.hosts)
 
-        both = wanted | {Link(b, a) for a, b in wanted}
+        both = wanted | {Link(link.target, link.source, link.via) for link in wanted}
         if kind is Latency:  # one direction is as good as the other
             asked = wanted = {link for link in wanted if link.source < link.target or Link(*link[::-1]) not in wanted}
         elif kind is Place:
@@ -515,24 +664,52 @@ class Client:
                     known = len(reports)
                     if self._news.wait_for(lambda: vain() or wanted <= reports.keys(), PROBE_S):
                         self._check_open()
-                        for host in sorted({host for link in wanted for host in link} & self._gone.keys()):
+                        for host in sorted({host for link in wanted for host in link.hosts} & self._gone.keys()):
                             how = self._gone[host]
                             raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
                         return {link: reports[link] for link in both if link in reports}
-            source, target = min(wanted - reports.keys())
+            link = min(wanted - reports.keys())
+        source, target = link.hosts
         if kind is Place:
             raise HostLostError(f"host {source!r} did not find its coordinates; is it still there?")
-        raise HostLostError(f"the link from {source!r} to {target!r} could not be measured; is {source!r} still there?")
+        where = f"from {source!r} to {target!r}" + ("" if link.via == NET else f" over {link.via!r}")
+        raise HostLostError(f"the link {where} could not be measured; is {source!r} still there?")
 
     def _ask_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
-        by_source: dict[str, list[m.Peer]] = {}
-        for a, b in sorted(links):
-            if coordinates or not (b in by_source and self._peers[a] in by_source[b]):  # the echo measures it
-                by_source.setdefault(a, []).append(self._peers[b])
-        for source, targets in by_source.items():
+        by_source: dict[tuple[str, str], list[m.Peer]] = {}
+        for link in sorted(links):
+            (a, b), via = link.hosts, link.via
+            if coordinates or self._peers[a] not in by_source.get((b, via), ()):  # the echo measures it
+                by_source.setdefault((a, via), []).append(self._peers[b])
+        for (source, via), targets in by_source.items():
             there = tuple(targets), self.shell.me
-            asked = e.ProbesRequested(BEFORE_RUNS, self._peers[source], *there, latency, coordinates)
+            asked = e.ProbesRequested(BEFORE_RUNS, self._peers[source], *there, latency, coordinates, via)
             self.shell.tell(asked)
+
+    def add_host(self, name: str, endpoint: str | None = None) -> None:
+        """Have a host take part: in later runs, and in those that go on, whose operators may move there from now on.
+
+        ``endpoint``: where it listens; by default where it did, for one that was down, or has been started again.
+
+        Raises HostAbsentError when it does not answer, UsageError for a name that is not its own, or no endpoint,
+        RunError when the client is closed.
+        """
+        self._check_open()
+        (name,) = words([name], "a host is named by a text")
+        address = endpoint or self._addresses.get(name)
+        if name == self.name:
+            raise UsageError(f"{name!r} is this client itself")
+        if address is None:
+            raise UsageError(f"where does host {name!r} listen? Say its endpoint, as tcp://192.0.2.7:7800")
+        peer = say_hello({name: address}, self._keys)[name]
+        with self._news:
+            self._addresses[name] = address
+            others = {host: each for host, each in self._peers.items() if host not in (name, self.name)}
+            self._peers = {**others, name: peer, self.name: self.shell.me}
+            self._gone.pop(name, None)
+        for run in list(self._runs.values()):
+            run.joined(self.hosts)
+            self.shell.tell(e.PeerJoined(run.id, peer))
 
     def lost(self, host: str, how: str = "went away") -> None:
         """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
@@ -561,6 +738,8 @@ class Client:
             self._wait_for_ends(0.5)
         finally:  # also where somebody is tired of waiting
             self.shell.close()
+            if self._journal is not None:
+                self._journal.close()
 
     def _wait_for_ends(self, wall_s: float) -> None:
         with self._news:
@@ -570,6 +749,8 @@ class Client:
         self._news, self._open = threading.Condition(), set()  # what other threads held there, nobody lets go of here
         self._closing = f"the client {self.name!r} is that of the process that was forked; make one here"
         self.shell.forked()
+        if self._journal is not None:
+            self._journal.forked()
         for each in (*self._runs.values(), *self._subscriptions.values()):
             each.forked(self._closing)
         for channel in self._feeds:
@@ -602,13 +783,22 @@ class Client:
                 pass  # of hosts that nobody asked for
             case e.Report(source, target, estimate):
                 with self._news:
-                    self._reports[type(estimate)][Link(source, target)] = estimate
+                    self._reports[type(estimate)][Link(source, target, command.via)] = estimate
                     if command.host is not None:
                         self._figures[target] = command.host
                     self._news.notify_all()
-            case e.Forgotten(run):
+            case e.Enlisted(peer):
+                self._take_in(peer)
+            case e.Parted(_, host):
                 with self._news:
-                    self._open.discard(run)
+                    self._gone.setdefault(host, "was drained")
+            case e.Keep(run, kept):
+                if self._journal is not None:
+                    self._journal.keep(run, kept)
+            case e.Forgotten(run, follows):
+                with self._news:
+                    if not follows:
+                        self._open.discard(base_of(run))
                     self._news.notify_all()
             case e.Fail("", reason):
                 self._close_to(reason)
@@ -623,10 +813,27 @@ class Client:
                 | e.Attached(run)
                 | e.Plan(run)
             ):
-                if (concerned := self._runs.get(run)) is not None:
+                if (concerned := self._runs.get(base_of(run))) is not None:
                     concerned.take(command)
                 for subscription in [each for each in self._subscriptions.values() if each.id == run]:
                     subscription.take(command)
+
+    def _take_in(self, peer: m.Peer) -> None:
+        """A host has said that it is there."""
+        name, known = peer.name, self._peers.get(peer.name)
+        there = known is not None and known.instance == peer.instance and name not in self._gone
+        if not self._joins or there or name == self.name or name in self._joining or self._closing:
+            return
+        self._joining.add(name)
+
+        def add() -> None:
+            try:
+                with contextlib.suppress(HostAbsentError, UsageError, RunError):  # it says so again
+                    self.add_host(name, peer.control)
+            finally:
+                self._joining.discard(name)
+
+        threading.Thread(target=add, name="thalweg-join", daemon=True).start()
 
     def _closed(self, run: str) -> None:
         self._runs.pop(run, None)
@@ -638,6 +845,12 @@ def _placement(placement: Mapping[str, str] | str) -> Mapping[str, str] | str:
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
         words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
     return placement
+
+
+def _check_start(start: int) -> None:
+    expect(start, int, "the partition to start with is a whole number")
+    if start < 0:
+        raise UsageError(f"start is {start}; give the first partition, from 0 on")
 
 
 def _check_told(message: m.Message) -> None:

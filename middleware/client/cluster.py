@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,7 @@ from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_
 from thalweg.middleware.loading import check_packages, check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import check_for_hosts
-from thalweg.middleware.shell.endpoints import SocketFolder
+from thalweg.middleware.shell.endpoints import TCP, UNIX, SocketFolder, check_networks
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import ShellConfig
 
@@ -42,6 +43,7 @@ class LocalCluster:
         limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
         transport: ``ipc``, Unix sockets in a folder of their own; ``curve``, loopback with certificates; or ``tcp``,
             loopback without, which every user of this machine can dial: both for measurements.
+        networks: names of further networks that all hosts are joined to; over TCP each has a loopback address.
 
     Raises HostAbsentError when a process does not come up, CapabilityError where it may open too few files. Use it as a
     context manager, or call ``close()``.
@@ -57,6 +59,7 @@ class LocalCluster:
         records: Path | str | None = None,
         limits: Mapping[str, float] | None = None,
         transport: Literal["ipc", "curve", "tcp"] = "ipc",
+        networks: Collection[str] = (),
     ) -> None:
         if not isinstance(count, int) or isinstance(count, bool):
             names = list(words(count, "the hosts of a cluster are a number, or a collection of names"))
@@ -68,49 +71,85 @@ class LocalCluster:
         expect({} if limits is None else limits, Mapping, "limits are a mapping of names to values")
         settings = [f"{name}={value}" for name, value in (limits or {}).items()]
         CoreConfig().limited(settings)
-        more = [f"--limit={setting}" for setting in settings]
-        more += [f"--data-root={root}" for root in check_roots(data_roots)]
+        self._more = [f"--limit={setting}" for setting in settings]
+        self._more += [f"--data-root={root}" for root in check_roots(data_roots)]
         if not names:
             raise UsageError("a cluster needs at least one host")
         if twice := [name for name in names if names.count(name) > 1]:
             raise UsageError(f"a cluster cannot have a host {twice[0]!r} twice")
         check_for_hosts(len(names))
-        environment = own_environment()
+        self._environment = own_environment()
         self.addresses: dict[str, str] = {}
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._watch = _Watch(self._processes)
         self._folder = SocketFolder()
-        more.append(f"--parents-folder={self._folder.name}")
+        self._more.append(f"--parents-folder={self._folder.name}")
         self._transport = transport
+        self._networks = tuple(words(networks, "networks of a cluster are a collection of names"))
+        check_networks(self.ends_of(""))
+        self._host = partial(host_command, allow=allow, time_scale=time_scale, records=records)
+        self._count = 0  # of processes
         self.insecure = transport == "tcp"
         keep_in_mind(self)
         try:
-            for number, name in enumerate(names):
-                listen = f"ipc://{self._folder.name}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
-                command = host_command(name, listen, allow=allow, time_scale=time_scale, records=records)
-                command[1:1] = ["-P"]  # its working directory comes last: own_environment
-                command += ["--insecure"] * self.insecure
-                if (certificate := self.certificate(name, "host")) is not None:
-                    command += ["--keys", str(certificate)]
-                self._processes[name] = subprocess.Popen(
-                    [*command, *more],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=environment,
-                    start_new_session=True,
-                )
-                self._watch.add(name)
+            for name in names:
+                self._spawn(name)
             self._watch.start()
-            streams = {name: p.stdout.fileno() for name, p in self._processes.items() if p.stdout is not None}
-            lines = wait_ready_lines(streams, START_S)
+            self._await(names)
         except BaseException:
             self.close()
             raise
+
+    def _spawn(self, name: str, *more: str) -> None:
+        listen = f"ipc://{self._folder.name}/{self._count}" if self._transport == "ipc" else "tcp://127.0.0.1:*"
+        self._count += 1
+        command = self._host(name, listen)
+        command[1:1] = ["-P"]  # its working directory comes last: own_environment
+        command += ["--insecure"] * self.insecure
+        if (certificate := self.certificate(name, "host")) is not None:
+            command += ["--keys", str(certificate)]
+        command += [f"--network={each}={end}" for each, end in self.ends_of(f"{self._count}").items()]
+        self._processes[name] = subprocess.Popen(
+            [*command, *self._more, *more],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,
+        )
+        self._watch.add(name)
+
+    def _await(self, names: Collection[str]) -> None:
+        streams = {name: p.stdout.fileno() for name in names if (p := self._processes[name]).stdout is not None}
+        lines = wait_ready_lines(streams, START_S)
         for name in names:  # in their order, not in that of their coming up
             self.addresses[name] = lines[name]["control"]
             self.pids[name] = int(lines[name]["pid"])
+
+    def start(self, name: str, *more: str) -> str:
+        """Start one more host, or one that has ended again; where it listens, for ``Client.add_host``.
+
+        ``more``: options of ``thalweg host`` besides.
+
+        Raises UsageError for one that runs, HostAbsentError when it does not come up.
+        """
+        ShellConfig(name)
+        if (there := self._processes.get(name)) is not None:
+            if there.poll() is None:
+                raise UsageError(f"host {name!r} of the cluster runs; end it first")
+            self._watch.told(name)
+            _let_go(there)
+        self._spawn(name, *more)
+        self._watch.start()
+        self._await([name])
+        return self.addresses[name]
+
+    def ends_of(self, name: str) -> dict[str, str]:
+        """Where one of the cluster listens for bulk in its further networks."""
+        if self._transport == "ipc":
+            return {each: f"{UNIX}{self._folder.name}/{name}.{each}" for each in self._networks}
+        return {each: f"{TCP}127.0.0.{number}:*" for number, each in enumerate(self._networks, 2)}
 
     def certificate(self, name: str, role: Role = "client") -> Path | None:
         """The secret certificate of one of the cluster's, made when it is first asked for; None without keys."""
@@ -140,11 +179,19 @@ class LocalCluster:
         self._processes[name].kill()
         self._processes[name].wait()
 
+    def drain(self, name: str, timeout_s: float = 30.0) -> int | None:
+        """Have a host end when its operators have moved away: its exit status, None when it has not ended by then."""
+        process = self._processes[name]
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout_s)
+        return None
+
     def close(self) -> None:
         """End every host process and wait for it; idempotent."""
         for process in self._processes.values():
             if process.poll() is None:
-                process.terminate()
+                process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + 5
         for process in self._processes.values():
             try:
@@ -152,10 +199,7 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
+            _let_go(process)
         self._watch.join()
         self._folder.cleanup()
 
@@ -181,6 +225,13 @@ class LocalCluster:
         self.close()
 
 
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
 class _Watch:
     """Waits for the ends of a cluster's processes, and tells of each at once; does not keep the cluster.
 
@@ -193,16 +244,28 @@ class _Watch:
     def __init__(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
         self._processes = processes
         self._ends = selectors.DefaultSelector()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._fates: dict[str, str] = {}
         self._subscribers: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
         self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
+        self._over = False  # the thread: all have ended
 
     def add(self, name: str) -> None:
-        self._ends.register(os.pidfd_open(self._processes[name].pid), selectors.EVENT_READ, name)  # R2
+        with self._lock:
+            if self._over:
+                self._ends, self._over = selectors.DefaultSelector(), False
+                self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
+            self._fates.pop(name, None)
+            self._ends.register(os.pidfd_open(self._processes[name].pid), selectors.EVENT_READ, name)  # R2
 
     def start(self) -> None:
-        self._thread.start()
+        if not self._thread.ident:
+            self._thread.start()
+
+    def told(self, name: str) -> None:
+        """Wait until all have heard of an end."""
+        with self._lock:
+            self._lock.wait_for(lambda: name in self._fates)
 
     def subscribe(self, tell: Callable[[str, str], None]) -> None:
         with self._lock:
@@ -218,7 +281,7 @@ class _Watch:
             self._thread.join()
 
     def _wait(self) -> None:
-        while self._ends.get_map():
+        while self._goes_on():
             for key, _ in self._ends.select():
                 self._ends.unregister(key.fd)
                 os.close(key.fd)
@@ -228,7 +291,15 @@ class _Watch:
                     for each in self._subscribers:
                         if (tell := each()) is not None:
                             tell(key.data, fate)
-        self._close()
+                    self._lock.notify_all()
+
+    def _goes_on(self) -> bool:
+        """Whether some have not ended."""
+        with self._lock:
+            if not self._ends.get_map():
+                self._over = True
+                self._close()
+            return not self._over
 
     def _close(self) -> None:
         for key in list((self._ends.get_map() or {}).values()):

@@ -6,6 +6,8 @@ Rules:
 - R2: At most ``ahead`` values wait; who pushes another waits until one is taken.
 - R3: A feed that is dropped and not closed, or whose iterator raised, fails the run that takes from it. Where nobody
   will take any more, who pushes is told.
+- R4: Of what has been taken the last ``replay`` values are kept, for a run that outlives its hosts: its source takes
+  them again when it begins anew, in place of the one before.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ from thalweg.middleware.shell.packing import marked
 from thalweg.middleware.shell.values import returned_by
 
 PUSHED = "thalweg.operators.pushed:Pushed"
+MOST_KEPT = 65_536  # values
 _numbers = itertools.count()
 
 
 class Channel:
     """What a feed and the source that takes from it share. ``ended``: why, "" for in good order, None: not yet."""
 
-    def __init__(self, name: str, ahead: int) -> None:
+    def __init__(self, name: str, ahead: int, replay: int = 0) -> None:
         self.name, self.ahead = name, ahead
+        self.past: deque[Any] = deque(maxlen=replay)  # R4
         self.values: deque[Any] = deque()
         self.first = 0  # the index of the first value that waits
         self.ended: str | None = None
@@ -82,18 +86,29 @@ class Channel:
         with self.news:
             if self.taker is None and not self.first:
                 self.first = index  # of a query that began in mid-stream
-            if self.taker not in (None, taker) or index != self.first:
+            again = self.first - index
+            if (self.taker not in (None, taker) and not self.past.maxlen) or not 0 <= again <= len(self.past):
                 raise OperatorError(
                     f"value {index} of {self.name!r} has been taken; what is pushed is there once, for one run"
                 )
-            self.taker = taker
-            self.news.wait_for(lambda: self.values or self.ended is not None or self.unwanted)
+            if self.taker is not taker:
+                self.taker = taker
+                self.wake()
+            if again:
+                return self.past[-again]
+            self.news.wait_for(
+                lambda: self.values or self.ended is not None or self.unwanted or self.taker is not taker
+            )
+            if self.taker is not taker:
+                raise OperatorError(f"{self.name!r} is taken from by another generation of the run")
             if self.unwanted:
                 raise OperatorError(f"{self.name!r}: {self.unwanted}")
             if self.values:
                 self.first += 1
                 self.wake()
-                return self.values.popleft()
+                value = self.values.popleft()
+                self.past.append(value)
+                return value
             if self.ended:
                 raise OperatorError(self.ended)
             return None
@@ -119,12 +134,15 @@ class Feed:
     in it fails the run.
     """
 
-    def __init__(self, name: str = "feed", ahead: int = 8) -> None:
+    def __init__(self, name: str = "feed", ahead: int = 8, replay: int = 0) -> None:
         expect(ahead, int, "ahead is a number of values")
+        expect(replay, int, "replay is a number of values")
         if ahead < 1:
             raise UsageError(f"ahead is {ahead}; give how many values may wait, at least 1")
+        if not 0 <= replay <= MOST_KEPT:
+            raise UsageError(f"replay is {replay}; give how many values to keep, 0 to {MOST_KEPT}")
         number = f"{name}-{next(_numbers)}"
-        self.channel = CHANNELS[number] = Channel(name, ahead)
+        self.channel = CHANNELS[number] = Channel(name, ahead, replay)
         self.code = Code(PUSHED, {"feed": number})
         gone = f"the producer of {name!r} is gone: it was dropped before it was closed"
         self._dropped = weakref.finalize(self, self.channel.end, gone)  # R3

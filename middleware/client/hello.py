@@ -11,9 +11,10 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError, one_line
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import FORM, greets_like_a_host, with_address
+from thalweg.middleware.shell.endpoints import FORM, NOBODY, greets_like_a_host, with_address
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
@@ -26,8 +27,15 @@ _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
-def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s: float = HELLO_S) -> dict[str, m.Peer]:
+def say_hello(
+    addresses: Mapping[str, str],
+    keys: Keys | None = None,
+    timeout_s: float = HELLO_S,
+    down: dict[str, str] | None = None,
+) -> dict[str, m.Peer]:
     """Ask every host who it is; the hosts as peers, in the order given.
+
+    ``down``: gets those where nobody is, and why, as long as one answers; what goes on their names.
 
     Raises HostAbsentError for one that does not answer, as soon as it is known why, UsageError for one of another name.
     """
@@ -42,7 +50,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                 sockets[socket] = each
         now = time.monotonic()
         deadline, look_s = now + timeout_s, now + min(LOOK_S, timeout_s)
-        while waiting := [each for each in asked if each.peer is None]:
+        while waiting := [each for each in asked if each.peer is None and not each.down]:
             for socket, _ in poller.poll(max(0, int((min(look_s, deadline) - time.monotonic()) * 1000) + 1)):
                 each = sockets[socket]
                 if each.peer is None:
@@ -56,9 +64,16 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                     if each.peer is None:
                         each.look()
                 look_s = time.monotonic() + AGAIN_S
-            if now >= deadline and (late := next((each for each in asked if each.peer is None), None)):
-                late.fail(f"did not answer within {timeout_s:g} s; {late.guess}")
-        return {each.name: each.peer for each in asked if each.peer is not None}
+            if now >= deadline and (
+                late := next((each for each in waiting if each.peer is None and not each.down), None)
+            ):
+                late.missing(f"did not answer within {timeout_s:g} s; {late.guess}")
+        found = {each.name: each.peer for each in asked if each.peer is not None}
+        if absent := [each for each in asked if each.peer is None]:
+            if down is None or not found:
+                absent[0].fail(absent[0].down)
+            down |= {each.name: each.down for each in absent}
+        return found
     finally:
         context.destroy(linger=0)
 
@@ -70,6 +85,7 @@ class _Asked:
         self.name, self._address, self._keys = name, address, keys
         self.peer: m.Peer | None = None
         self.guess = UNREACHED
+        self.down = ""  # why nobody is there
         self._failures = 0  # handshakes without a reason
         self.socket = socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
@@ -91,6 +107,12 @@ class _Asked:
 
     def fail(self, why: str) -> NoReturn:
         raise HostAbsentError(f"host {self.name!r} at {self._address} {why}", host=self.name)
+
+    def missing(self, why: str) -> None:
+        """Nobody is there, as far as can be seen."""
+        if self.guess != UNREACHED:
+            self.fail(why)
+        self.down = why
 
     def hear(self, socket: zmq.Socket[bytes]) -> None:
         """Something has come: an answer, or news of the connection."""
@@ -117,8 +139,8 @@ class _Asked:
         if self.guess != UNREACHED:
             return
         if why := greets_like_a_host(self._address, AGAIN_S, hung_up=self._failures > 0):
-            self.fail(f"does not answer: {why}")
-        if self._keys is not None and self._failures >= TWICE:
+            self.missing(f"does not answer: {why}") if why.startswith(NOBODY) else self.fail(f"does not answer: {why}")
+        elif self._keys is not None and self._failures >= TWICE:
             self.fail(
                 f"does not hold the certificate that is here for {self.name!r}; is it that host, with its own key?"
             )
@@ -133,5 +155,10 @@ class _Asked:
             raise HostAbsentError(f"what answers at {like} is not a Thalweg host")
         if answer.host != self.name:
             raise UsageError(f"the host at {like} is called {one_line(answer.host)!r}, not {self.name!r}")
-        ends = (with_address(answer.control, like), with_address(answer.bulk, like))
-        self.peer = m.Peer(self.name, *ends, answer.instance, answer.max_partition_bytes)
+        bulk = answer.bulk
+        if isinstance(bulk, m.Joined):
+            bulk = m.Joined({**bulk.ends, NET: with_address(bulk.ends[NET], like)})
+        else:
+            bulk = with_address(bulk, like)
+        control = with_address(answer.control, like)
+        self.peer = m.Peer(self.name, control, bulk, answer.instance, answer.max_partition_bytes)

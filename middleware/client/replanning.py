@@ -7,19 +7,24 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from thalweg.middleware.dataflow import Dataflow, Node, check_placement
+from thalweg.middleware.arithmetic import exp
+from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import OperatorError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
-from thalweg.middleware.network.view import LatenciesNeeded, Link, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.planning.asking import UNUSABLE, Probe
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
+from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, routes_of, with_all_networks
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
+from thalweg.middleware.protocol.messages import Way
 
 MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
 REFILL = 1.0  # partitions, of the present tree's time: what it costs to have both trees and to fill the new one
@@ -156,13 +161,15 @@ class Search(msgspec.Struct, frozen=True):
             each = view.estimates[link]
             age_s = round(command.past.now_s - each.measured_at_s, 1) if each.count else None
             figures = [round(each.rate_bps), each.count, round(each.spread_bps), age_s]
-            told[">".join(link)] = [*figures, round(view.doubt[link], 3)]
+            told[">".join(tuple(link))] = [*figures, round(view.doubt[link], 3)]
         return told
 
     def _plan(self, command: e.Plan, view: NetworkView) -> e.Planned:
         task = self.task.but(view=view, current=command.placement)
         if command.nodes or command.hosts:
             task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
+        if command.ways:
+            task = task.but(routes=routes_of({(way.source, way.target): way.over for way in command.ways}))
         if command.state_bytes:
             states = {name: float(size) for name, size in command.state_bytes.items() if name in task.dataflow.by_name}
             task = task.but(quality=msgspec.structs.replace(task.quality, state_bytes=states))
@@ -173,8 +180,9 @@ class Search(msgspec.Struct, frozen=True):
         placement = check_placement(result.dataflow, placement, task.hosts)
         now_s, then_s = result.initial_cost_s, result.cost_s
         if math.isnan(then_s) or math.isnan(now_s):
-            now_s = evaluate(self.model, Problem(task), command.placement)
-            then_s = evaluate(self.model, Problem(target.task.but(view=view)), placement)
+            fastest = with_all_networks(task)
+            now_s = evaluate(self.model, Problem(fastest), command.placement)
+            then_s = evaluate(self.model, Problem(target.task.but(view=fastest.view)), placement)
         moving_s = 0.0
         for node, host in placement.items():
             was = command.placement.get(node, host)
@@ -194,10 +202,60 @@ class Search(msgspec.Struct, frozen=True):
             small = after_s >= before_s * (1 - options.gain)
             why = f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving"
         detail: dict[str, Any] = {"planner": self.label, "why": why}
+        ways: tuple[Way, ...] | UnsetType = UNSET
+        if task.networks and worth:
+            now = self._as_measured(task, command, result.dataflow, placement)
+            ways = ways_of(in_order(choose(now, result.dataflow, placement, result.hints), result.routes))
+        elif task.networks:
+            now = self._as_measured(task, command, task.dataflow, command.placement)
+            ways = ways_of(choose(now, task.dataflow, command.placement))
         figures = {"predicted_s": then_s, "current_s": now_s}
         detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
         if target is self:
-            return e.Planned(command.run, placement, worth=worth, detail=detail)
+            return e.Planned(command.run, placement, worth=worth, detail=detail, ways=ways)
         codes = [task.dataflow.by_name[name].code for name in task.hints.reorderable]
         free = tuple(code for code in codes if code is not None)
-        return e.Planned(command.run, placement, worth=worth, detail=detail, dataflow=target.task.dataflow, free=free)
+        tree = target.task.dataflow
+        return e.Planned(command.run, placement, worth=worth, detail=detail, dataflow=tree, free=free, ways=ways)
+
+    def _as_measured(self, task: Task, command: e.Plan, dataflow: Dataflow, placement: Placement) -> Task:
+        """The same task where the shared network carries what it does now, between hosts that have another one.
+
+        Networks change at next to no cost, so that what comes in a horizon does not matter. A link that nothing goes
+        over is not measured in passing: it is asked for once a look, otherwise no edge would ever return to it.
+        """
+        past = command.past
+        if past is None or self.knows is not None:
+            return task
+        latest: dict[Link, LinkEstimate] = {}
+        needed = set()
+        pairs = {(placement[producer], placement[consumer]) for producer, consumer in dataflow.edges}
+        for link in (Link(*pair) for pair in sorted(pairs) if pair[0] != pair[1]):
+            told = command.view.get(link)
+            lost = told is not None and not told.rate_bps
+            if lost or not any(via != NET and each.joins(*link.hosts) for via, each in task.networks.items()):
+                continue
+            sample = past.samples[link][-1] if past.samples.get(link) else None
+            if sample is not None and past.now_s - sample.at_s <= self.options.period_s / 2:
+                latest[link] = LinkEstimate(exp(sample.log_rate), sample.number, 0.0, sample.at_s)
+            elif link not in past.asked:
+                needed.add(link)
+        if needed:
+            raise LinksNeeded(needed)
+        return task.but(view=task.view.with_estimates(latest))
+
+
+def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[Way, ...], NetworkView]:
+    """Over which networks a placement's partitions go at first, and what was measured to tell."""
+    while True:
+        try:
+            return ways_of(choose(task, task.dataflow, placement)), task.view
+        except LinksNeeded as needed:
+            task = task.but(
+                view=task.view.with_estimates({**dict.fromkeys(needed.links, UNUSABLE), **probe(needed.links)})
+            )
+
+
+def ways_of(choice: Choice) -> tuple[Way, ...]:
+    """What hosts are told of networks: of links for which there is more than the one that all share."""
+    return tuple(Way(*pair, over) for pair, over in sorted(choice.items()) if len(over) > 1)

@@ -16,10 +16,11 @@ from thalweg.middleware.client.subscription import ticket_of
 from thalweg.middleware.core.flow.tree import without
 from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
-from thalweg.middleware.errors import DataflowError, PlacementError, RunError, expect, words
+from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError, expect, nearest, words
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.messages import Way
 
 
 class Run(Stream[T]):
@@ -51,6 +52,7 @@ class Run(Stream[T]):
         self.placement = placement
         self.dataflow = dataflow
         self.search = search
+        self.ways: tuple[Way, ...] = ()  # over which networks partitions go at first
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
         self._by_sink: dict[str, int] = {}  # sinks of others
         self._open, self._count = {0}, 0  # queries that go on, and that there have been
@@ -83,6 +85,8 @@ class Run(Stream[T]):
         if query and (other := self._queries.get(query)) is not None:  # R1
             other.take(command)
         with self._news:
+            if isinstance(command, e.Ready) and self.ways:
+                self._home.tell(e.PlacementProposed(self.id, {}, "networks", ways=self.ways))
             match command:
                 case e.Ready() | e.Deliver() | e.Fail() if not self._over and not query:
                     self._arrived(command)
@@ -139,6 +143,12 @@ class Run(Stream[T]):
         else:
             for sink in self._sinks:
                 self._home.tell(e.NextRequested(self.id, sink))
+
+    def joined(self, hosts: tuple[str, ...]) -> None:
+        """These are the hosts of the cluster from now on."""
+        with self._news:
+            if self.search is not None:
+                self.search = msgspec.structs.replace(self.search, task=self.search.task.but(hosts=hosts))
 
     def move(self, placement: Mapping[str, str]) -> None:
         """Have these operators change hosts, all between the same two partitions, while the flow goes on.
@@ -249,7 +259,30 @@ class Run(Stream[T]):
     def close_all(self) -> None:
         """End all queries."""
         for each in (self, *self._queries.values()):
-            each.close()
+            each._shut(over=False)
+
+    def commit(self, index: int, sink: str = "") -> None:
+        """The application is done with partition ``index``, and all before: who resumes the run gets what follows.
+
+        Without it a partition counts as done when the next one is taken; from the first call on only what is said so,
+        which may be ``first_index - 1`` before anything is. ``sink``: of several. Raises UsageError for a sink that
+        there is not, a partition that was not taken, and where the client keeps no journal.
+        """
+        if self._journal is None:
+            raise UsageError(
+                "there is nothing to write that down in; give the client a journal: Client(…, journal=DIR)"
+            )
+        expect(index, int, "the index of a partition is a whole number")
+        sinks = self._sinks
+        if (sink or sinks[0]) not in sinks or (not sink and len(sinks) > 1):
+            raise UsageError(f"which sink? {nearest(sink, sinks)}")
+        name = sink or sinks[0]
+        taken = self._handed.get(name, self.first_index - 1)
+        if not self.first_index - 1 <= index <= taken:
+            why = f"they are {self.first_index} to {taken}"
+            raise UsageError(f"partition {index} of sink {name!r} is none that was taken: {why}")
+        self._said[name] = max(index, self._said.get(name, index))
+        self._journal.had(self.id, name, index)
 
     def forked(self, why: str) -> None:
         super().forked(why)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 import msgspec
 
+from thalweg.middleware.client.journal import Journal
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import (
     HostLostError,
@@ -104,6 +105,8 @@ class Stream(ABC, Generic[T]):
       nobody's loss if one of them never wakes up (its task is cancelled, its event loop closed).
     - R2: Where a thread waits for a partition, the next is demanded as it arrives, without waking the thread first.
     - R3: A query that has left takes what comes until the hosts know, and drops it: so it holds nobody up meanwhile.
+    - R4: Where the client keeps a journal, a partition counts as had when the next one is taken, or, from the first
+      ``commit`` of its sink on, when the application says so.
     """
 
     _first = 0  # below 0 where that is not known yet
@@ -123,6 +126,9 @@ class Stream(ABC, Generic[T]):
         self._ended: set[str] = set()  # sinks
         self._sinks = sinks
         self._strict, self._nothing = strict, nothing
+        self._journal: Journal | None = None
+        self._handed: dict[str, int] = {}  # by sink, what the application has taken last
+        self._said: dict[str, int] = {}  # and what it has said that it is done with
 
     @property
     def first_index(self) -> int:
@@ -189,6 +195,9 @@ class Stream(ABC, Generic[T]):
                     self._ended.add(command.sink)
                     if self._failure is not None or len(self._ended) >= len(self._sinks):
                         self._end()
+                        done = all(self._said.get(each, index) >= index for each, index in self._handed.items())
+                        if self._journal is not None and self._failure is None and done:
+                            self._journal.over(self.id)
                     else:
                         self._wake()
                 case e.Deliver() if sink and command.sink != sink:
@@ -210,6 +219,10 @@ class Stream(ABC, Generic[T]):
         return None
 
     def _delivered(self, command: e.Deliver) -> Delivered[T]:
+        if self._journal is not None:  # R4
+            if command.sink in self._handed and command.sink not in self._said:
+                self._journal.had(self.id, command.sink, self._handed[command.sink])
+            self._handed[command.sink] = command.index
         allow, given = self._home.allow, command.value
         value: Any
         try:
@@ -273,7 +286,13 @@ class Stream(ABC, Generic[T]):
 
         Whoever waits for a partition sees the end.
         """
+        self._shut(over=True)
+
+    def _shut(self, *, over: bool) -> None:
+        """End it; ``over``: nobody is to go on with it."""
         with self._news:
+            if over and self._journal is not None and not self._over:
+                self._journal.over(self.id)
             self._failure = None
             self._end()
 
@@ -294,14 +313,17 @@ class Stream(ABC, Generic[T]):
 
     def __del__(self) -> None:
         if not self._over:
-            self.close()
+            self._shut(over=False)
             warn_dropped(self._what, self)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self.close()
+        else:  # another client may go on with it
+            self._shut(over=False)
 
     def forked(self, why: str) -> None:
         """This process is a fork of the one that began it: nothing comes here."""

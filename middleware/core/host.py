@@ -13,6 +13,11 @@ R4. A run whose parts may contradict each other is dropped without asking them. 
 
 R5. A run whose application has got all that it will get, and is done with it, goes on until its guests have, too, or
     the application says so once more.
+R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
+    their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
+R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
+    those before it, what is said of which changes nothing any more. The replicas are the run's, and go with its last
+    one. At its client it begins anew at the end of the event by which a host was lost.
 
 The run of an event is found here, once; what happens in it is in ``run``. What this host's own application takes of
 other clients' runs is in ``visit``.
@@ -21,10 +26,13 @@ other clients' runs is in ``visit``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any, ClassVar
 
-from thalweg.middleware.core.monitoring.coordinator import Coordinator
+import msgspec
+from msgspec import UNSET
+
+from thalweg.middleware.core.monitoring.coordinator import Coordinator, Hooks
 from thalweg.middleware.core.monitoring.finding import Finding
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import LONG_S, Monitor, estimate_fields
@@ -35,12 +43,15 @@ from thalweg.middleware.core.monitoring.soundings import Soundings
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.past import Past
+from thalweg.middleware.core.relocation.checkpoints import Replicas
 from thalweg.middleware.core.relocation.visit import Visit, check_visit
 from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import SIGN, base_of, generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
 
 REMEMBERED = 64  # runs that were dropped, and why
@@ -80,6 +91,7 @@ class HostCore:
             self.silence,
             self._retries,
             self._occupied,
+            lambda install: self._replicas.setdefault((install.client, base_of(install.run)), {}),
         )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
@@ -89,6 +101,9 @@ class HostCore:
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
         self.visits: dict[str, Visit] = {}  # by run: what this application takes of other clients'
         self._lingering: set[str] = set()  # R5
+        self._replicas: dict[tuple[str, str], Replicas] = {}  # R7, by client and run
+        self._lasting: dict[str, tuple[e.RunRequested, str]] = {}  # R7: of this application, and their generations
+        self._recovering: dict[str, float] = {}  # R7: those that have lost a host, when
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
@@ -101,6 +116,8 @@ class HostCore:
             self._heard = None
         if self._lingering:
             self._see_who_lingers()
+        if self._lasting:
+            self._see_what_fell()
         commands, desk.commands = desk.commands, []
         return commands
 
@@ -124,6 +141,9 @@ class HostCore:
         for run in self.runs.values():
             assert not self.past.knows(run.install.client, run.id, self.desk.now), f"run {run.id} is over"
             run.validate()
+        here = [(run.install.client, base_of(run.id)) for run in self.runs.values()]
+        assert len({*here}) == len(here), f"two generations of a run are here: {sorted(self.runs)}"
+        assert self._replicas.keys() <= {*here}, f"replicas of a run that is over: {self._replicas.keys()}"
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -137,6 +157,8 @@ class HostCore:
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
+        for other in self._generations(install.client, install.run):
+            self._close(other, follows=True)
         out, visit = self.out.of(install.run), self.visits.get(install.run)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
         self._spent[install.run] = self._costs()
@@ -147,7 +169,15 @@ class HostCore:
         run.begin(event)
         return run
 
-    def _close(self, run_id: str) -> None:
+    def _generations(self, client: str, run_id: str) -> list[str]:
+        """R7: the generations of a run that are here, of which there is one at most."""
+        runs, base = self.runs, base_of(run_id)
+        if SIGN not in run_id and not self._replicas:
+            return [run_id] if run_id in runs else []
+        return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
+
+    def _close(self, run_id: str, *, follows: bool = False) -> None:
+        """A run is over here, or, where another generation ``follows``, begins anew."""
         run = self.runs.pop(run_id, None)
         if run is None:
             return
@@ -155,10 +185,74 @@ class HostCore:
         news, probes, sent = (now - then for now, then in spent)
         run.close()
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
-        run.out.emit(e.CloseRun(run_id))
+        run.out.emit(e.CloseRun(run_id, follows))
         if run_id in self.visits:
             self._end_visit(run_id, "it is over here")
-        self.past.add(run.install.client, run_id, self.desk.now)
+        if not follows:
+            self._forget_replicas(run)
+            self.past.add(run.install.client, run_id, self.desk.now)
+
+    def _forget_replicas(self, run: RunCore) -> None:
+        """R7: a run is over."""
+        base = base_of(run.id)
+        self._replicas.pop((run.install.client, base), None)
+        if run.setting.leads:
+            self._lasting.pop(base, None)
+            self._recovering.pop(run.id, None)
+
+    # --- runs that outlive their hosts ------------------------------------------------------------------
+
+    def _hooks(self, run: RunCore) -> Hooks:
+        def recovers(host: str, *, again: bool, wait: bool) -> bool:
+            if run.setting.lasting is None or run.out.failed or run.id in self._lingering:
+                return False
+            if wait and not again and not generation_of(run.id):  # it lacks the code, as others may
+                return False
+            run.recovery.give_up(host, again=again, wait=wait)
+            self._recovering.setdefault(run.id, self.desk.now)
+            return True
+
+        return Hooks(run.queries.fail, recovers, run.recovery.leans_on)
+
+    def _see_what_fell(self) -> None:
+        """R7: have runs that have lost a host begin anew."""
+        for _, now in list(self._lasting.values()):
+            run = self.runs.get(now)
+            if run is not None and (run.id in self._recovering or run.directory.doomed) and not run.out.failed:
+                self._recover(run, self._recovering.pop(run.id, self.desk.now))
+        self._at_work = ""
+
+    def _recover(self, old: RunCore, detected_s: float) -> None:
+        """R7: begin a run anew, without the hosts that it has lost."""
+        old.directory.doomed, self._at_work = False, old.id
+        if old.recovery.over:
+            return
+        lost, base = dict(old.directory.lost), base_of(old.id)
+        install = old.recovery.plan(lost, self.coordinator.peers(old.id))
+        if isinstance(install, str):
+            old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
+            return
+        request = msgspec.structs.replace(self._lasting[base][0], install=install, known=())
+        old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
+        self._close(old.id, follows=True)
+        begun = self.coordinator.supersede(old.id)
+        self._lasting[base], self._at_work = (request, install.run), install.run
+        run = self._open(install, request)
+        awaited = {entry.host for entry in install.locations}
+        for host, how in lost.items():
+            if host in run.directory.peers and host not in awaited:
+                run.directory.lose(host, how)
+        run.follow(old, lost, detected_s)
+        run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
+        self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), begun=begun))
+
+    def _current(self, event: Any) -> Any:
+        """R7: what the application says of a run, of the generation that it is now."""
+        _, now = self._lasting.get(base_of(event.run), (None, event.run))
+        return event if now == event.run else msgspec.structs.replace(event, run=now)
+
+    def _of_application(self, event: Any) -> None:
+        self._of_run(self._current(event))
 
     def _told(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
@@ -204,15 +298,19 @@ class HostCore:
                 out.send(event.sender, m.Installed(run_id, self.host, reason))
             out.emit(e.CloseRun(run_id))
             self.coordinator.drop(run_id)
+            if self._lasting.pop(base_of(run_id), None) is not None:  # as it began anew
+                self._replicas.pop((self.host, base_of(run_id)), None)
+                out.fail(reason, host=self.host)
             return
         self._spent.pop(run_id, None)
+        self._forget_replicas(run)
         self.monitor.histories.pop(run_id, None)
         self.meters.runs.pop(run_id, None)
         self.past.add(run.install.client, run_id, self.desk.now)
         self._broken[run_id] = reason
         if len(self._broken) > REMEMBERED:
             del self._broken[next(iter(self._broken))]
-        if run_id in self.coordinator.led:
+        if run.setting.leads:
             run.out.fail(event.reason, host=self.host)
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
@@ -225,6 +323,9 @@ class HostCore:
     def _on_message(self, event: e.MessageReceived) -> None:
         if self.coordinator.led:
             self.coordinator.heard(event.sender)
+        if event.via is not UNSET and type(event.message) is m.Probe:
+            self._on_probe(event.sender, event.message, event.via)
+            return
         self._hear(event.sender, event.message, event.payload, event.size_bytes)
 
     def _hear(self, sender: str, message: Any, payload: Any, size_bytes: int) -> None:
@@ -271,12 +372,17 @@ class HostCore:
             self.prober.on_timer()
         elif timer is Timer.SILENCE:
             self._check_silence()
+        elif timer is Timer.DRAIN:
+            if self.desk.draining:
+                self._leave()
         elif timer is Timer.VISIT:
             if rest in self.visits:
                 self.visits[rest].on_timer(rest in self.runs)
                 self._go_home(rest)
         elif timer in (Timer.INSTALL, Timer.REMOVE, Timer.PING):
             self._told(rest, self.coordinator.on_timer(timer, rest))
+            if timer is Timer.PING and rest in self.runs:
+                self.runs[rest].recovery.settle(again=True)
         else:
             run_id, _, what = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
             run = self.runs.get(run_id)
@@ -303,49 +409,99 @@ class HostCore:
         if type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
-                run.transfer_over(peer, message, arrived=True)
-            if type(message) is m.Partition and (desk.recording or not self.monitor.knows(peer, desk.now)):
+                run.transfer_over(peer, message, arrived=True, via=event.via)
+            link = (self.host, peer) if event.via == NET else (self.host, peer, event.via)
+            if type(message) is m.Partition and (desk.recording or not self.monitor.knows(link, desk.now)):
                 graph = run is not None and bool(run.tree.dataflow.several)
                 self._learn(event, message, self.out.of(message.run) if run is None else run.out, graph=graph)
         elif type(message) is m.Probe:
-            self._measured(self.prober.on_measured(peer, message, event.size_bytes, event.duration_s))
+            for run in self.runs.values():
+                run.directory.ways.came_through(peer, event.via, message)
+            self._measured(self.prober.on_measured(event, message))
 
     def _learn(self, event: e.TransferMeasured, message: m.Partition, out: Outbox, *, graph: bool) -> None:
         """A partition's transfer also measured the link (passive monitoring)."""
         peer, size, duration_s, now = event.peer, event.size_bytes, event.duration_s, self.desk.now
-        if not self.monitor.knows(peer, now):
-            busy_s = self.prober.busy_s(peer, duration_s)
+        link = (self.host, peer) if event.via == NET else (self.host, peer, event.via)
+        if not self.monitor.knows(link, now):
+            busy_s = self.prober.busy_s(link, duration_s)
             long_s = LONG_S if graph else math.inf
-            estimate = self.monitor.measured(self.host, peer, size, busy_s, now, "passive", long_s=long_s)
+            estimate = self.monitor.measured(link, size, busy_s, now, "passive", long_s=long_s)
             if estimate is not None:
-                out.record("estimate", **estimate_fields((self.host, peer), estimate, size, busy_s, "passive"))
+                out.record("estimate", **estimate_fields(link, estimate, size, busy_s, "passive"))
         if not self.desk.recording:
             return
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
         out.record(
             "transfer", peer=peer, node=message.producer, index=message.index,
             size_bytes=size, duration_s=duration_s, value=rate,
+            **({} if event.via == NET else {"detail": {"via": event.via}}),
         )  # fmt: skip
 
     def _on_transfer_failed(self, event: e.TransferFailed) -> None:
         message = event.message
         if type(message) is m.Probe:
-            self.prober.on_failed(event.peer, message)
+            self.prober.on_failed(event.peer, message, event.via)
         elif type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
-                run.transfer_over(event.peer, message, arrived=False)
+                run.transfer_over(event.peer, message, arrived=False, via=event.via)
             if type(message) is m.Partition:
                 self.out.of(message.run).record("fault", peer=event.peer, node=message.producer)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
+        event = self._current(event)
         self._told(event.run, self.coordinator.on_peer_lost(event))
+
+    def _on_peer_joined(self, event: e.PeerJoined) -> None:
+        event = self._current(event)
+        run, name = self.runs.get(event.run), event.peer.name
+        if run is None or not self.coordinator.goes_on(event.run):
+            return
+        known = run.directory.peers.get(name)
+        if name in run.directory.hosts and known is not None and known.instance != event.peer.instance:
+            self.coordinator.listens(event.run, event.peer)
+            self._on_peer_lost(e.PeerLost(event.run, name, "was restarted"))
+        if not run.out.failed:
+            run.hear((event,))
+
+    # --- this host is drained -------------------------------------------------------------------------
+
+    def _on_drain_requested(self, event: e.DrainRequested) -> None:
+        if not self.desk.draining:
+            self.desk.draining = True
+            self._leave()
+
+    def _leave(self) -> None:
+        """R6: say so to those clients that are there."""
+        silent_s, asked = self.config.patience * self.config.liveness_s, False
+        for run in self._each():
+            if run.setting.leads or self.out.now - run.heard_s <= silent_s:
+                run.out.send(run.install.client, m.Leave(run.id, run.vacant))
+                asked = True
+        if asked:
+            self.out.wake(Timer.DRAIN, self.out.now + self.config.retry_s)
+        else:
+            self.out.emit(e.Drained())
+
+    def _on_stay(self, sender: str, message: m.Stay) -> None:
+        if message.run in self.runs and self.desk.draining:
+            self.desk.draining = False
+            self.out.emit(e.Drained(message.why))
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
         run = self._open(event.install, event)
-        self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, run.queries.fail))
+        if run.setting.lasting is not None:
+            self._lasting[base_of(run.id)] = event, run.id
+            if isinstance(event, e.KeptRunRequested):
+                run.recovery.keeps = True
+                if event.kept is not None:
+                    run.recovery.adopt(event.kept)
+                run.recovery.tell()
+        self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
 
     def _on_abandoned(self, event: e.RunAbandoned) -> None:
+        event = self._current(event)
         run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
             if run is not None and run.guests.lingers and event.run not in self._lingering:
@@ -438,7 +594,7 @@ class HostCore:
         """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
         return run == BEFORE_RUNS or run in self.runs
 
-    def _hosts_of(self, run: str) -> frozenset[str]:
+    def _hosts_of(self, run: str) -> Set[str]:
         known = self.runs.get(run)
         return frozenset() if known is None else known.members
 
@@ -454,6 +610,8 @@ class HostCore:
     def _on_welcome(self, sender: str, message: m.Welcome) -> None:
         for run_id, note in self.coordinator.on_welcome(sender, message):
             self._told(run_id, (note,))
+        for joined in self.coordinator.returned(sender, message):
+            self._on_peer_joined(joined)
 
     def _on_ping(self, sender: str, message: m.Ping) -> None:
         run = self.runs.get(message.run)
@@ -469,6 +627,7 @@ class HostCore:
             both.send(sender, m.Pong(""))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
+        self.coordinator.answered(sender, message.run)
         if message.run in self.runs or self.silence.asked(sender):
             self.silence.on_pong(sender)
         visit = self.visits.get(message.run)
@@ -483,10 +642,13 @@ class HostCore:
             return
         if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late
+        newest = max(map(generation_of, self._generations(message.client, message.run)), default=0)
+        if generation_of(message.run) < newest:
+            return  # R7
         error, run = "", self.runs.get(message.run)
         if run is not None:
             run.flow.bound(message.peers)
-            self.out.emit(e.Meet(message.run, run.install.peers))
+            self.out.emit(e.Meet(message.run, message.peers if run.setting.lasting else run.install.peers))
         else:
             error = self.past.full(message.client) or self._why_not(sender, message)
             if not error:
@@ -502,7 +664,10 @@ class HostCore:
             return f"the run's client is {install.client!r}, and {sender!r} asks for it; a client installs its own runs"
         if full and all(peer.name != self.host for peer in install.peers):
             return f"host {self.host!r} is not among the run's peers"
-        if runs >= limits.max_runs:
+        follows = bool(self._generations(install.client, install.run))
+        if self.desk.draining and not follows:
+            return "it is being drained, and takes part in nothing more"
+        if runs >= limits.max_runs and not follows:
             return f"it has {runs} runs, and takes {limits.max_runs}; end one, or start it with --limit max_runs=NUMBER"
         if nodes > limits.max_nodes:
             return f"the run has {nodes} nodes, and it takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
@@ -514,15 +679,21 @@ class HostCore:
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
         self._told(message.run, self.coordinator.on_installed(sender, message))
+        if generation_of(message.run) and self.past.knows(self.host, message.run, self.desk.now):
+            self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
         if run is not None and run.setting.leads:
             run.hear(run.guests.entered(sender, message))
+            run.hear(run.proposer.membership.entered(sender, message))
+            if sender in run.directory.hosts:
+                self.coordinator.admit(message.run, run.directory.peers[sender])
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
-        if message.run in self.runs:
-            self._close(message.run)
-        else:
+        for run_id in self._generations(sender, message.run):
+            if generation_of(run_id) <= generation_of(message.run):
+                self._close(run_id)
+        if not self.past.knows(sender, message.run, self.desk.now):
             self.past.add(sender, message.run, self.desk.now, opened=False)
 
     def _on_removed(self, sender: str, message: m.Removed) -> None:
@@ -539,12 +710,12 @@ class HostCore:
         if message.requester.name == sender and self._known(message.run):
             self._measured(self.prober.on_request(message, self._hosts_of(message.run)))
 
-    def _on_probe(self, sender: str, message: m.Probe) -> None:
+    def _on_probe(self, sender: str, message: m.Probe, via: str = NET) -> None:
         if message.source.name == sender and (message.run == BEFORE_RUNS or sender in self._hosts_of(message.run)):
-            self.prober.on_probe(sender, message)
+            self.prober.on_probe(sender, message, via)
 
     def _on_probe_result(self, sender: str, message: m.ProbeResult) -> None:
-        if sender in (message.estimate.source, message.estimate.target):
+        if sender in message.estimate.link.hosts:
             self._measured(self.prober.on_result(message))
 
     def _on_sound_request(self, sender: str, message: m.SoundRequest) -> None:
@@ -592,18 +763,21 @@ class HostCore:
         e.NodeOpened: _of_run,
         e.StateTaken: _of_run,
         e.StateRestored: _of_run,
-        e.PlacementProposed: _of_run,
-        e.AttachRequested: _of_run,
-        e.DetachRequested: _of_run,
-        e.SubscribersAllowed: _of_run,
+        e.PlacementProposed: _of_application,
+        e.AttachRequested: _of_application,
+        e.DetachRequested: _of_application,
+        e.SubscribersAllowed: _of_application,
         e.SubscribeRequested: _on_subscribe_requested,
         e.UnsubscribeRequested: _on_unsubscribe_requested,
         e.Planned: _of_run,
-        e.NextRequested: _of_run,
+        e.NextRequested: _of_application,
         e.TransferMeasured: _on_measured,
         e.TransferFailed: _on_transfer_failed,
         e.PeerLost: _on_peer_lost,
+        e.PeerJoined: _on_peer_joined,
+        e.DrainRequested: _on_drain_requested,
         e.RunRequested: _on_run_requested,
+        e.KeptRunRequested: _on_run_requested,
         e.RunAbandoned: _on_abandoned,
         e.ProbesRequested: _on_probes_requested,
         e.RunBroken: _on_broken,
@@ -614,16 +788,19 @@ class HostCore:
         m.Ping: _on_ping,
         m.Pong: _on_pong,
         m.Install: _on_install,
+        m.Lasting: _on_install,
         m.Installed: _on_installed,
         m.Remove: _on_remove,
         m.Removed: _on_removed,
         m.Failed: _on_failed,
         m.ProbeRequest: _on_probe_request,
+        m.ProbeOver: _on_probe_request,
         m.Probe: _on_probe,
         m.ProbeResult: _on_probe_result,
         m.SoundRequest: _on_sound_request,
         m.Echo: _on_echo,
         m.Sounded: _on_sounded,
+        m.Stay: _on_stay,
         m.Subscribe: _on_subscribe,
         m.Enrol: _on_enrol,
         m.Dismiss: _on_dismiss,
@@ -647,7 +824,8 @@ def _check_install(install: m.Install, *, full: bool) -> str:
     if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
-        flow.validate(hosts if full else None, connected=full)
+        begun = isinstance(install, m.Lasting) and bool(install.starts)  # queries may have left what connected them
+        flow.validate(hosts if full else None, connected=full and not begun)
     except DataflowError as problem:
         return str(problem)
     missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()

@@ -37,9 +37,11 @@ class Ended(Note, frozen=True):
 
 
 class Made(Note, frozen=True):
-    """While there are two trees, ``node`` has made a partition."""
+    """``node`` has made partition ``index``: while there are two trees, or the run outlives its hosts."""
 
     node: str
+    index: int = -1
+    size_bytes: int = 0
 
 
 class Located(Note, frozen=True):
@@ -88,6 +90,12 @@ class Leaving(Note, frozen=True):
     """At the client: a query of another one is to leave, or not to begin."""
 
     query: int
+
+
+class Vacating(Note, frozen=True):
+    """At the client: what is on ``host`` is to move away from there."""
+
+    host: str
 
 
 class Refused(Note, frozen=True):

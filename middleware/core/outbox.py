@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.errors import one_line, printable
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
@@ -39,6 +40,8 @@ class Timer(StrEnum):
     LEAVE = "leave"
     LOOK = "look"
     VISIT = "visit"
+    DRAIN = "drain"
+    RESTORE = "restore"
 
 
 @dataclass(slots=True)
@@ -51,6 +54,7 @@ class Desk:
     local: deque[Local] = field(default_factory=deque)
     recording: bool = True  # a shell that keeps no records spares the core their making
     sent_bytes: int = 0  # as bulk
+    draining: bool = False  # nothing may come here any more
 
 
 class Outbox:
@@ -80,13 +84,14 @@ class Outbox:
         self.desk.commands.append(command)
 
     def send(
-        self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False
-    ) -> None:
-        """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks."""
+        self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False,
+        via: str = NET,
+    ) -> None:  # fmt: skip
+        """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks, over ``via``."""
         if to == self.host:
             self.desk.local.append((message, None, 0))
         else:
-            self.desk.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk))
+            self.desk.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk, via))
             if size_bytes:
                 self.desk.sent_bytes += size_bytes
 
@@ -162,6 +167,11 @@ class Setting(msgspec.Struct, frozen=True):
     def leads(self) -> bool:
         """Whether this host's application asked for the run."""
         return self.install.client == self.out.host
+
+    @property
+    def lasting(self) -> m.Lasting | None:
+        """How the run outlives its hosts; None: it does not."""
+        return self.install if isinstance(self.install, m.Lasting) else None
 
     @property
     def visits(self) -> bool:

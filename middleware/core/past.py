@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from thalweg.middleware.protocol.generations import base_of, generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
 
 ALL = ""  # instead of a run's id, or of a client's name; neither is ever empty
@@ -26,6 +27,7 @@ class Past:
         self._limits = limits
         self._kept_s = limits.patience * limits.lease_s + limits.late_s  # R1
         self.until_s: dict[tuple[str, str], float] = {}
+        self._generations: dict[tuple[str, str], int] = {}  # of runs that outlive their hosts: the last that is over
 
     def add(self, client: str, run: str, now: float, *, opened: bool = True) -> None:
         """A run is over now; without ``opened`` it has never been here."""
@@ -34,20 +36,24 @@ class Past:
         one = next((each for each in ((ALL, ALL), (client, ALL)) if each in until_s), None)
         if one is not None and not opened:
             return  # it is refused as it is, and whoever is refused removes what was
-        key = one or (client, run)
+        key = one or (client, base_of(run))
         until_s.pop(key, None)
         until_s[key] = now + self._kept_s
+        generation = generation_of(run)
+        if one is None and generation > self._generations.get(key, 0):
+            self._generations[key] = generation
         if len(until_s) > self._limits.max_past_runs:
             self._merge()
 
     def revive(self, client: str, run: str) -> None:
         """A run goes on here after all."""
-        self.until_s.pop((client, run), None)
+        self.until_s.pop((client, base_of(run)), None)
 
     def _forget(self, now: float) -> None:
         until_s = self.until_s
         while until_s and until_s[oldest := next(iter(until_s))] <= now:
             del until_s[oldest]
+            self._generations.pop(oldest, None)
 
     def _merge(self) -> None:
         """R3: know fewer of them apart."""
@@ -55,6 +61,7 @@ class Past:
         last_s = next(reversed(self.until_s.values()))
         if count * FEW < len(self.until_s):
             self.until_s = {(ALL, ALL): last_s}
+            self._generations.clear()
             return
         self.until_s = {key: at_s for key, at_s in self.until_s.items() if key[0] != most}
         self.until_s[most, ALL] = last_s
@@ -62,7 +69,8 @@ class Past:
     def knows(self, client: str, run: str, now: float) -> bool:
         """Whether that run is over."""
         self._forget(now)
-        return (client, run) in self.until_s
+        key = client, base_of(run)
+        return key in self.until_s and generation_of(run) <= self._generations.get(key, 0)
 
     def full(self, client: str) -> str:
         """Why none of a client's runs can be opened; empty where they can."""

@@ -25,16 +25,20 @@ from thalweg.middleware.core import notes as n
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import ENDED, LAST
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
+from thalweg.middleware.core.relocation.checkpoints import Checkpoints
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.growth import Growth
 from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.member import Member
+from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
 from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.core.shared import Shared
@@ -50,24 +54,28 @@ Heard = n.Notes | None
 HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Light: (Departures.take_state,),
     n.Ended: (Departures.on_ended,),
-    n.Made: (Inheritance.on_made,),
-    n.Delivered: (Proposer.on_delivered, Planned.on_delivered),
+    n.Made: (Inheritance.on_made, Checkpoints.on_made),
+    n.Delivered: (Recovery.on_delivered, Proposer.on_delivered, Planned.on_delivered),
     n.Located: (Departures.on_located, Arrivals.on_located),
     n.Settled: (Member.on_settled,),
     n.Prepared: (Member.on_prepared,),
     n.Unprepared: (Member.on_unprepared,),
     n.Merged: (Member.on_merged,),
     n.ChangedOver: (Planned.on_changed_over,),
-    n.Started: (Planned.on_started,),
+    n.Started: (Recovery.on_started, Proposer.on_started, Planned.on_started),
     n.Left: (Proposer.on_left,),
     n.Invited: (Proposer.on_invited,),
+    n.Vacating: (Proposer.on_vacating,),
     n.Leaving: (Proposer.on_leaving,),
     n.Refused: (Guests.on_refused,),
     n.Lost: (
         Flow.peer_gone,
         Departures.on_lost,
         Arrivals.on_lost,
+        Checkpoints.on_lost,
+        Recovery.on_lost,
         Guests.on_lost,
+        Membership.on_lost,
         Queries.on_lost,
         Proposer.on_lost,
         Planned.on_lost,
@@ -78,12 +86,13 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
 EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.OperatorFailed: (Flow.failed,),
     e.NodeOpened: (Arrivals.on_opened,),
-    e.StateTaken: (Inheritance.on_taken, Departures.on_taken),
-    e.StateRestored: (Inheritance.on_merged, Arrivals.on_state_restored),
+    e.StateTaken: (Checkpoints.on_taken, Inheritance.on_taken, Departures.on_taken),
+    e.StateRestored: (Checkpoints.on_restored, Inheritance.on_merged, Arrivals.on_state_restored),
     e.PlacementProposed: (Proposer.on_placement_proposed,),
     e.AttachRequested: (Proposer.on_attach_requested,),
     e.DetachRequested: (Proposer.on_detach_requested,),
     e.SubscribersAllowed: (Guests.on_allowed,),
+    e.PeerJoined: (Proposer.on_peer_joined,),
     e.Planned: (Planned.on_planned,),
     e.NextRequested: (Flow.next,),
 }
@@ -95,9 +104,13 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Withdraw: Arrivals.on_withdraw,
     m.Resumed: Departures.on_resumed,
     m.Claim: Inheritance.on_claim,
+    m.Stable: Recovery.on_stable,
+    m.Settled: Checkpoints.on_settled,
     m.Propose: Member.on_propose,
+    m.ProposeWays: Member.on_propose,
     m.Vote: Proposer.on_vote,
     m.Commit: Member.on_commit,
+    m.CommitWays: Member.on_commit,
     m.Abort: Member.on_abort,
     m.Retire: Member.on_retire,
     m.Done: Proposer.on_done,
@@ -105,13 +118,17 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Detached: Queries.on_detached,
     m.Admit: Growth.on_admit,
     m.Unsubscribe: Guests.on_unsubscribe,
+    m.Leave: Membership.on_leave,
     m.Relocated: Departures.on_relocated,
     m.Wish: Proposer.on_wish,
 }
 FROM_CLIENT = frozenset(
-    {m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit, m.Enrol, m.Dismiss}
-)
-TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish})
+    {
+        m.Install, m.Lasting, m.Ping, m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit,
+        m.Enrol, m.Dismiss, m.Stay, m.Settled,
+    }
+)  # fmt: skip
+TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish, m.Leave, m.Stable})
 FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
 
 
@@ -124,30 +141,35 @@ class RunCore:
         self.id, self.install, self.out = install.run, install, out
         self.setting = setting = Setting(out, limits, install)
         self.heard_s = out.now  # from the client
-        self._host, self._monitor, self._meters = out.host, shared.monitor, shared.meters
-        self.members = frozenset({peer.name for peer in install.peers} | {out.host, install.client})
+        self._host, self._shared = out.host, shared
         self._alarm = Alarm(out, Timer.MOVE)
-        self.tree = tree = Tree(install.dataflow)  # R1: from here down each gets those that it may call
+        starts = setting.lasting.starts if setting.lasting is not None else ()
+        first = {start.node: start.index for start in starts if 0 < start.index < LAST}
+        self.tree = tree = Tree(install.dataflow, first)  # R1: from here down each gets those that it may call
         self.directory = directory = Directory(setting)
+        self.members = directory.members
         self.books = books = Books(setting)
         self.flow = flow = Flow(setting, shared, tree, directory, books)
         self.departures = departures = Departures(setting, self._alarm, tree, directory, books, flow)
         self.arrivals = Arrivals(setting, shared, self._alarm, tree, directory, flow)
         self.inheritance = Inheritance(setting, tree, directory, flow)
+        self.checkpoints = Checkpoints(setting, shared, tree, directory, flow, departures)
+        self.recovery = Recovery(setting, tree, directory, flow)
         ways = Ways(departures, self.arrivals, self.inheritance)
-        self.reshaping = Reshaping(setting, tree, directory, flow, ways)
+        reshaping = Reshaping(setting, tree, directory, flow, ways)
         self.growth = Growth(setting, tree, directory, flow, ways, visit)
         self.queries = Queries(setting, tree, directory)
         self.guests = Guests(setting, tree, directory, flow, self.queries)
-        self.proposer = Proposer(setting, tree, directory, flow, self.queries, self.guests)
-        self.member = Member(setting, directory, flow, ways, self.reshaping, self.growth)
+        membership = Membership(setting, tree, directory, self.queries)
+        self.proposer = Proposer(setting, tree, directory, flow, self.queries, self.guests, membership)
+        self.member = Member(setting, directory, flow, ways, reshaping, self.growth)
         self.gossip = Gossip(setting, shared, tree, directory, flow)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
         self.looks = Looks(setting, tree, directory, flow, self.gossip)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
         hear = (
-            flow, departures, self.arrivals, self.inheritance, self.growth, self.queries, self.guests, self.proposer,
-            self.member, self.planned, self.local,
+            flow, departures, self.arrivals, self.inheritance, self.checkpoints, self.recovery, self.growth,
+            self.queries, self.guests, membership, self.proposer, self.member, self.planned, self.local,
         )  # fmt: skip  # not vars(self): after that Python 3.11 looks each attribute up anew, for every message
         parts = {kind.__name__: part for part in hear for kind in type(part).__mro__}
 
@@ -167,12 +189,15 @@ class RunCore:
     def begin(self, event: e.RunRequested | None) -> None:
         """Take part in the run; with ``event`` as its client."""
         self.out.emit(e.Meet(self.id, self.install.peers))
-        self.out.emit(e.OpenRun(self.install, tuple(self.flow.nodes)))
+        over = self.setting.lasting is not None  # of some nodes, as this is a later generation
+        here = [name for name, node in self.flow.nodes.items() if not (over and node.state is ENDED)]
+        self.out.emit(e.OpenRun(self.install, tuple(here)))
         for name in self.flow.nodes:
             self.books.keep(self.tree.dataflow, name)
         if event is not None:
             self.proposer.begin(event.free, event.merging)
             self.planned.begin(event)
+        self.checkpoints.begin()
         self.gossip.begin()
         self.looks.begin()
 
@@ -182,6 +207,13 @@ class RunCore:
         self.proposer.close()
         self.planned.close()
         self.gossip.close()
+        self.recovery.close()
+
+    def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
+        """At the client: go on as the next generation of a run."""
+        self.recovery.follow(before.recovery, lost, detected_s)
+        self.queries.follow(before.queries)
+        self.proposer.follow(before.proposer)
 
     def hear(self, heard: Iterable[n.Note | e.Event] | None) -> None:
         """R2: have all notes heard, or an event, and those that come of them."""
@@ -235,8 +267,8 @@ class RunCore:
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
                 self.hear(self.member.on_commit(sender, part.commit))
-        if self._meters.runs and not part.end and part.consumer in self.flow.nodes:
-            self._meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
+        if self._shared.meters.runs and not part.end and part.consumer in self.flow.nodes:
+            self._shared.meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
         heard = self.flow.partition(sender, part, value, size_bytes)
         if part.producer in self.tree.dataflow.several:
             heard = (*heard, *self.flow.share(sender, part, value, size_bytes))
@@ -250,7 +282,7 @@ class RunCore:
     def _take_news(self, sender: str, news: m.News, size_bytes: int) -> None:
         """What rode on a message of ``size_bytes``."""
         if news.estimates:
-            self._monitor.heard(news.estimates, self.out.now, sender, size_bytes)
+            self._shared.monitor.heard(news.estimates, self.out.now, sender, size_bytes)
         if news.locations:
             self._insist(sender, news.locations)
             self._located(self.directory.merge(news.locations), self._host)
@@ -271,8 +303,12 @@ class RunCore:
         if not self.may_say(sender, kind) or (kind in TO_CLIENT and not self.setting.leads):
             return
         if kind is m.State:
-            part = self.inheritance if message.heir else self.arrivals
-            part.on_state(sender, message, payload)
+            self._state_part(message).on_state(sender, message, payload)
+        elif kind is m.Refuse and self.setting.lasting is not None and self.setting.leads:
+            self.recovery.refused(sender, message)
+            self.hear(self.departures.on_refuse(sender, message))
+        elif kind is m.Claim and message.heir == message.node:
+            self.checkpoints.on_claim(sender, message)
         elif kind is m.Located:
             self._insist(sender, message.locations)
             said = tuple([entry for entry in message.locations if self.directory.believes(entry)])
@@ -283,9 +319,18 @@ class RunCore:
         else:
             self.hear(self._messages[kind](sender, message))
 
+    def _state_part(self, message: m.State) -> Arrivals | Checkpoints | Inheritance:
+        """Who hears of a state."""
+        if message.heir == message.node:
+            return self.checkpoints
+        return self.inheritance if message.heir else self.arrivals
+
     def _on_lost(self, client: str, message: m.Lost) -> None:
         host = message.host
         self._located(self.directory.merge(message.locations), self._host)
+        peer = self.directory.peers.get(host)
+        if peer is not None and message.instance not in ("", peer.instance):
+            return  # it has joined again since
         if host in self.directory.hosts:
             self.directory.lose(host)
             self.hear((n.Lost(host),))
@@ -298,7 +343,7 @@ class RunCore:
         if sender not in self.members:
             return False
         if isinstance(message, m.State):
-            return self.inheritance.wants(message) if message.heir else self.arrivals.wants(message)
+            return self._state_part(message).wants(message)
         node = self.flow.nodes.get(message.consumer)
         if node is None:
             return message.consumer in self.directory.locations  # to be forwarded
@@ -306,12 +351,17 @@ class RunCore:
 
     # --- events ---------------------------------------------------------------------------------------
 
-    def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool) -> None:
+    def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool, via: str) -> None:
         """All of a message has gone to ``peer``, or nobody knows what became of it."""
+        ways = self.directory.ways
+        if ways.table:
+            (ways.came_through if arrived else ways.failed)(peer, via, message)
         if type(message) is m.Partition:
             self.flow.transfer_over(message, arrived=arrived)
             if not arrived:
                 self.flow.stuck(peer)
+        elif type(message) is m.State and message.heir == message.node:
+            self.checkpoints.on_transfer_over(peer, message, arrived=arrived)
         elif type(message) is m.State and message.heir:
             self.inheritance.on_transfer_over(peer, message, arrived=arrived)
         elif type(message) is m.State:
@@ -327,10 +377,13 @@ class RunCore:
                 self.arrivals.arm()
             case Timer.CLAIMS:
                 self.inheritance.on_timer()
+            case Timer.RESTORE:
+                self.checkpoints.on_timer()
             case Timer.BARRIER:
                 self.hear(self.proposer.on_timer())
             case Timer.LEAVE:
                 self.hear(self.guests.on_timer())
+                self.hear(self.proposer.membership.on_timer())
                 self.queries.on_timer()
             case Timer.PLAN:
                 self.hear(self.planned.on_timer())
@@ -349,7 +402,13 @@ class RunCore:
         """A node here that needs the way to ``host``, and what for."""
         if host not in self.directory.everyone:
             return None
-        return self.flow.waits_for(host) or self.inheritance.waits_for(host)
+        return self.flow.waits_for(host) or self.inheritance.waits_for(host) or self.checkpoints.waits_for(host)
+
+    @property
+    def vacant(self) -> bool:
+        """Whether nothing is here that others need."""
+        flow = self.flow
+        return not (flow.nodes or flow.tails or self.arrivals.coming or self.departures.leaving)
 
     @property
     def operators(self) -> int:
@@ -362,6 +421,7 @@ class RunCore:
         self.departures.validate()
         self.arrivals.validate()
         self.inheritance.validate()
+        self.checkpoints.validate()
         self.member.validate(self.tree.former is not None)
         known = set(self.tree.dataflow.by_name)
         if self.tree.former is not None:

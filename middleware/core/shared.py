@@ -13,12 +13,14 @@ from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.monitoring.soundings import Soundings
 from thalweg.middleware.core.outbox import Alarm
+from thalweg.middleware.protocol import messages as m
 
 
 class Shared(msgspec.Struct, frozen=True):
     """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its room.
 
-    ``occupied``: how many operators are here or on their way, of all runs.
+    ``occupied``: how many operators are here or on their way, of all runs. ``replicas_of``: those that it keeps of a
+    run, whatever its generation.
     """
 
     monitor: Monitor
@@ -29,3 +31,4 @@ class Shared(msgspec.Struct, frozen=True):
     silence: Suspicions
     retries: Alarm
     occupied: Callable[[], int]
+    replicas_of: Callable[[m.Install], dict[str, dict[int, m.State]]]

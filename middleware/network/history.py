@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from thalweg.middleware.arithmetic import log
-from thalweg.middleware.network.view import Link, LinkEstimate, Pair
+from thalweg.middleware.network.view import Link, LinkEstimate
 
 KEPT = 12
 SLOT_S = 5.0  # what is measured within this time is one sample
@@ -79,12 +79,12 @@ class History:
         since_s: float = -math.inf,
     ) -> None:
         self._kept, self._most, self._since_s = kept, most, since_s
-        self._samples: dict[Pair, list[Sample]] = {}
-        self._latest_s: dict[Pair, float] = {}
+        self._samples: dict[tuple[str, ...], list[Sample]] = {}
+        self._latest_s: dict[tuple[str, ...], float] = {}
         for link, estimate in known.items():
             self.add(link, estimate)
 
-    def add(self, link: Pair, estimate: LinkEstimate) -> None:
+    def add(self, link: tuple[str, ...], estimate: LinkEstimate) -> None:
         """Take in an estimate; one of no samples, of an unusable link, or that is not news does not count."""
         at_s = estimate.measured_at_s
         if at_s < self._since_s:
@@ -109,7 +109,7 @@ class History:
             )
             found[closest : closest + 2] = [_merged(found[closest], found[closest + 1])]
 
-    def latest_s(self, link: Pair) -> float:
+    def latest_s(self, link: tuple[str, ...]) -> float:
         """When a link was last measured; -inf if it never was."""
         return self._latest_s.get(link, -math.inf)
 

@@ -42,13 +42,64 @@ class Link(_Ends):
     def via(self) -> str:
         return NET if len(self) == 2 else tuple.__getitem__(self, 2)
 
+    @property
+    def hosts(self) -> Pair:
+        """Its two hosts, whatever the network."""
+        return self[:2]
+
+    @property
+    def back(self) -> Link:
+        """The way back."""
+        return Link(self.target, self.source, self.via)
+
+    @property
+    def ends(self) -> tuple[Cable, Cable]:
+        """The cables that it joins."""
+        return cable_of(self.source, self.via), cable_of(self.target, self.via)
+
+    @property
+    def goal(self) -> str:
+        """For people: ``b``, or ``b over NETWORK``."""
+        return self.target if len(self) == 2 else f"{self.target} over {self.via}"
+
+    @property
+    def text(self) -> str:
+        """For people: ``a → b``, or ``a → b over NETWORK``."""
+        return f"{self.source} → {self.goal}"
+
+    @property
+    def row(self) -> dict[str, str]:
+        """For machines: ``src`` and ``dst``, and ``via`` where not all hosts share the network."""
+        return {"src": self.source, "dst": self.target} | ({} if len(self) == 2 else {"via": self.via})
+
     def __repr__(self) -> str:
         return f"Link({', '.join(map(repr, self))})"
 
 
-def links_between(hosts: Iterable[str]) -> list[Link]:
-    """Every directed link between two of ``hosts``, in their order."""
+Cable = str | tuple[str, str]
+"""A host's end of a network: its name, where that is the network that all share, or its name and the network's."""
+
+
+def cable_of(host: str, via: str) -> Cable:
+    """What plugs ``host`` into the network ``via``."""
+    return host if via == NET else (host, via)
+
+
+def link_of(row: Mapping[str, Any]) -> Link:
+    """The link that a row of a log, or of what is told machines, is of: ``src``, ``dst`` and perhaps ``via``."""
+    return Link(row["src"], row["dst"], row.get("via") or NET)
+
+
+def as_link(link: tuple[str, ...]) -> Link:
+    """The link that is named: a plain pair stands for the link over the network that all share."""
+    return link if type(link) is Link else Link(*link)
+
+
+def links_between(hosts: Iterable[str], via: str = NET) -> list[Link]:
+    """Every directed link between two of ``hosts`` over a network, in their order."""
     names, new = tuple(hosts), tuple.__new__  # as Link makes them, at a third of the time
+    if via != NET:
+        return [new(Link, (source, target, via)) for source in names for target in names if source != target]
     return [new(Link, (source, target)) for source in names for target in names if source != target]
 
 
@@ -182,4 +233,4 @@ class NetworkView:
 
 
 def _by_link(known: Mapping[Any, _Known]) -> dict[Link, _Known]:
-    return {link if type(link) is Link else Link(*link): each for link, each in known.items()}
+    return {as_link(link): each for link, each in known.items()}

@@ -26,6 +26,7 @@ from thalweg.middleware.planning.odp.tasks import QualityCost
 from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.planning.planners.download_all import DownloadAll
 from thalweg.middleware.planning.planners.exhaustive import Exhaustive
+from thalweg.middleware.planning.planners.fixed import Fixed
 from thalweg.middleware.planning.planners.local import Local
 from thalweg.middleware.planning.planners.odp import Odp
 from thalweg.middleware.planning.planners.one_shot import OneShot
@@ -101,6 +102,7 @@ class Strategy(msgspec.Struct, frozen=True):
 
 PLANNERS: Mapping[str, type[Planner]] = {
     "download-all": DownloadAll,
+    "fixed": Fixed,
     "one-shot": OneShot,
     "exhaustive": Exhaustive,
     "global": OneShot,

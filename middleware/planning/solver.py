@@ -128,9 +128,18 @@ class Program:
                 f"the program cannot be written to {path}; name a file in an existing folder, as odp.mps"
             )
 
+    @property
+    def took_s(self) -> float:
+        """Seconds that its solving took until now."""
+        return float(self._highs.getRunTime())
+
     def solve(self) -> Solution:
         """The best solution; NoSolutionError where there is none, PlannerError where none was found in time."""
         self._highs.run()
+        if self._highs.getModelStatus() == self._library.HighsModelStatus.kSolveError:  # seldom; not without presolve
+            self._highs.clearSolver()
+            self._highs.setOptionValue("presolve", "off")
+            self._highs.run()
         status, info = self._highs.getModelStatus(), self._highs.getInfo()
         optimal = status == self._library.HighsModelStatus.kOptimal
         found = info.primal_solution_status == self._library.SolutionStatus.kSolutionStatusFeasible

@@ -11,9 +11,9 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.history import Past, Variability
 from thalweg.middleware.network.place import Place
-from thalweg.middleware.network.view import Latency, Link, LinkEstimate
+from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
-from thalweg.middleware.protocol.messages import Cause, Install, Message, Peer
+from thalweg.middleware.protocol.messages import Cause, Install, Lasting, Message, Peer, Way
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -28,12 +28,16 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageReceived(Event, frozen=True):
-    """``message`` came from host ``sender``; ``payload`` is a partition's value."""
+    """``message`` came from host ``sender``; ``payload`` is a partition's value.
+
+    ``via``: of bulk, the network that it came over, where that is not the one that all share.
+    """
 
     sender: str
     message: Message
     payload: Any = None
     size_bytes: int = 0
+    via: str | UnsetType = UNSET
 
 
 class TimerFired(Event, frozen=True):
@@ -86,6 +90,7 @@ class StateTaken(Event, frozen=True):
     state_version: int = 1
     error: str = ""
     cause: Cause | UnsetType = UNSET  # of the error
+    keeps: bool | UnsetType = UNSET  # False: the code keeps no state
 
 
 class StateRestored(Event, frozen=True):
@@ -98,20 +103,24 @@ class StateRestored(Event, frozen=True):
     cause: Cause | UnsetType = UNSET  # of the error
 
 
-class TransferMeasured(Event, frozen=True):
-    """All of ``message`` is at ``peer``: ``size_bytes`` in ``duration_s`` seconds (emulated time)."""
+class TransferMeasured(Event, frozen=True, omit_defaults=True):
+    """All of ``message`` is at ``peer``, over the network ``via``: ``size_bytes`` in ``duration_s`` seconds (emulated
+    time).
+    """
 
     peer: str
     message: Message
     size_bytes: int
     duration_s: float
+    via: str = NET
 
 
-class TransferFailed(Event, frozen=True):
+class TransferFailed(Event, frozen=True, omit_defaults=True):
     """The transfer of ``message`` to ``peer`` got stuck or lost its connection; nothing is known of its fate."""
 
     peer: str
     message: Message
+    via: str = NET
 
 
 class PeerLost(Event, frozen=True):
@@ -120,6 +129,30 @@ class PeerLost(Event, frozen=True):
     run: str
     peer: str
     how: str = "went away"
+
+
+class PeerJoined(Event, frozen=True):
+    """The application has ``peer`` take part in its run: a host that it had not, or that has been started again."""
+
+    run: str
+    peer: Peer
+
+
+class DrainRequested(Event, frozen=True):
+    """This host is to end when nothing is on it any more, to which all is moved that can be."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a client has to know to go on with a run that another has begun, which outlives its hosts.
+
+    ``install``: its last generation, with the graph and where its nodes are now; ``known``: by operator and partition,
+    the hosts that have a replica; ``stateless``: code without state; ``bases``: where nodes began.
+    """
+
+    install: Lasting
+    known: dict[str, dict[int, tuple[str, ...]]] = {}
+    stateless: tuple[Code, ...] = ()
+    bases: dict[str, int] = {}
 
 
 class RunRequested(Event, frozen=True):
@@ -135,6 +168,15 @@ class RunRequested(Event, frozen=True):
     free: tuple[Code, ...] = ()
     known: tuple[tuple[Link, LinkEstimate], ...] = ()
     merging: tuple[Code, ...] = ()
+
+
+class KeptRunRequested(RunRequested, frozen=True):
+    """The same of a run of which the application is told what another client would need (``Keep``).
+
+    ``kept``: this is that other client.
+    """
+
+    kept: Kept | None = None
 
 
 class NextRequested(Event, frozen=True, omit_defaults=True):
@@ -154,7 +196,7 @@ class PlacementProposed(Event, frozen=True):
     """The application wants these operators on these hosts, all from one iteration on.
 
     With ``dataflow`` it wants another tree, in which operators of codes ``free`` may be others; those of codes
-    ``merging`` have state.
+    ``merging`` have state. ``ways``: the networks between hosts from then on, if these are to be others.
     """
 
     run: str
@@ -163,6 +205,7 @@ class PlacementProposed(Event, frozen=True):
     dataflow: Dataflow | None = None
     free: tuple[Code, ...] = ()
     merging: tuple[Code, ...] = ()
+    ways: tuple[Way, ...] | UnsetType = UNSET
 
 
 class AttachRequested(Event, frozen=True, omit_defaults=True):
@@ -219,7 +262,8 @@ class Planned(Event, frozen=True):
     ``latencies``: links whose latency it needs. ``worth``: whether the moves pay; ``detail`` goes into the records.
     ``failed``: why there is neither, where the planner failed. ``dataflow``: another tree, to which the placement
     belongs, and ``free`` the codes of which operators may be others in it. ``variability``: how links vary, as it was
-    read from what was measured.
+    read from what was measured. ``ways``: the networks between hosts, for the placement if it is worth its moves, else
+    for the present one.
     """
 
     run: str
@@ -232,6 +276,7 @@ class Planned(Event, frozen=True):
     free: tuple[Code, ...] = ()
     variability: Variability | None = msgspec.field(name="weather", default=None)
     latencies: frozenset[Link] | UnsetType = UNSET
+    ways: tuple[Way, ...] | UnsetType = UNSET
 
 
 class RunBroken(Event, frozen=True):
@@ -246,8 +291,8 @@ class RunBroken(Event, frozen=True):
 
 
 class ProbesRequested(Event, frozen=True, omit_defaults=True):
-    """The application's planner needs the bandwidth from ``source`` to each of ``targets``, or the ``latency``, or the
-    ``coordinates`` of ``source``, which measures to these.
+    """The application's planner needs the bandwidth from ``source`` to each of ``targets`` over ``via``, or the
+    ``latency``, or the ``coordinates`` of ``source``, which measures to these.
     """
 
     run: str
@@ -256,13 +301,17 @@ class ProbesRequested(Event, frozen=True, omit_defaults=True):
     requester: Peer
     latency: bool = False
     coordinates: bool = False
+    via: str = NET
 
 
 # --- commands ---------------------------------------------------------------------------------------
 
 
 class Send(Command, frozen=True):
-    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks."""
+    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks, over ``via``.
+
+    Where the host, or this one, is not joined to that network, it is lost: ``TransferFailed``.
+    """
 
     run: str
     to: str
@@ -270,6 +319,7 @@ class Send(Command, frozen=True):
     payload: Any = None
     size_bytes: int = 0
     bulk: bool = False
+    via: str = NET
 
 
 class SetTimer(Command, frozen=True):
@@ -323,11 +373,15 @@ class OpenNode(Command, frozen=True):
 
 
 class TakeState(Command, frozen=True):
-    """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version."""
+    """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version.
+
+    For a ``replica`` it is also asked whether its code keeps any.
+    """
 
     run: str
     node: str
     version: int
+    replica: bool = False
 
 
 class RestoreState(Command, frozen=True):
@@ -366,9 +420,10 @@ class CloseNode(Command, frozen=True):
 
 
 class CloseRun(Command, frozen=True):
-    """Forget the run's code, transfers and addresses."""
+    """Forget the run's code, transfers and addresses. Another generation of it ``follows``, with code of its own."""
 
     run: str
+    follows: bool = False
 
 
 class Deliver(Command, frozen=True):
@@ -407,10 +462,37 @@ class Fail(Command, frozen=True):
     query: int | None = None
 
 
-class Forgotten(Command, frozen=True):
-    """Every host has removed the run, or was asked often enough."""
+class Keep(Command, frozen=True):
+    """What another client would need to go on with the run has changed."""
 
     run: str
+    kept: Kept
+
+
+class Forgotten(Command, frozen=True):
+    """Every host has removed the run, or was asked often enough; or another generation ``follows`` on it."""
+
+    run: str
+    follows: bool = False
+
+
+class Drained(Command, frozen=True):
+    """Nothing is on this host any more that was to be drained; or it stays, and why."""
+
+    why: str = ""
+
+
+class Parted(Command, frozen=True):
+    """``host`` has no part in the run any more, as it was drained; news for the application."""
+
+    run: str
+    host: str
+
+
+class Enlisted(Command, frozen=True):
+    """A host has said that it is there, and would take part; news for the application."""
+
+    peer: Peer
 
 
 class Report(Command, frozen=True):
@@ -424,6 +506,7 @@ class Report(Command, frozen=True):
     target: str
     estimate: LinkEstimate | Latency | Place
     host: HostFigures | None = None
+    via: str = NET
 
 
 class Plan(Command, frozen=True):
@@ -432,7 +515,7 @@ class Plan(Command, frozen=True):
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
     for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
     tell by what forecasts it was decided. ``latencies``, ``hosts``, ``nodes``, ``places`` (of hosts): what is known of
-    them, where the planner needs that.
+    them, where the planner needs that. ``ways``: the networks between hosts at present.
     """
 
     run: str
@@ -446,6 +529,7 @@ class Plan(Command, frozen=True):
     hosts: dict[str, HostFigures] = {}
     nodes: dict[str, NodeFigures] = {}
     places: dict[str, Place] = {}
+    ways: tuple[Way, ...] = ()
 
 
 class Placed(Command, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import messages as m
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAGIC, RIDING = b"TW", b"TC"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_RIDING = 16

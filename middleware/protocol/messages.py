@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow, Node
+from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
 
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
@@ -19,6 +20,7 @@ PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranga
 MAX_TOLD = 64  # latencies, or nodes, that one message tells of
 MAX_PLACES = 16  # hosts' coordinates that one message tells of, some 65 bytes each
 MAX_AXES = 16  # dimensions of coordinates
+MAX_NETWORKS = 16  # that a host is joined to
 LONGEST_US = 3_600_000_000  # a latency of more than an hour is none
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -75,6 +77,14 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     version: Index
 
 
+class Way(msgspec.Struct, frozen=True, array_like=True):
+    """What host ``source`` sends to ``target`` goes ``over`` the first of these networks in which it gets there."""
+
+    source: Name
+    target: Name
+    over: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_NETWORKS)]
+
+
 class Graft(msgspec.Struct, frozen=True, array_like=True):
     """In another tree ``node`` takes these ``inputs``: one that is there already, or with ``like`` one that appears.
 
@@ -104,18 +114,44 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
         return any(isinstance(graft.like, Node) for graft in self.grafts)
 
 
+class Joined(msgspec.Struct, frozen=True, array_like=True):
+    """The bulk endpoints of a host that is joined to several networks, by their names.
+
+    Raises ValueError (on decoding, msgspec.ValidationError) where the network that all share is left out.
+    """
+
+    ends: Annotated[dict[Name, Endpoint], msgspec.Meta(max_length=MAX_NETWORKS)]
+
+    def __post_init__(self) -> None:
+        if NET not in self.ends:
+            raise ValueError(f"a host without a bulk endpoint in network {NET!r}, which all share")
+
+
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host listens: its control and bulk endpoints (``tcp://address:port``, or ``ipc:///path``).
 
-    ``instance`` is another one each time the host is started; empty where that is not known. The host takes no
-    partition of more than ``max_partition_bytes``.
+    ``bulk``: where it is joined to further networks, its endpoints in all of them. ``instance`` is another one each
+    time the host is started; empty where that is not known. The host takes no partition of more than
+    ``max_partition_bytes``.
     """
 
     name: Name
     control: Endpoint
-    bulk: Endpoint
+    bulk: Endpoint | Joined
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
+
+    @property
+    def ends(self) -> dict[str, str]:
+        """Its bulk endpoints, by network."""
+        return self.bulk.ends if isinstance(self.bulk, Joined) else {NET: self.bulk}
+
+
+class Over(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of a link over another network than the one that all share."""
+
+    host: Name
+    via: Name
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,11 +162,17 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     source: Name
-    target: Name
+    target: Name | Over
     rate_bps: Index
     spread_bps: Index
     count: Index
     age_ms: Index
+
+    @property
+    def link(self) -> Link:
+        """The link that it is of."""
+        end = self.target
+        return Link(self.source, end.host, end.via) if isinstance(end, Over) else Link(self.source, end)
 
 
 class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -221,7 +263,7 @@ class Welcome(_Message, frozen=True):
 
     host: Name
     control: Endpoint
-    bulk: Endpoint
+    bulk: Endpoint | Joined
     codes: tuple[Name, ...] = ()
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
@@ -254,6 +296,58 @@ class Install(_OfRun, frozen=True):
     news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
     call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
+
+
+class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How a run outlives its hosts: what ``Client.run(…, failover=Failover())`` says.
+
+    An operator with state leaves a replica of it with ``replicas`` other hosts whenever it has made ``every``
+    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. A lost host that
+    has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
+    """
+
+    every: Annotated[int, msgspec.Meta(ge=1)] = 16
+    every_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
+    every_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    wait_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """In a later generation of a run ``node`` begins with partition ``index``, from its replica at ``holder`` if any.
+
+    ``LAST`` says that nothing more is wanted of it.
+    """
+
+    node: Name
+    index: Index
+    holder: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+
+class Lasting(Install, frozen=True):
+    """The Install of a run that outlives its hosts; of a later generation with where each node starts."""
+
+    failover: Failover = Failover()
+    starts: tuple[Start, ...] = ()
+
+    @classmethod
+    def of(cls, install: Install, failover: Failover) -> Lasting:
+        """The same run, to outlive its hosts."""
+        return cls(**{name: getattr(install, name) for name in install.__struct_fields__}, failover=failover)
+
+
+class Stable(_OfRun, frozen=True):
+    """To the client: ``hosts`` have a replica of ``node`` at partition ``index``; with none of them it has no state."""
+
+    node: Name
+    index: Index
+    hosts: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+
+
+class Settled(_OfRun, frozen=True):
+    """From the client: of these nodes no replica is needed that is older, and none of nodes that are gone."""
+
+    lines: tuple[Start, ...]
 
 
 class Installed(_OfRun, frozen=True):
@@ -289,7 +383,7 @@ class Demand(_OfRun, frozen=True):
     critical: bool = False
     news: News | None = None
     again: bool = False
-    commit: Commit | None = None
+    commit: Commit | CommitWays | None = None
 
 
 class Partition(_OfRun, frozen=True):
@@ -305,7 +399,7 @@ class Partition(_OfRun, frozen=True):
     end: End = False
     hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     news: News | None = None
-    commit: Commit | None = None
+    commit: Commit | CommitWays | None = None
 
 
 class Located(_OfRun, frozen=True):
@@ -332,10 +426,14 @@ class Failed(_OfRun, frozen=True):
 
 
 class Lost(_OfRun, frozen=True):
-    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is."""
+    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
+
+    It was that ``instance``: one that has joined again is another.
+    """
 
     host: Name
     locations: tuple[Location, ...]
+    instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 # --- an operator changes hosts (core.relocation.handover) -------------------------------------------
@@ -361,7 +459,7 @@ class State(_OfNode, frozen=True):
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
     else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
     any. ``book`` is the operator's epoch so far. With ``heir`` the operator goes nowhere: that one, which appears in
-    another tree, takes over what it remembers.
+    another tree, takes over what it remembers; its own heir it is where this is a replica (``checkpoints``).
     """
 
     index: Index
@@ -376,7 +474,10 @@ class State(_OfNode, frozen=True):
 
 
 class Claim(_OfRun, frozen=True):
-    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet."""
+    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet.
+
+    Its own heir waits for the replica with which it starts.
+    """
 
     node: Name
     heir: Name
@@ -419,6 +520,17 @@ class Propose(_OfProposal, frozen=True):
     moves: tuple[Move, ...]
     shape: Shape | None = None
 
+    @property
+    def ways(self) -> tuple[Way, ...] | None:
+        """The networks between hosts from then on, the one that all share where none is told; None: as they were."""
+        return None
+
+
+class ProposeWays(Propose, frozen=True):
+    """The same, with other networks between hosts."""
+
+    ways: tuple[Way, ...] = ()
+
 
 class Vote(_OfProposal, frozen=True):
     """``host`` is ready for proposal ``number``, or not for the reason in ``error``.
@@ -438,6 +550,17 @@ class Commit(_OfProposal, frozen=True):
     moves: tuple[Move, ...]
     reason: Text = ""
     shape: Shape | None = None
+
+    @property
+    def ways(self) -> tuple[Way, ...] | None:
+        """As of Propose."""
+        return None
+
+
+class CommitWays(Commit, frozen=True):
+    """The same, with other networks between hosts."""
+
+    ways: tuple[Way, ...] = ()
 
 
 class Abort(_OfProposal, frozen=True):
@@ -493,9 +616,13 @@ class Subscribe(_OfRun, frozen=True):
 
 
 class Admit(_OfProposal, frozen=True):
-    """From the client to all: this other client may have sinks in the run. Repeated until answered by Detached."""
+    """From the client to all: this other client may have sinks in the run. Repeated until answered by Detached.
+
+    ``host``: it is a host of the run from now on, to which operators may move.
+    """
 
     peer: Peer
+    host: bool = False
 
 
 class Enrol(_OfRun, frozen=True):
@@ -522,11 +649,51 @@ class Dismiss(_OfRun, frozen=True):
     why: Text = ""
 
 
+# --- hosts come and go (core.relocation.membership) ---------------------------------------------------
+
+
+class Enlist(_Message, frozen=True):
+    """From a host to a client, again and again: ``peer`` is here, and takes part if it is wanted."""
+
+    peer: Peer
+
+
+class Drain(_Message, frozen=True):
+    """To a host: let all operators move away, and end. Answered by Drained, once."""
+
+
+class Drained(_Message, frozen=True):
+    """Answer to Drain: nothing is here any more, and the host ends; or it stays, and why."""
+
+    why: Text = ""
+
+
+class Leave(_OfRun, frozen=True):
+    """To the client: this host is to have no part in the run any more. Repeated until answered by Remove, or by Stay.
+
+    ``empty``: no node is here, and no output that somebody may ask for.
+    """
+
+    empty: bool
+
+
+class Stay(_OfRun, frozen=True):
+    """Answer to Leave: that cannot be, and why."""
+
+    why: Text
+
+
 class ProbeRequest(_OfRun, frozen=True):
     """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
 
     targets: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_TARGETS)]
     requester: Peer
+
+
+class ProbeOver(ProbeRequest, frozen=True):
+    """The same of the links over the network ``via``."""
+
+    via: Name
 
 
 class Probe(_OfRun, frozen=True):
@@ -617,6 +784,9 @@ Control = (
     | Ping
     | Pong
     | Install
+    | Lasting
+    | Stable
+    | Settled
     | Installed
     | Remove
     | Removed
@@ -635,8 +805,10 @@ Control = (
     | Wish
     | Relocated
     | Propose
+    | ProposeWays
     | Vote
     | Commit
+    | CommitWays
     | Abort
     | Retire
     | Done
@@ -647,7 +819,13 @@ Control = (
     | Enrol
     | Unsubscribe
     | Dismiss
+    | Enlist
+    | Drain
+    | Drained
+    | Leave
+    | Stay
     | ProbeRequest
+    | ProbeOver
     | ProbeResult
     | SoundRequest
     | Sounded

@@ -14,6 +14,8 @@ import math
 import time
 from typing import Protocol
 
+from msgspec import UNSET, UnsetType
+
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError
@@ -67,8 +69,10 @@ class Bulk:
 
     # --- coming ----------------------------------------------------------------------------------------
 
-    def came(self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float) -> None:
-        """A chunk has come on a connection of ``sender``; ProtocolError for what cannot be."""
+    def came(
+        self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float, via: str | UnsetType = UNSET
+    ) -> None:
+        """A chunk has come on a connection of ``sender``, over ``via``; ProtocolError for what cannot be."""
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if total > self._limits.max_partition_bytes and type(message) is m.Partition:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
@@ -98,7 +102,7 @@ class Bulk:
                 self.due_s = now + CREDIT_HOLD_S
             self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
         size_bytes = value.size_bytes if type(value) is Parcel else total
-        self._shell.handle(e.MessageReceived(sender, message, value, size_bytes), now)
+        self._shell.handle(e.MessageReceived(sender, message, value, size_bytes, via), now)
 
     def _add(
         self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, gap_s: float, now: float
@@ -157,9 +161,9 @@ class Bulk:
         """Begin a transfer."""
         message = command.message
         assert isinstance(message, IN_BULK)
-        line = self._sockets.line(command.run, command.to)
+        line = self._sockets.line(command.run, command.to, command.via)
         if line is None:
-            self._shell.tell(e.TransferFailed(command.to, message))
+            self._shell.tell(e.TransferFailed(command.to, message, command.via))
             return
         number = self._next_transfer = self._next_transfer + 1
         out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
@@ -204,7 +208,7 @@ class Bulk:
         del self._outgoing[credit.transfer]
         if credit.received_bytes < total:
             out.to.heads.clear()  # R3
-            self._shell.handle(e.TransferFailed(sender, out.message), now)
+            self._shell.handle(e.TransferFailed(sender, out.message, out.to.via), now)
             return
         if out.digest:
             if len(out.to.heads) >= HEADS_KNOWN:
@@ -212,7 +216,8 @@ class Bulk:
             out.to.heads.add(out.digest)
         if total >= CHUNK_BYTES:
             out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
-        self._shell.handle(e.TransferMeasured(sender, out.message, total, out.busy_s * self._time_scale), now)
+        busy_s = out.busy_s * self._time_scale
+        self._shell.handle(e.TransferMeasured(sender, out.message, total, busy_s, out.to.via), now)
 
     # --- what is due -----------------------------------------------------------------------------------
 
@@ -237,7 +242,7 @@ class Bulk:
             if now - out.progress_s > STUCK_S:
                 del self._outgoing[number]
                 out.to.chunk_bytes = CHUNK_BYTES
-                self._shell.handle(e.TransferFailed(out.to.host, out.message), now)
+                self._shell.handle(e.TransferFailed(out.to.host, out.message, out.to.via), now)
         for key, incoming in list(self._incoming.items()):
             if now - incoming.seen_s > STUCK_S:
                 del self._incoming[key]

@@ -1,9 +1,11 @@
 """One host process: ``thalweg host``, and what local clusters and testbeds start.
 
-It prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``), runs until SIGINT or SIGTERM
-(exit status 0), and with ``--with-parent`` also until its standard input is closed: where the parent was killed, it
-removes the folder that the parent can remove no more. One that stops of an error says so in one line, with exit status
-1 (2 where it was asked for what cannot be), so that a supervisor starts it again.
+It prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``) and runs until SIGINT, or until
+SIGTERM, upon which its operators move away first, unless something there can be nowhere else (a second one ends it at
+once): exit status 0. With ``--with-parent``
+it runs also until its standard input is closed: where the parent was killed, it removes the folder that the parent can
+remove no more. One that stops of an error says so in one line, with exit status 1 (2 where it was asked for what cannot
+be), so that a supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -20,15 +22,22 @@ import threading
 from pathlib import Path
 
 import msgspec
+import zmq
 
 from thalweg.middleware.errors import ThalwegError, UsageError, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_packages, check_roots
 from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell.security import Keys
+from thalweg.middleware.shell.endpoints import read_networks
+from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.shell.sockets import new_identity
+
+ENLIST_S = 2.0  # between two times that a host says to a client that it is there
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,13 +45,22 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="thalweg host",
         description="Run a host that takes part in dataflows until it is told to stop.",
-        epilog="example: thalweg host --listen tcp://192.0.2.7:7800 --keys h1.key_secret",
+        epilog="example: thalweg host --listen tcp://192.0.2.7:7800 --keys h1.key_secret; to have one end when its"
+        " operators have moved away: thalweg host drain h1 --at tcp://192.0.2.7:7800 --keys alice.key_secret",
     )
     arguments.add_argument("--name", help="the host's name in placements; by default that of its certificate")
     arguments.add_argument(
         "--listen",
         default="tcp://127.0.0.1:7800",
         help="control endpoint, where bulk takes the next port, or ipc:///FOLDER/NAME",
+    )
+    arguments.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="NAME=ENDPOINT",
+        help="a further network that this host is joined to, and where it listens for bulk there, as"
+        " fast=tcp://192.0.2.7:*",
     )
     arguments.add_argument("--advertise", help="address that peers dial, where it is not the one listened on")
     arguments.add_argument("--time-scale", type=float, default=1.0, help="emulated seconds per wall-clock second")
@@ -89,6 +107,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"what makes estimates of a link's measurements: {', '.join(FORECASTERS)}",
     )
+    arguments.add_argument(
+        "--join",
+        metavar="ENDPOINT",
+        help="tell a client that listens there, every few seconds, that this host is here; it takes part where the"
+        " client takes those that come (Client(joins=True))",
+    )
+    arguments.add_argument(
+        "--client", default="client", metavar="NAME", help="that client's name, which its certificate has"
+    )
     arguments.add_argument("--with-parent", action="store_true", help="stop when standard input is closed")
     arguments.add_argument(
         "--parents-folder",
@@ -127,13 +154,25 @@ def _serve(argv: list[str] | None) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a peer takes eight
     stop, orphaned = threading.Event(), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    asked = threading.Event()  # to stop when nothing is here any more
+    shells: list[Shell] = []
+
+    def on_terminate(*_: object) -> None:
+        if asked.is_set() or not shells:
+            stop.set()
+        else:
+            asked.set()
+            shells[0].tell(e.DrainRequested())
+
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, on_terminate)
 
     def on_application(command: e.Command) -> None:
         if isinstance(command, e.Fail) and not command.run:
             stop.set()
             _complain(command.reason)
+        elif isinstance(command, e.Drained) and (asked.is_set() or not command.why):
+            stop.set()  # also where it is refused: a supervisor that sends SIGTERM does not ask
 
     limits = CoreConfig(
         max_operators=options.max_operators,
@@ -149,9 +188,14 @@ def _serve(argv: list[str] | None) -> int:
         data_roots=check_roots(options.data_root),
         records=options.records,
         insecure=options.insecure,
+        networks=read_networks(options.network),
         core=limits.limited(options.limit),
     )
     shell = Shell(config, on_application, keys)
+    shells.append(shell)
+    if options.join:
+        client = (options.join, options.client)
+        threading.Thread(target=_enlist, args=(stop, shell.me, *client, keys), name="thalweg-join", daemon=True).start()
     ready = {"host": shell.me.name, "control": shell.me.control, "bulk": shell.me.bulk, "pid": os.getpid()}
     print(msgspec.json.encode(ready).decode(), flush=True)
     parent = _leave_streams()
@@ -168,6 +212,27 @@ def _serve(argv: list[str] | None) -> int:
     if shell.alive:
         _complain(f"the host {options.name!r} did not stop: something holds up its thread")
     return 1 if shell.failure or shell.alive else 0
+
+
+def _enlist(stop: threading.Event, me: m.Peer, endpoint: str, client: str, keys: Keys | None) -> None:
+    """Say again and again, until ``stop``, that this host is there: a client that is started anew hears it as well."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.ROUTING_ID, new_identity(me.name))
+    socket.setsockopt(zmq.SNDHWM, 1)
+    try:
+        secure_dealer(socket, keys, client)
+        socket.connect(endpoint)
+    except (UsageError, zmq.ZMQError) as error:
+        _complain(f"--join {endpoint}: {one_line(error)}")
+        context.destroy(linger=0)
+        return
+    stopped = False
+    while not stopped:
+        with contextlib.suppress(zmq.Again):
+            socket.send(frames.encode(m.Enlist(me)), zmq.DONTWAIT)
+        stopped = stop.wait(ENLIST_S)
+    context.destroy(linger=0)
 
 
 def _fill_streams() -> None:

@@ -3,6 +3,8 @@
 Whoever may enter the folder of a Unix socket may talk to its host, so the folder must be its owner's alone. Each host
 has a second endpoint for bulk beside the one for control: the next port, or ``NAME.bulk``. A host dials what listens
 as it does itself, over TCP, or in the same folder; so no message makes it dial another program's Unix socket.
+
+Beside the network that all hosts share it may be joined to others: there it has an endpoint for bulk, and no other.
 """
 
 from __future__ import annotations
@@ -15,17 +17,21 @@ import socket
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.protocol.messages import Endpoint
+from thalweg.middleware.network.view import NET
+from thalweg.middleware.protocol.messages import MAX_NETWORKS, Endpoint
 
 TCP, UNIX = "tcp://", "ipc://"
 BULK = ".bulk"
+NOBODY = "nothing listens there"
 GREETING = 10  # bytes, of which the first is 0xff; ZMTP 3.1, section 3.2: either side sends them unasked
 FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
+ANYWHERE = ("0.0.0.0", "[::]", "*")
+MAX_NETWORK = 32  # characters of its name, which stands in every estimate of its links
 
 
 def beside(endpoint: str) -> str:
@@ -44,6 +50,37 @@ def beside(endpoint: str) -> str:
     if not port.isdigit() or not 0 < int(port) < 65535:
         raise UsageError(f"{endpoint!r} has no port between 1 and 65534 (bulk takes the one above)")
     return f"{head}:{int(port) + 1}"
+
+
+def read_networks(settings: Iterable[str]) -> dict[str, str]:
+    """What ``NAME=ENDPOINT`` says of further networks; UsageError for what is none."""
+    networks: dict[str, str] = {}
+    for setting in settings:
+        name, equals, endpoint = setting.partition("=")
+        if not equals or name in networks:
+            raise UsageError(f"the network {setting!r} is not NAME=ENDPOINT, each name once, as fast=tcp://192.0.2.7:*")
+        networks[name] = endpoint
+    check_networks(networks)
+    return networks
+
+
+def check_networks(networks: Mapping[str, str]) -> None:
+    """UsageError for further networks that a host cannot be joined to so: by name the endpoint for bulk there."""
+    if len(networks) >= MAX_NETWORKS:
+        raise UsageError(f"a host is joined to {MAX_NETWORKS} networks at most, the one that all share included")
+    for name, endpoint in networks.items():
+        if name == NET or not name.isprintable() or not 0 < len(name) <= MAX_NETWORK or set(name) & set(" ,=/>"):
+            raise UsageError(
+                f"{name!r} is no name of a further network; use 1 to {MAX_NETWORK} printable characters without space"
+                f" , = / > and not {NET!r}, which is the network that all share"
+            )
+        if endpoint.startswith(UNIX):
+            continue
+        address, _, port = endpoint.removeprefix(TCP).rpartition(":")
+        if not endpoint.startswith(TCP) or not address or not (port == "*" or port.isdigit()):
+            raise UsageError(f"network {name!r}: {endpoint!r} is not an endpoint of the form {FORM}")
+        if address in ANYWHERE:
+            raise UsageError(f"network {name!r}: {endpoint!r} names no address; give this host's own in that network")
 
 
 def _check_unix(endpoint: str) -> None:
@@ -175,7 +212,7 @@ def greets_like_a_host(endpoint: str, wait_s: float, *, hung_up: bool) -> str:
     except socket.gaierror as error:
         return f"its address cannot be found ({error.strerror})"
     except (ConnectionRefusedError, FileNotFoundError):
-        return "nothing listens there; is thalweg host running?"
+        return f"{NOBODY}; is thalweg host running?"
     except (OSError, ValueError) as error:
         return f"it cannot be dialled: {error}"
     with dialled:
@@ -207,6 +244,6 @@ def advertised(endpoint: str, address: str | None) -> str:
 def with_address(endpoint: str, like: str) -> str:
     """``endpoint`` with the address of ``like``, if it listens on all addresses."""
     host, _, port = endpoint.removeprefix(TCP).rpartition(":")
-    if host not in ("0.0.0.0", "[::]", "*"):
+    if host not in ANYWHERE:
         return endpoint
     return f"{TCP}{like.removeprefix(TCP).rpartition(':')[0]}:{port}"

@@ -131,9 +131,9 @@ class Guard:
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._routers = list(routers)
-        for router in self._routers:
+        for number, router in enumerate(self._routers):
             port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-            said = f"inproc://guard-{port}"
+            said = f"inproc://guard-{number}"
             router.monitor(said, events)
             monitor = router.context.socket(zmq.PAIR)
             monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq waits for room, with all that it does

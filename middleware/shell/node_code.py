@@ -245,9 +245,10 @@ def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
         state = code.snapshot()
         state_version = code.state_version
         code.state_bytes = len(state)
+        keeps = bool(state) or code.keeps_state or not command.replica
     except BaseException as error:  # R1
         return e.StateTaken(run, node, version, error=_reason(error, " in snapshot()"), cause=_cause(error))
-    return e.StateTaken(run, node, version, state, digest_of(state), state_version)
+    return e.StateTaken(run, node, version, state, digest_of(state), state_version, keeps=UNSET if keeps else False)
 
 
 def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRestored:

@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 import zmq
+from msgspec import UNSET, UnsetType
 from zmq.backend import zmq_poll
 
 from thalweg.middleware.core.host import HostCore
@@ -44,7 +45,7 @@ from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.guard import EARLY_S, resident_bytes
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
-from thalweg.middleware.shell.sockets import ANSWERS, Sockets
+from thalweg.middleware.shell.sockets import ANSWERS, Listening, Sockets
 from thalweg.middleware.shell.workers import Call, Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
@@ -70,6 +71,7 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: str | None = None
     core: CoreConfig = CoreConfig()
     insecure: bool = False
+    networks: dict[str, str] = {}  # further ones that the host is joined to: its endpoint for bulk in each
 
     def __post_init__(self) -> None:
         name = self.name
@@ -98,9 +100,8 @@ class Shell:
         self.config = config
         self._time_scale = config.time_scale  # which every event is told by
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
-        self._sockets = Sockets(
-            config.name, config.listen, config.advertise, keys, insecure=config.insecure, limits=config.core
-        )
+        listening = Listening(config.listen, config.advertise, config.networks, config.insecure)
+        self._sockets = Sockets(config.name, listening, keys, limits=config.core)
         try:
             self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
         except BaseException:
@@ -121,7 +122,8 @@ class Shell:
         self._inbox: deque[e.Event] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll = select.epoll()  # one call to wait by: zmq_poll looks at each socket twice
-        for descriptor in (self._wake_read, self._sockets.control.get(zmq.FD), self._sockets.bulk.get(zmq.FD)):
+        routers = self._sockets.control, self._sockets.bulk, *self._sockets.others.values()
+        for descriptor in (self._wake_read, *(router.get(zmq.FD) for router in routers)):
             self._epoll.register(int(descriptor), select.EPOLLIN)
         self._asleep = False
         self._stopping = False
@@ -201,6 +203,8 @@ class Shell:
         control, bulk, poll, transfers = sockets.control, sockets.bulk, self._epoll.poll, self._bulk
         control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
         of_control, of_bulk = [(control, INCOMING)], [(bulk, INCOMING)]
+        others = [(name, router, router.get(zmq.FD), [(router, INCOMING)]) for name, router in sockets.others.items()]
+        at_others: set[str] = set()  # networks in which something waits
         if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
             workers.watch(self._quick_call)
         sockets.stirred = True
@@ -211,6 +215,7 @@ class Shell:
             self._turns += 1
             if sockets.stirred:  # R4
                 sockets.stirred, at_control, at_bulk = False, 1, 1
+                at_others.update(sockets.others)
             if at_control:  # asked so because pyzmq looks an option's number up in Python
                 at_control = zmq_poll(of_control, 0)
             if at_bulk:
@@ -223,6 +228,9 @@ class Shell:
                 early_s = due_s - EARLY_S
             # a thread that lost the duty may leave calls behind
             busy = at_control or at_bulk or self._inbox or self._quick or self._stopping or due_s <= now
+            if others:
+                at_others &= {name for name, _, _, asked in others if name in at_others and zmq_poll(asked, 0)}
+                busy = busy or at_others
             for descriptor, _ in poll(0.0 if busy else due_s - now):
                 if descriptor == control_fd:
                     at_control = 1
@@ -230,6 +238,8 @@ class Shell:
                     at_bulk = 1
                 elif descriptor == self._wake_read:
                     os.read(descriptor, 64)
+                elif others and (name := next((each[0] for each in others if each[2] == descriptor), "")):
+                    at_others.add(name)
                 elif guard is not None:
                     guard.hear()
             self._asleep = False
@@ -240,9 +250,15 @@ class Shell:
                     self._reject(str(error))
             if at_bulk:
                 try:
-                    self._take_bulk()
+                    self._take_bulk(bulk)
                 except ProtocolError as error:
                     self._reject(str(error))
+            if at_others:
+                for name in at_others:
+                    try:
+                        self._take_bulk(sockets.others[name], name)
+                    except ProtocolError as error:
+                        self._reject(str(error))
             if self._quick and not self._make_quick_calls():
                 return False
             while self._inbox:
@@ -302,7 +318,23 @@ class Shell:
                 continue
             if type(message) is not m.Demand and isinstance(message, LED):
                 self._sockets.check_leader(identity, frame, message)
+            elif type(message) is m.Drain or type(message) is m.Enlist:
+                self._take_word_of_hosts(sender, identity, frame, message)
+                continue
             self.handle(e.MessageReceived(sender, message), now, identity)
+
+    def _take_word_of_hosts(self, sender: str, identity: bytes, frame: zmq.Frame, message: m.Drain | m.Enlist) -> None:
+        """What concerns this process, or its application, and no run."""
+        if isinstance(message, m.Drain):
+            try:
+                self._sockets.check_drain(identity, frame)
+            except ProtocolError as error:
+                self._sockets.answer(identity, m.Drained(str(error)))
+                raise
+            self._sockets.drainers.add(identity)
+            self.tell(e.DrainRequested())
+        elif message.peer.name == sender:
+            self._on_application(e.Enlisted(message.peer))
 
     def _take_answers(self, now: float) -> None:
         self._answers_s = now + ANSWERS_S
@@ -318,14 +350,14 @@ class Shell:
             except ProtocolError as error:
                 self._reject(str(error))
 
-    def _take_bulk(self) -> None:
-        taken = self._sockets.take(self._sockets.bulk, 2)
+    def _take_bulk(self, router: zmq.Socket[bytes], via: str | UnsetType = UNSET) -> None:
+        taken = self._sockets.take(router, 2)
         if taken is None:
             return
         sender, identity, (head, frame) = taken
         chunk = frames.decode_chunk(head.bytes)
         try:
-            self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic())
+            self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic(), via)
         except ProtocolError:
             raise
         except Exception as error:  # R3
@@ -426,6 +458,9 @@ class Shell:
                 self._workers.close_node(command)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
                 self._have_made(command)
+            case e.Drained(why):
+                self._sockets.answer_drainers(m.Drained(why))
+                self._on_application(command)
             case e.Approach(run, host):
                 line = self._sockets.line(run, host)
                 if line is not None:
@@ -435,9 +470,9 @@ class Shell:
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 self._workers.open(install.run, coded, install.call_timeout_s)
                 self._record_load()
-            case e.CloseRun(run):
+            case e.CloseRun(run, follows):
                 self._record_load()
-                self._workers.close(run)
+                self._workers.close(run, follows=follows)
                 self._recorder.close_run(run)
                 self._bulk.forget(run)
                 if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over

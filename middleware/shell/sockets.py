@@ -1,7 +1,8 @@
 """A host's sockets: where others reach it, and the lines to them.
 
 Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to
-either. Messages to a peer go through the dealer. Who has no line here (it asks ``Hello``, or of a run that is not open
+either; in each further network that it is joined to it binds one more, for bulk, and dials those who have one there as
+well. Messages to a peer go through the dealer. Who has no line here (it asks ``Hello``, or of a run that is not open
 here) is answered through the router, on the connection that asked and on no other; so nobody has this host dial what
 he says. The router is mandatory: an unroutable answer is an error, never a silent drop.
 Endpoints are of TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``).
@@ -22,19 +23,21 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import zmq
 import zmq.backend
 
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
-from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
+from thalweg.middleware.shell.endpoints import advertised, beside, check_networks, may_dial, take_away
 from thalweg.middleware.shell.guard import ANSWER_BYTES, ANSWERS_UNREAD, OVERHEAD_BYTES, Guard
 from thalweg.middleware.shell.security import (
     Keys,
@@ -64,15 +67,23 @@ _recv = zmq.backend.Socket.recv  # as a function: pyzmq's sockets look names up 
 
 
 class Line:
-    """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message."""
+    """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message.
 
-    __slots__ = ("bulk", "chunk_bytes", "control", "credits", "ends", "heads", "host", "peer", "run", "used", "used_s")
+    Over each further network a line of its own, one of ``others``, has the dealer for bulk there.
+    """
 
-    def __init__(self, run: str, peer: m.Peer) -> None:
+    __slots__ = (
+        "bulk", "chunk_bytes", "control", "credits", "ends", "heads", "host", "others", "peer", "run", "used", "used_s",
+        "via",
+    )  # fmt: skip
+
+    def __init__(self, run: str, peer: m.Peer, via: str = NET) -> None:
         self.run = run
         self.host = peer.name
         self.peer = peer
-        self.ends: set[End] = {(peer.control, peer.name), (peer.bulk, peer.name)}
+        self.via = via
+        self.ends: set[End] = {(end, peer.name) for end in (peer.control, *peer.ends.values())}
+        self.others = {name: Line(run, peer, name) for name in peer.ends if name != NET} if via == NET else {}
         self.used = True  # since it was looked at last, at ``used_s``
         self.used_s = time.monotonic()
         self.control: Socket | None = None
@@ -84,10 +95,23 @@ class Line:
     def hang_up(self) -> None:
         """Let go of its dealers, which may be closed from now on: a transfer that still has the line dials anew."""
         self.control = self.bulk = None
+        for other in self.others.values():
+            other.bulk = None
+
+
+class Listening(NamedTuple):
+    """Where a host listens: its control endpoint, the address that peers dial where that is another, and, by name, its
+    endpoints for bulk in further networks. ``insecure``: over TCP also without keys.
+    """
+
+    endpoint: str
+    advertise: str | None = None
+    networks: Mapping[str, str] = {}
+    insecure: bool = False
 
 
 class Sockets:
-    """Both routers of host ``name``, and a dealer to each end of each peer that was sent something.
+    """The routers of host ``name``, and a dealer to each end of each peer that was sent something.
 
     Raises UsageError for an endpoint that cannot be listened on, and for a certificate of another name.
     """
@@ -95,11 +119,9 @@ class Sockets:
     def __init__(
         self,
         name: str,
-        listen: str,
-        advertise: str | None,
+        listening: Listening,
         keys: Keys | None,
         *,
-        insecure: bool,
         limits: CoreConfig | None = None,
     ) -> None:
         if keys is not None and keys.own.name != name:
@@ -119,11 +141,17 @@ class Sockets:
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
         try:
+            listen, advertise, networks, insecure = listening
+            check_networks(networks)
             bulk_listen = beside(listen)
             self.control, control = self._bind(listen, insecure)
             self.bulk, bulk = self._bind(bulk_listen, insecure, bulk=True)
-            ends = advertised(control, advertise), advertised(bulk, advertise)
-            self.me = m.Peer(name, *ends, secrets.token_hex(4))
+            ends = {NET: advertised(bulk, advertise)}
+            self.others: dict[str, Socket] = {}  # routers for bulk in further networks
+            for network, end in networks.items():
+                self.others[network], ends[network] = self._bind(end, insecure, bulk=True)
+            joined = m.Joined(ends) if networks else ends[NET]
+            self.me = m.Peer(name, advertised(control, advertise), joined, secrets.token_hex(4))
         except BaseException:
             self.destroy(0)
             raise
@@ -133,12 +161,13 @@ class Sockets:
         self.holding: set[Line] = set()  # those on which credits wait
         self._lines_at: Counter[End] = Counter()
         self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
+        self.drainers: set[bytes] = set()  # connections that are to hear what becomes of a drain
         self._told_s: dict[str, float] = {}  # when what was logged last
 
     def watch(self, turns: Callable[[], tuple[int, bool]], wake: Callable[[], None]) -> None:
         """Have connections guarded against what no option of libzmq bounds; ``turns`` and ``wake`` as for ``Guard``."""
         if self.me.control.startswith("tcp://"):
-            self.guard = Guard((self.control, self.bulk), self._limits, turns, wake)
+            self.guard = Guard((self.control, self.bulk, *self.others.values()), self._limits, turns, wake)
 
     def destroy(self, linger_ms: int) -> None:
         if self.guard is not None:
@@ -198,17 +227,20 @@ class Sockets:
         for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
             self._close(end)
 
-    def line(self, run: str, host: str) -> Line | None:
+    def line(self, run: str, host: str, via: str = NET) -> Line | None:
+        """The way to a host, over a network; None where it has none there, or the run has no such host."""
         try:
-            return self.lines[run][host]
+            line = self.lines[run][host]
+            return line if via == NET else line.others[via]
         except KeyError:
             return None
 
     def approach(self, line: Line) -> bool:
         """Connect, if that is still to be done; False where no socket can be had now."""
         try:
-            line.control = self._dealer((line.peer.control, line.host))
-            line.bulk = self._dealer((line.peer.bulk, line.host), bulk=True)
+            if line.via == NET:
+                line.control = self._dealer((line.peer.control, line.host))
+            line.bulk = self._dealer((line.peer.ends[line.via], line.host), bulk=True)
         except zmq.ZMQError as error:  # R1
             line.hang_up()
             self._tell(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
@@ -240,6 +272,26 @@ class Sockets:
                 self._post_back(identity, frames.encode(m.Installed(message.run, self._name, said)))
             raise
 
+    def check_drain(self, identity: bytes, frame: zmq.Frame) -> None:
+        """ProtocolError when its sender may not have this host end."""
+        if self._keys is None:
+            if not self.me.control.startswith("ipc://"):
+                raise ProtocolError("a host without keys is not drained by a message; send its process SIGTERM")
+            return
+        member = self._keys.members.sender(identity, str(frame.get("User-Id")))
+        if member.role != "client" and member.name != self._name:
+            raise ProtocolError(f"{member.name!r} has the certificate of a host, which drains no other")
+
+    def answer(self, identity: bytes, message: m.Message) -> None:
+        """Answer on the connection that asked."""
+        self._post_back(identity, frames.encode(message))
+
+    def answer_drainers(self, message: m.Drained) -> None:
+        """Say what has become of it to all that asked."""
+        for identity in self.drainers:
+            self.answer(identity, message)
+        self.drainers.clear()
+
     def look_at_members(self) -> None:
         """Hang up on hosts that are members no more, or by another key; to be called every few seconds."""
         if self._keys is None or self._members == self._keys.members.refresh():
@@ -251,8 +303,10 @@ class Sockets:
         """R2: of lines that nothing has been sent on for ``idle_s``."""
         idle_s, busy = self._limits.idle_s, set()
         for line in self._all_lines():
-            if line.used:
+            if line.used or any(other.used for other in line.others.values()):
                 line.used, line.used_s = False, now
+                for other in line.others.values():
+                    other.used = False
             if now - line.used_s < idle_s:
                 busy |= line.ends
         self._hang_up(self.dealers.keys() - busy)
@@ -343,7 +397,7 @@ class Sockets:
 
     def _post_back(self, identity: bytes, frame: bytes) -> bool:
         self.stirred = True
-        for router in (self.control, self.bulk):  # a connection is known to one of them
+        for router in (self.control, self.bulk, *self.others.values()):  # a connection is known to one of them
             try:
                 router.send(identity, NOBLOCK_MORE)
                 router.send(frame, NOBLOCK)

@@ -177,10 +177,10 @@ class Workers:
         slot = self._slots[run, node.name] = Slot(node, self._allow, self._lanes.setdefault(run, Lane(run, None)))
         return slot
 
-    def close(self, run: str) -> None:
-        """The run is over: abandon its calls (R4)."""
+    def close(self, run: str, *, follows: bool = False) -> None:
+        """The run is over: abandon its calls (R4); its code as well, unless another generation ``follows``."""
         for key in [key for key in self._slots if key[0] == run]:
-            self.close_node(e.CloseNode(*key))
+            self.close_node(e.CloseNode(*key), follows=follows)
         self._lanes.pop(run, None)
 
     def slot(self, command: Task) -> Slot | None:
@@ -196,7 +196,7 @@ class Workers:
         slot = self._slot(command.run, command.node)
         self._have_made(Call(slot, None, partial(node_code.open_node, slot.open, command)))
 
-    def close_node(self, command: e.CloseNode) -> None:
+    def close_node(self, command: e.CloseNode, *, follows: bool = False) -> None:
         slot = self._slots.pop((command.run, command.node), None)
         if slot is not None:
             with self._lock:
@@ -205,7 +205,7 @@ class Workers:
                 if slot in slot.lane.waiting:
                     slot.lane.waiting.remove(slot)
                     self._still_waits(slot.lane)
-            if slot.code is not None:
+            if slot.code is not None and not follows:
                 slot.code.abandon()
 
     def stop(self, wait_s: float = 1.0) -> None:

@@ -7,6 +7,7 @@ delay or losses are measured too, but do not decide: there it is TCP that is slo
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,14 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from thalweg.emulation.kernel.names import end_name
 from thalweg.emulation.proofs.proof import RATE_ERROR, RATE_FROM_BPS
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.units import format_rate
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import output
 from thalweg.middleware.errors import CapabilityError, TestbedError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import NET, Link
 
 TOOL = "iperf3"
 SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, 524  # of TCP; on links below …
@@ -50,6 +52,11 @@ class Measured(msgspec.Struct, frozen=True):
     tcp4_bps: float | None
     udp_bps: float
     decides: bool
+    via: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def link(self) -> Link:
+        return Link(self.src, self.dst, NET if self.via is msgspec.UNSET else self.via)
 
     def errors(self) -> dict[str, float]:
         """Of each of them: delivered / asked - 1."""
@@ -66,14 +73,15 @@ def measure(bed: Backend) -> list[Measured]:
     limits: dict[str, float] = bed.status()["limits"]
     found = []
     for link, shape in shapes.items():
-        asked_bps = min(shape.set_bps, *(limits[host] for host in link if host in limits), float("inf"))
+        asked_bps = min(shape.set_bps, *(limits.get(end_name(end), math.inf) for end in link.ends))
         one, four, udp = (
-            None if more == FOUR and asked_bps < FOUR_BPS else _run(wan, bed.layer, link, asked_bps, more)
+            None if more == FOUR and asked_bps < FOUR_BPS else _run(wan.on(link.via), bed.layer, link, asked_bps, more)
             for more in RUNS
         )
         assert one is not None
         assert udp is not None
-        found.append(Measured(*link, asked_bps, one, four, udp, decides=not shape.needs_netem))
+        via = msgspec.UNSET if link.via == NET else link.via
+        found.append(Measured(*link[:2], asked_bps, one, four, udp, decides=not shape.needs_netem, via=via))
     return found
 
 
@@ -125,7 +133,7 @@ def failures(found: Sequence[Measured]) -> Iterator[str]:
         }
         if off:
             text = ", ".join(f"{what} {error:+.1%}" for what, error in off.items())
-            yield f"link {one.src} → {one.dst} at {format_rate(one.asked_bps)} is off by {TOOL}: {text}"
+            yield f"link {one.link.text} at {format_rate(one.asked_bps)} is off by {TOOL}: {text}"
 
 
 def print_table(found: Sequence[Measured]) -> None:
@@ -133,7 +141,7 @@ def print_table(found: Sequence[Measured]) -> None:
     columns = ("from", "to", "asked", "one TCP flow", "error", "four TCP flows", "error", "UDP", "error")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for one in found:
-        row = [one.src, one.dst, format_rate(one.asked_bps)]
+        row = [one.src, one.link.goal, format_rate(one.asked_bps)]
         errors = one.errors()
         for what, bps in (("one TCP flow", one.tcp_bps), ("four TCP flows", one.tcp4_bps), ("UDP", one.udp_bps)):
             row += ["", ""] if bps is None else [format_rate(bps), f"{errors[what]:+.2%}"]

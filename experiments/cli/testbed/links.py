@@ -20,7 +20,7 @@ from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.cli.testbed.status import delay_text, rate_text
 from thalweg.experiments.command import Option, counted
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import NET, Link
 
 SHOWN = 12  # links; of more only how many
 AnySource = Annotated[
@@ -30,6 +30,9 @@ AnySource = Annotated[
 Target = Annotated[
     str | None,
     typer.Argument(metavar="B", help="To this one; without it all links of A, both ways.", show_default=False),
+]
+Network = Annotated[
+    str | None, typer.Option("--network", help="Links of this one of a testbed's networks.", show_default="the common")
 ]
 Both = Annotated[bool, typer.Option("--both", help="The way back too: a link has one direction.")]
 
@@ -56,6 +59,7 @@ def _ends(
     source: AnySource = None,
     target: Target = None,
     both: Both = False,
+    network: Network = None,
     identity: IdOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,9 +71,10 @@ def on_links(act: Callable[..., None]) -> Callable[..., None]:
     _, _, *own = inspect.signature(act, eval_str=True).parameters.values()
 
     @functools.wraps(act)
-    def verb(*given: Any, identity: str | None, as_json: bool, **words: Any) -> None:
+    def verb(*given: Any, network: str | None, identity: str | None, as_json: bool, **words: Any) -> None:
         ends = Ends(*(words.pop(name) for name in Ends._fields))
-        with Testbed.attach(identity) as bed:
+        with Testbed.attach(identity) as attached:
+            bed = attached.on(NET if network is None else network)
             act(bed, ends, *given, **words)
             _tell(bed, ends, as_json=as_json)
 
@@ -135,19 +140,19 @@ def play(
 def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
     """What the links that were named are now."""
     shown = [(link, shape) for link, shape in bed.links.items() if _meant(link, ends)]
-    rows = [{"src": link.source, "dst": link.target, **shape._asdict()} for link, shape in shown]
+    rows = [{**link.row, **shape._asdict()} for link, shape in shown]
     say(as_json, {"id": bed.id, "links": rows}, _text(shown))
 
 
 def _meant(link: Link, ends: Ends) -> bool:
     source, target, both = ends
     if source is None or target is None:
-        return source is None or source in link
-    return link in ((source, target), (target, source)) if both else link == (source, target)
+        return source is None or source in link[:2]
+    return link[:2] in ((source, target), (target, source)) if both else link[:2] == (source, target)
 
 
 def _text(links: Iterable[tuple[Link, LinkShape]]) -> str:
-    lines = [f"{link.source} → {link.target}: {_shape(shape)}" for link, shape in links]
+    lines = [f"{link.text}: {_shape(shape)}" for link, shape in links]
     more = len(lines) - SHOWN
     return "\n".join(lines[:SHOWN] + [f"and {counted(more, 'link')} more"] * (more > 0)) or "no link is shaped"
 

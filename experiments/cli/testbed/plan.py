@@ -16,8 +16,9 @@ from thalweg.experiments.cli.options import quantity
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NET
 
-TEXTS = ("to", "site", "event", "who", "what", "follows", "more")  # columns that are no figures
+TEXTS = ("to", "kind", "site", "event", "who", "what", "follows", "more")  # columns that are no figures
 EVENTS = 40  # events; of more the first ones
 LISTED = 90  # links; of more, a line for every host
 
@@ -73,6 +74,7 @@ def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
         "duration_s": scenario.duration_s,
         "needs_netem": scenario.needs_netem,
         "hosts": list(scenario.hosts.values()),
+        **({"networks": scenario.networks} if scenario.networks else {}),
         "links": found.links,
         "events": found.events,
         "changes": len(found.timeline.changes),
@@ -95,6 +97,8 @@ def _print(found: Plan, *, whole: bool) -> None:
         soft_wrap=True,
     )
     console.print(_hosts_table(scenario))
+    if scenario.networks:
+        console.print(_networks_table(scenario))
     if whole or len(found.links) <= LISTED:
         console.print(_links_table(found.links))
         console.print("emulated; rate: the mean; delay: one way\n", soft_wrap=True)
@@ -117,10 +121,21 @@ def _print(found: Plan, *, whole: bool) -> None:
 def _hosts_table(scenario: Scenario) -> Table:
     table = new_table("host", "site", "interface", "cpus", "memory", left=TEXTS)
     for host in scenario.hosts.values():
-        interface = "" if host.interface_bps is None else format_rate(host.interface_bps)
+        limits = ((format_rate(bps), "" if via == NET else f" ({via})") for via, bps in host.interfaces_bps.items())
+        interface = ", ".join(f"{rate}{where}" for rate, where in limits)
         memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.4g} MiB"
         site = f"{host.site or ''}{' (drawn)' if host.drawn else ''}"
         table.add_row(host.name, site, interface, "" if host.cpus is None else f"{host.cpus:g}", memory)
+    return _without_empty(table)
+
+
+def _networks_table(scenario: Scenario) -> Table:
+    """In dollars; see ``Tariff``."""
+    table = new_table("network", "kind", "links", "$ a GB", "$ a link and hour", "$ a Gbit/s port and hour", left=TEXTS)
+    for via, one in scenario.networks.items():
+        count = sum(link.via == via for link in scenario.links)
+        prices = (f"{price:g}" if price else "" for price in (one.per_gb, one.per_hour, one.per_port_hour))
+        table.add_row(via, one.kind, str(count), *prices)
     return _without_empty(table)
 
 
@@ -130,7 +145,7 @@ def _links_table(links: list[LinkPlan]) -> Table:
         spread = (format_rate(one.min_bps), format_rate(one.max_bps)) if one.min_bps < one.max_bps else ("", "")
         jitter = "" if not one.jitter_s else f"{format_time(one.jitter_s)} {one.distribution}"
         table.add_row(
-            one.src, one.dst, format_rate(one.mean_bps), *spread, format_time(one.delay_s) if one.delay_s else "",
+            one.src, one.link.goal, format_rate(one.mean_bps), *spread, format_time(one.delay_s) if one.delay_s else "",
             jitter, _share(one.loss), _more(one), one.follows or "",
         )  # fmt: skip
     return _without_empty(table)

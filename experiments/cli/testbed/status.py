@@ -18,7 +18,7 @@ from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.middleware.errors import TestbedError, ThalwegError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, link_of
 
 LISTED = 9  # hosts
 LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters
@@ -50,6 +50,8 @@ def status(
     for row in rows:
         print(f"{row['id']}  {row['backend']}  {len(row['hosts'])} hosts  {_what(row)}")
         print(f"  {addresses_text(row['hosts'])}")
+        for via, addresses in row.get("networks", {}).items():
+            print(f"  {via}: {addresses_text(addresses)}")
         for host, why in row.get("ended", {}).items():
             print(f"  {host}: {why}")
         if row.get("shapes"):
@@ -82,13 +84,15 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
             "processes": answer["processes"],
             "ended": {host: why for host in state.hosts if (why := testbed.fate(host))},
         }
+        if testbed.networks:
+            row["networks"] = dict(testbed.networks)
         if "replay" in answer:
             row["replay"] = answer["replay"]
         if links:
             watched = _watch(testbed)
             row["shapes"] = [
-                {"src": a, "dst": b, **shape._asdict(), **msgspec.to_builtins(watched.get(Link(a, b), Carried()))}
-                for (a, b), shape in shapes.items()
+                {**link.row, **shape._asdict(), **msgspec.to_builtins(watched.get(link, Carried()))}
+                for link, shape in shapes.items()
             ]
     return row
 
@@ -120,7 +124,7 @@ def carried(samples: Iterable[LinkSample]) -> dict[Link, Carried]:
     """Each link's mean over the samples, and over those in which packets waited at both ends."""
     by_link: dict[Link, list[LinkSample]] = {}
     for one in samples:
-        by_link.setdefault(Link(one.src, one.dst), []).append(one)
+        by_link.setdefault(one.link, []).append(one)
     found = {}
     for link, seen in by_link.items():
         full = [one.delivered_bps for one in seen if one.backlogged]
@@ -143,7 +147,7 @@ def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
         full = one["delivered_bps"]
         table.add_row(
             one["src"],
-            one["dst"],
+            link_of(one).goal,
             rate_text(LinkShape(one["rate_bps"], cut=one["cut"])),
             delay_text(one["delay_s"], one["jitter_s"]),
             f"{one['loss']:.2%}" if one["loss"] else "",

@@ -130,7 +130,7 @@ def _report(
             print(line)
         slowest = max(proofs, key=lambda one: one.stalled)
         if slowest.stalled >= STALLED:
-            where = f"{slowest.src} → {slowest.dst}"
+            where = slowest.link.text
             print(f"the machine let nothing pass for up to {slowest.stalled:.0%} of the time ({where}): it is busy")
         if late is not None and late["steps"]:
             print(f"replay: {lateness(late)}")
@@ -166,7 +166,7 @@ def _proofs_table(proofs: list[LinkProof]) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for one in sorted(proofs, key=lambda one: -abs(one.error)):
         error = f"{one.error:+.2%}" if one.asked_bps else ""
-        row = [one.src, one.dst, format_rate(one.asked_bps), format_rate(one.delivered_bps), error]
+        row = [one.src, one.link.goal, format_rate(one.asked_bps), format_rate(one.delivered_bps), error]
         if flows:
             row += [format_rate(one.tcp_bps or 0.0), f"{one.tcp_error:+.2%}"] if one.tcp_error is not None else ["", ""]
         if one.delivered_delay_s is not None:

@@ -82,6 +82,7 @@ class Kept(msgspec.Struct):
     host: str
     index: int
     takers: set[str]
+    gone: bool = False  # that host was lost, and may have joined again without it
 
 
 class Expected(msgspec.Struct):
@@ -133,6 +134,7 @@ class Demands:
         "_held",
         "_host",
         "_install",
+        "_lasts",
         "_limits",
         "_monitor",
         "_narrowest",
@@ -143,9 +145,11 @@ class Demands:
         "_passed",
         "_retries",
         "_silence",
+        "_taken_bytes",
         "_telling_down",
         "_telling_up",
         "_tree",
+        "_ways",
         "compute_s",
         "expected",
         "nodes",
@@ -161,6 +165,7 @@ class Demands:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
+        self._ways = directory.ways
         self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
         self._telling_down = setting.install.news
         self._telling_up = self._telling_down and setting.by_epochs is not None
@@ -170,9 +175,13 @@ class Demands:
         self.room = m.MAX_PARTITION_BYTES  # the largest that may be made
         self.bound(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
+        self._lasts = setting.lasting is not None
+        starts = {} if setting.lasting is None else {start.node: start.index for start in setting.lasting.starts}
+        limit = setting.install.partitions
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
-                self.nodes[node.name] = NodeCore.of(node, setting.install.partitions, tree.consumers[node.name])
+                firsts = {name: starts.get(name, 0) for name in tree.consumers[node.name]}
+                self.nodes[node.name] = NodeCore.resumed(node, limit, starts.get(node.name, 0), firsts)
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
@@ -187,6 +196,7 @@ class Demands:
         self._due_s: dict[str, float] = {}  # when it is
         self._carried: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
         self._failures: dict[str, m.Failed] = {}  # of nodes whose code has failed here
+        self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -197,6 +207,9 @@ class Demands:
         if not self._tree.takes(consumer, name, index):
             self._out.record("unexpected", peer=sender, node=name)
             return NO_NOTES
+        if demand.again and self._ways.busy:
+            for part in self._ways.stuck(demand, self._monitor):
+                self.transfer_over(part, arrived=False)
         if demand.version > self._directory.locations[consumer].version:
             self._directory.merge((m.Location(consumer, sender, demand.version),))
         if self.tails and self._tail(name, demand):
@@ -280,9 +293,12 @@ class Demands:
             return True
         if demand.index < kept.index or host == self._host:
             return True
-        if host not in self._directory.hosts:
+        if kept.gone or host not in self._directory.hosts:
             reason = f"its partition {demand.index} was on host {host!r}, which went away"
-            self._out.send(self._install.client, m.Failed(self._out.run, name, reason, lost=host))
+            said = m.Failed(self._out.run, name, reason, lost=host)
+            self._out.send(
+                self._install.client, m.Refuse(self._out.run, name, kept.index, reason) if self._lasts else said
+            )
         elif demand.hops < MAX_HOPS:
             self._out.send(host, _passed_on(demand))
             now, passed = self._desk.now, self._passed.get(name)
@@ -321,6 +337,8 @@ class Demands:
             self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
+        if self._lasts:
+            self._taken_bytes[name] = self._taken_bytes.get(name, 0) + size_bytes
         return self._perform(node, actions) if actions else NO_NOTES
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
@@ -394,7 +412,9 @@ class Demands:
         if verdict != "taken":
             return NO_NOTES
         told = self._perform(node, actions)
-        return told if self._tree.former is None else (*told, notes.Made(event.node))
+        if self._tree.former is None and not (self._lasts and node.node.inputs):
+            return told
+        return *told, notes.Made(event.node, event.index, self._taken_bytes.pop(event.node, 0))
 
     def bound(self, peers: Iterable[m.Peer]) -> None:
         """Make nothing that one of these hosts does not take: a word that comes late bounds no less."""
@@ -620,7 +640,12 @@ class Demands:
             if commit.shape is not None and not commit.shape.grows and not self._tree.keeps(name):
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
         part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
-        out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
+        if self._ways.table and not output.end:
+            via = self._ways.via(to, index)
+            self._ways.sent(to, via, part, output.size_bytes)
+            out.send(to, part, output.value, output.size_bytes, bulk=True, via=via)
+        else:
+            out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
         if not output.end and name in self._tree.dataflow.several:
             self._carried[name, index, consumer] = Carried(to)
         return not output.end

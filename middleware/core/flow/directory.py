@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.core.flow.ways import Ways
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -54,8 +55,10 @@ class Directory:
         self.locations = {location.node: location for location in install.locations}
         self.peers = {peer.name: peer for peer in install.peers}
         self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
+        self.vacating: set[str] = set()  # hosts to which nothing is to go any more, at the client
         self.guests: set[str] = set()  # other clients, which have sinks and nothing else
-        self._members = frozenset(self.hosts)  # also those that are lost
+        self._members = set(self.hosts)  # also those that are lost
+        self.members = {*self.peers, install.client, self._out.host}  # who may say something of the run
         first = install.dataflow.by_name
         still = [
             entry for entry in install.locations if first[entry.node].kind != "operator" or first[entry.node].pinned
@@ -64,6 +67,8 @@ class Directory:
         self._awaited: set[str] = set()
         self._gone: dict[str, None] = {}  # names, in order
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
+        self._lasts, self.doomed = setting.lasting is not None, False  # something is on a host that is lost
+        self.ways = Ways(setting)
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
@@ -150,7 +155,9 @@ class Directory:
             self._changed[entry.node] = self.changes
             if self._leads:
                 self._out.emit(e.Placed(self._out.run, entry.node, entry.host))
-                if entry.host in self.lost:  # it went there before it was, and is lost with it
+                if entry.host in self.lost and self._lasts:
+                    self.doomed = True
+                elif entry.host in self.lost:  # it went there before it was, and is lost with it
                     why = f"host {entry.host!r}, which holds {entry.node}, {self.lost[entry.host]}"
                     self._out.fail(why, host=entry.host, lost=True)
         return taken
@@ -158,6 +165,8 @@ class Directory:
     def switch_over(self, commit: m.Commit) -> None:
         """From a change-over on its moves count."""
         self.switch = Switch(commit.iteration, {move.node: move for move in commit.moves}, commit)
+        if commit.ways is not None:
+            self.ways.change(commit.ways, commit.iteration)
 
     def appear(self, node: str, host: str, *, still: bool = False) -> None:
         """A node that another tree has, and the old one had not, or another query; ``still``: it does not move."""
@@ -187,6 +196,15 @@ class Directory:
     def there(self, moves: Iterable[m.Move]) -> list[m.Move]:
         """R5: these moves, without those of nodes that are gone."""
         return [move for move in moves if move.node not in self._gone]
+
+    def join(self, peer: m.Peer) -> None:
+        """A host has a part in the run from now on, or again."""
+        self.peers[peer.name] = peer
+        self.hosts = self.hosts | {peer.name}
+        self._members.add(peer.name)
+        self.members.add(peer.name)
+        self.lost.pop(peer.name, None)
+        self.vacating.discard(peer.name)
 
     def lose(self, host: str, how: str = "") -> None:
         """A host has no part in the run any more; at the client, ``how`` it was lost."""

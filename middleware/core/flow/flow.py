@@ -43,13 +43,19 @@ class Flow(Demands):
     __slots__ = ()
 
     def peer_gone(self, lost: notes.Lost) -> Notes:
-        """No transfer to that host is under way any more."""
+        """No transfer to that host is under way any more, and what it kept is gone."""
+        self.unkeep(lost.host)
         for name, node in self.nodes.items():
             for consumer, taker in node.takers.items() if self._tree.consumers[name] else ():
                 to = consumer or self._tree.consumer_of(name, node.index - 1)
                 if self._directory.locations[to].host == lost.host:
                     taker.sending = False
         return NO_NOTES
+
+    def unkeep(self, host: str) -> None:
+        """A host that was lost, or has joined, has no last outputs of operators here."""
+        for kept in self.tail_hosts.values():
+            kept.gone = kept.gone or kept.host == host
 
     # --- hand-overs -----------------------------------------------------------------------------------
 
@@ -193,7 +199,8 @@ class Flow(Demands):
                 todo.append((node, node.turn(turn)))
             if old.by_name[name].inputs != kept.inputs:
                 todo.append((node, node.rewire(turn, kept)))
-        self._held = dict.fromkeys(held)
+        for name in held:
+            self.hold(name)
         for name in new_nodes:
             node = self.nodes[name] = NodeCore.of(new.by_name[name], self._install.partitions, ("",), turn + 1)
             todo.append((node, node.begin()))
@@ -201,9 +208,13 @@ class Flow(Demands):
         for node, actions in todo:  # not before: what one node does may concern the others
             yield from self._perform(node, actions)
 
+    def hold(self, name: str) -> None:
+        """The code of a node may not run before ``let_run``."""
+        self._held.setdefault(name)
+
     def let_run(self, name: str) -> None:
         """The code of a node that was held may run."""
-        run = self._held.pop(name)
+        run = self._held.pop(name, None)
         if run is not None:
             self._perform(self.nodes[name], [run])
 
@@ -212,6 +223,7 @@ class Flow(Demands):
         closed = [name for name in self.nodes if name in gone]
         for name in closed:
             del self.nodes[name]
+            self._held.pop(name, None)
         for node in self.nodes.values():
             node.forget_inputs()
         for name in [name for name, tail in self.tails.items() if tail.output.index <= self._tree.turn]:
@@ -259,7 +271,7 @@ class Flow(Demands):
             self._out.emit(e.CloseNode(self._out.run, name))
         tables: tuple[dict[str, Any], ...] = (
             self.tails, self.tail_hosts, self._passed, self.expected, self._newcomers, self._owed, self._paced,
-            self._due_s, self._held, self.compute_s,
+            self._due_s, self._held, self.compute_s, self._taken_bytes,
         )  # fmt: skip
         for table in tables:
             for name in gone & table.keys():

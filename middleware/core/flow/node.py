@@ -25,6 +25,8 @@ R8. A node ends when one of its inputs does, and says which of the others had a 
     nobody wants anything any more ends as well.
 R9. A consumer of another query (``growth``) comes later than the others: partitions before its first one are none of
     its concern. The first may be demanded before this node has come so far; of a node that has ended it is an end.
+R10. In a later generation of a run a node may begin before its consumers do, as these have partitions of it that are
+    made again: until it is as far, its consumers are as those of R9.
 
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -32,7 +34,7 @@ host core and raises. Late and repeated messages are no defects: they change not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -204,6 +206,19 @@ class NodeCore(Machine):
         """A node that begins, with partition ``index``."""
         several = consumers if len(consumers) > 1 else ("",)
         return cls(node, limit, index=index, takers={name: Taker(index - 1, first=index) for name in several})
+
+    @classmethod
+    def resumed(cls, node: Node, limit: int | None, index: int, firsts: Mapping[str, int]) -> NodeCore:
+        """A node that begins with partition ``index`` what has been begun before; its consumers' first ones.
+
+        With ``LAST`` nobody wants anything more of it, or of it by that consumer.
+        """
+        if index == LAST:
+            return cls(node, limit, ENDED, takers={name: Taker(LAST) for name in firsts or ("",)}, renounced=True)
+        if len({*firsts.values(), index}) == 1:
+            return cls.of(node, limit, tuple(firsts), index)
+        takers = {name: Taker(first if first == LAST else first - 1, first=first) for name, first in firsts.items()}
+        return cls(node, limit, index=index, takers=takers)
 
     @classmethod
     def come(cls, node: Node, limit: int | None, index: int, takers: dict[str, Taker]) -> NodeCore:
@@ -532,12 +547,14 @@ class NodeCore(Machine):
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
         if self.taker is None:
-            to = [name for name, each in self.takers.items() if each.demanded == output.index]
+            to = [name for name, each in self.takers.items() if each.demanded == output.index >= each.first]
             actions = [Dispatch(output, consumer=name) for name in to]
             if output.end:  # R9
                 early = [(name, each.first) for name, each in self.takers.items() if each.demanded == each.first]
                 late = [(name, first) for name, first in early if first > output.index]
                 actions += [Dispatch(Output(first, end=True), consumer=name) for name, first in late]
+            if len(self.takers) == 1:
+                self._catch_up()
         if output.index == self.turns_after:
             actions += self._turn()
         if output.end or self.index == self.limit:
@@ -547,6 +564,13 @@ class NodeCore(Machine):
             return actions + self._freeze()  # R5
         self.to(DISPATCHED)
         return actions + self._gather()
+
+    def _catch_up(self) -> None:
+        """R10: the only consumer is as far as this node."""
+        (taker,) = self.takers.values()
+        if taker.first == self.index:
+            self.retained = None  # nobody was to get it
+            self.takers, self.taker = {"": taker}, taker
 
     def _end(self) -> list[Action]:
         """A sink whose run has its number of partitions delivers the end of the stream."""

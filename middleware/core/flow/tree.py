@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 
 from thalweg.middleware.dataflow import Dataflow, Node
+
+NO_STARTS: Mapping[str, int] = MappingProxyType({})
 
 
 class Tree:
     """The only writer of a run's trees. Partitions up to ``turn`` come through ``former``, or else ``dataflow``."""
 
-    def __init__(self, dataflow: Dataflow) -> None:
+    def __init__(self, dataflow: Dataflow, first: Mapping[str, int] = NO_STARTS) -> None:
         self.dataflow = dataflow
         self.consumers = dataflow.consumers  # of both trees, where there are two; in the new one first
         self.former: Dataflow | None = None  # the old tree, until it is retired
         self.turn = -1  # the last partition that comes through it
         self.fresh = -1  # the first of another tree, or query: who is asked for it may not know of that
-        self.first: dict[str, int] = {}  # of nodes of later queries: their first partition
+        self.first = dict(first)  # of nodes of later queries, or in a later generation: their first partition
 
     def node_of(self, name: str) -> Node:
         """A node of either tree; of one in both, as it is in the new one."""

@@ -16,16 +16,25 @@ R4. If a lost host holds a node, the run, or of several queries those that use i
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
     itself when its lease is over). Guests are told why instead (``Dismiss``).
 R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes.
+R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
+R8. A run that outlives its hosts begins anew where R4 would end it (``relocation.recovery``): as its next generation,
+    with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
+    who they are as long as it goes on: one that answers joins.
+R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
+    long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was stopped itself
+    counts for nobody.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.monitoring.answers import Answers
 from thalweg.middleware.core.notes import Lost, Note, Notes, Started
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.protocol import events as e
@@ -33,22 +42,49 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 REMOVE_TRIES = 5
+PINGS = 3  # while a host is silent, before it is taken for lost
 Fails = Callable[..., bool]
+
+
+class Recovers(Protocol):
+    def __call__(self, host: str, *, again: bool, wait: bool) -> bool: ...
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What the coordinator asks of a run, and of the host.
+
+    ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
+    whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
+    whether it needs what a host has that holds no node.
+    """
+
+    fails: Fails
+    recovers: Recovers
+    leans_on: Callable[[str], bool]
 
 
 class _Led:
     """A run this host coordinates."""
 
-    def __init__(self, out: Outbox, install: m.Install, directory: Directory, fails: Fails, now: float) -> None:
-        self.out, self.install, self.fails = out, install, fails
+    def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks) -> None:
+        self.out, self.install, self.hooks, now = out, install, hooks, out.now
         self.directory: Directory | None = directory  # as long as the run goes on here
+        self.away = {peer.name for peer in install.peers} - directory.hosts  # R8
         self.remote = directory.hosts - {out.host}
         self.holding = {location.host for location in install.locations} - {out.host}
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
+        self.begun = False  # the application knows that it is ready
         self.removing: set[str] = set()
         self.guests: set[str] = set()  # that are dismissed as the run is removed
         self.tries = 0
+        self.ping_at_s = math.inf
+        self.answers: dict[str, Answers] = {}
         self.heard_s = dict.fromkeys(self.remote, now)
+
+    def patience_s(self, host: str, silent_s: float) -> float:
+        """How long a host may take to install the run."""
+        lasting = self.install if isinstance(self.install, m.Lasting) else None
+        return max(silent_s, lasting.failover.wait_s) if lasting is not None and lasting.starts else silent_s
 
 
 class Coordinator:
@@ -59,16 +95,21 @@ class Coordinator:
         self.led: dict[str, _Led] = {}
         self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
 
-    def start(self, out: Outbox, install: m.Install, directory: Directory, fails: Fails) -> Notes:
+    def start(
+        self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks, *, begun: bool = False
+    ) -> Notes:
         """Have a run, which is open here, installed on all of its hosts.
 
-        ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends.
+        ``begun``: the application is waiting for its partitions already, of the generation before.
         """
-        led = self.led[install.run] = _Led(out, install, directory, fails, out.now)
+        led = self.led[install.run] = _Led(out, install, directory, hooks)
+        led.begun = begun
         for host in led.remote:
             self._heard_s.setdefault(host, out.now)
-        for host in sorted(led.remote):
+        for host in sorted(led.installing):
             out.send(host, install)
+        for host in sorted(led.remote):
+            self._tell_lost(led, host)
         if not led.needed:
             yield from self._ready(led)
         out.wake(Timer.INSTALL, out.now + self._limits.retry_s)
@@ -77,6 +118,17 @@ class Coordinator:
     def goes_on(self, run: str) -> bool:
         """Whether this host leads ``run``, and it is not being removed."""
         return run in self.led and not self.led[run].removing
+
+    def supersede(self, run: str) -> bool:
+        """R8: the next generation of a run takes its place; whether the application was told that it was ready."""
+        led = self.led.pop(run)
+        led.directory = None
+        led.out.emit(e.Forgotten(run, follows=True))
+        return led.begun
+
+    def peers(self, run: str) -> tuple[m.Peer, ...]:
+        """Where the hosts of a run listen, as far as is known."""
+        return self.led[run].install.peers
 
     def stop(self, run: str) -> None:
         """Have a run that was closed here removed everywhere."""
@@ -92,6 +144,12 @@ class Coordinator:
         if host in self._heard_s:
             self._heard_s[host] = self._out.now
 
+    def answered(self, host: str, run: str) -> None:
+        """A ``Pong`` of that run has come."""
+        led = self.led.get(run)
+        if led is not None and host in led.answers:
+            led.answers[host].came(self._out.now)
+
     def on_installed(self, sender: str, message: m.Installed) -> Notes:
         led = self.led.get(message.run)
         if led is None or sender not in led.installing:
@@ -100,11 +158,33 @@ class Coordinator:
             yield from self._lost(led, sender, f"cannot take part: {message.error}", gone=False)
             return
         led.installing.discard(sender)
-        led.heard_s[sender] = self._out.now
+        led.heard_s[sender] = self._heard_s[sender] = self._out.now
         if sender in led.needed:
             led.needed.discard(sender)
             if not led.needed and not led.out.failed:
                 yield from self._ready(led)
+
+    def admit(self, run: str, peer: m.Peer) -> None:
+        """R7: a host that has joined a run is watched from now on."""
+        led = self.led.get(run)
+        if led is None or led.removing or peer.name in {*led.remote, led.out.host}:
+            return
+        others = [each for each in led.install.peers if each.name != peer.name]
+        led.install = msgspec.structs.replace(led.install, peers=(*others, peer))
+        led.remote.add(peer.name)
+        led.away.discard(peer.name)
+        led.heard_s[peer.name] = self._heard_s[peer.name] = self._out.now
+
+    def returned(self, sender: str, message: m.Welcome) -> list[e.PeerJoined]:
+        """R8: a host has said who it is: the runs that it is to join, from which it was away."""
+        there = m.Peer(sender, message.control, message.bulk, message.instance, message.max_partition_bytes)
+        return [e.PeerJoined(run, there) for run, led in self.led.items() if sender in led.away and not led.removing]
+
+    def listens(self, run: str, peer: m.Peer) -> None:
+        """A host has been started again, and listens there."""
+        led = self.led[run]
+        peers = tuple([peer if each.name == peer.name else each for each in led.install.peers])
+        led.install = msgspec.structs.replace(led.install, peers=peers)
 
     def on_unknown(self, sender: str, run: str) -> Notes:
         """A host has said that it does not know the run."""
@@ -119,10 +199,12 @@ class Coordinator:
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
             if peer is None or peer.instance == message.instance or led.removing:
                 continue
-            if sender in led.installing and led.needed:  # R2: nothing can have moved to the one before it
-                limit = message.max_partition_bytes
-                now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
-                peers = tuple(now if each is peer else each for each in led.install.peers)
+            limit = message.max_partition_bytes
+            now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
+            peers = tuple(now if each is peer else each for each in led.install.peers)
+            lasting = led.install if isinstance(led.install, m.Lasting) else None
+            anew = lasting is None or not lasting.starts  # else what it was to start with is gone
+            if sender in led.installing and led.needed and anew:  # R2: nothing can have moved to the one before it
                 led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
                 if limit < peer.max_partition_bytes:
                     led.installing, led.needed = set(led.remote), led.holding & led.remote
@@ -130,6 +212,7 @@ class Coordinator:
                 for host in sorted(asked):
                     led.out.send(host, led.install)
             elif sender in led.remote:
+                led.install = msgspec.structs.replace(led.install, peers=peers)
                 for note in self._lost(led, sender, "was restarted"):
                     yield run, note
 
@@ -153,7 +236,13 @@ class Coordinator:
             "cause": message.cause,
         }
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
-        if not (message.node and led.fails(held or [message.node], about, **told)):
+        there = gone in led.remote  # else it was lost before, with what nobody knew to be there
+        if gone and led.hooks.recovers(gone, again=not there, wait=not there):
+            led.remote.discard(gone)
+            if there:
+                led.directory.lose(gone, f"has not answered host {sender!r}; is a way cut?")
+            return
+        if not (message.node and led.hooks.fails(held or [message.node], about, **told)):
             led.out.fail(about, **told)
 
     def drop(self, run: str) -> None:
@@ -172,27 +261,43 @@ class Coordinator:
         if led is None:
             return
         out, silent_s = led.out, limits.patience * limits.liveness_s
-        if timer is Timer.INSTALL and led.installing:
+        if timer is Timer.INSTALL and (led.installing or led.away):
             for host in sorted(led.installing):
                 out.send(host, led.install)  # R1
+            for host in sorted(led.away):
+                out.send(host, m.Hello())  # R8
             out.wake(Timer.INSTALL, out.now + limits.retry_max_s / 4)
         elif timer is Timer.REMOVE and led.removing:
             self._remove(led)
         elif timer is Timer.PING and not led.removing and not out.failed:
+            led.remote -= set() if led.directory is None else led.directory.lost.keys()  # some were drained
+            ping_s, least_s = limits.ping_s, silent_s
+            if isinstance(led.install, m.Lasting):  # R9
+                least_s = min(silent_s, limits.patience * limits.detect_s)
+                ping_s = min(ping_s, least_s / PINGS)
+            if (late_s := out.now - led.ping_at_s) > ping_s:  # it was this host that was away
+                heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
+                led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
             for host in sorted(led.remote | _guests_of(led)):
                 installing = host in led.installing
                 for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
                     times.setdefault(host, out.now)
                 heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
-                if out.now - heard_s > silent_s:  # R3
+                answers = led.answers.setdefault(host, Answers())
+                within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
+                if installing:
+                    within_s = led.patience_s(host, silent_s)
+                if out.now - heard_s > within_s:  # R3
                     how = "did not install the run within" if installing else "has been silent for"
-                    yield from self._lost(led, host, f"{how} {silent_s:g} s")
-                    if out.failed:
+                    yield from self._lost(led, host, f"{how} {within_s:.3g} s", wait=not installing)
+                    if out.failed or run not in self.led:
                         return
                 elif not installing:
+                    answers.asked(out.now)
                     out.send(host, m.Ping(run))
                     self._tell_lost(led, host)
-            out.wake(Timer.PING, out.now + limits.ping_s)
+            led.ping_at_s = out.now + ping_s
+            out.wake(Timer.PING, led.ping_at_s)
 
     def _remove(self, led: _Led) -> None:
         led.tries += 1
@@ -212,11 +317,16 @@ class Coordinator:
         led.out.emit(e.Forgotten(led.out.run))
 
     def _ready(self, led: _Led) -> Notes:
-        led.out.emit(e.Ready(led.out.run))
+        if not led.begun:
+            led.begun = True
+            led.out.emit(e.Ready(led.out.run))
         yield Started()
 
-    def _lost(self, led: _Led, host: str, how: str, *, gone: bool = True) -> Notes:
-        """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it."""
+    def _lost(self, led: _Led, host: str, how: str, *, gone: bool = True, wait: bool = True) -> Notes:
+        """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it.
+
+        Without ``wait`` it has been waited for.
+        """
         directory, out = led.directory, led.out
         if directory is None:
             return
@@ -226,9 +336,13 @@ class Coordinator:
             yield Lost(host)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
+        if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):  # R8
+            led.remote.discard(host)
+            directory.lose(host, how)
+            return
         if held:
             about = f"host {host!r}, which holds {', '.join(held)}, {how}"
-            if not led.fails(held, about, host=host, lost=gone):
+            if not led.hooks.fails(held, about, host=host, lost=gone):
                 out.fail(about, host=host, lost=gone)
                 return
         led.remote.discard(host)
@@ -237,6 +351,9 @@ class Coordinator:
         out.record("fault", peer=host, detail={"what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
             self._tell_lost(led, other)
+        if gone and isinstance(led.install, m.Lasting):  # R8
+            led.away.add(host)
+            out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
         yield Lost(host)
 
     @staticmethod
@@ -244,7 +361,8 @@ class Coordinator:
         """Repeated with every ping: any of these may get lost, and there is no answer to it."""
         if led.directory is not None:
             for host in led.directory.lost:
-                led.out.send(other, m.Lost(led.out.run, host, led.directory.moved))
+                instance = led.directory.peers[host].instance
+                led.out.send(other, m.Lost(led.out.run, host, led.directory.moved, instance))
 
 
 def _guests_of(led: _Led) -> set[str]:

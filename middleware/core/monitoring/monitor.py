@@ -26,10 +26,13 @@ import msgspec
 
 from thalweg.middleware.network.forecasting import Forecaster, Window, make_forecaster
 from thalweg.middleware.network.history import History
-from thalweg.middleware.network.view import Link, LinkEstimate, Pair
+from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
 
+Ends = tuple[
+    str, ...
+]  # of a link, as it hashes: its hosts, and over another network than the shared one that one's name
 KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
 LONG_S = 1.0  # twenty times the start-up cost of a message in section 4: the rest is the link's
 How = Literal["passive", "probe"]
@@ -53,7 +56,7 @@ class _Series:
 class _Listener:
     """A peer that gets news: what it was told and when, and up to which change of the cache."""
 
-    told: dict[Pair, tuple[float, float]] = field(default_factory=dict)  # (rate, when)
+    told: dict[Ends, tuple[float, float]] = field(default_factory=dict)  # (rate, when)
     changes: int = 0
     seen_s: float = 0.0
 
@@ -65,11 +68,11 @@ class Monitor:
         self.host = host
         self.config = config or MonitorConfig()
         self.news_bytes = 0  # of all news given so far
-        self._cache: dict[Pair, LinkEstimate] = {}
-        self._series: dict[Pair, _Series] = {}
+        self._cache: dict[Ends, LinkEstimate] = {}
+        self._series: dict[Ends, _Series] = {}
         self._listeners: dict[str, _Listener] = {}
         self._changes = 0
-        self._changed: dict[Pair, int] = {}  # which change of the cache a link's was, the latest change last
+        self._changed: dict[Ends, int] = {}  # which change of the cache a link's was, the latest change last
         self._sweep_s = -math.inf
         self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
 
@@ -77,8 +80,7 @@ class Monitor:
 
     def measured(
         self,
-        source: str,
-        target: str,
+        link: Ends,
         size_bytes: int,
         duration_s: float,
         now: float,
@@ -86,17 +88,16 @@ class Monitor:
         *,
         long_s: float = math.inf,
     ) -> LinkEstimate | None:
-        """Take a sample: ``size_bytes`` went from ``source`` to ``target`` in ``duration_s`` busy seconds.
+        """Take a sample: ``size_bytes`` went over ``link`` in ``duration_s`` busy seconds.
         One that took ``long_s`` is never too small.
 
         The link's estimate with it; None when it is no sample (too small, no time, not between two hosts).
         """
         small = size_bytes < self.config.min_size_bytes and duration_s < long_s
-        if how == "passive" and (small or self.knows(target, now)):
+        if how == "passive" and (small or (link[0] == self.host and self.knows(link, now))):
             return None  # R1
-        if source == target or size_bytes <= 0 or not 0 < duration_s < math.inf:
+        if link[0] == link[1] or size_bytes <= 0 or not 0 < duration_s < math.inf:
             return None
-        link = source, target
         series = self._series.get(link)
         if series is None:
             if len(self._series) >= self.config.max_links:
@@ -112,9 +113,18 @@ class Monitor:
         self._learn(link, estimate, now, "")
         return estimate
 
-    def knows(self, target: str, now: float) -> bool:
-        """Whether the last sample of the link from here is so young that no passive one is wanted."""
-        series = self._series.get((self.host, target))
+    def stalled(self, link: Ends, size_bytes: int, waited_s: float, now: float) -> LinkEstimate | None:
+        """So much has not come through ``link`` in that time, whatever it carried before."""
+        before = self._series.get(link)
+        if before is not None:
+            count = before.count
+            before = self._series[link] = _Series(make_forecaster(self.config.forecaster), self.config.best_of)
+            before.count = count
+        return self.measured(link, size_bytes, waited_s, now, "probe")
+
+    def knows(self, link: Ends, now: float) -> bool:
+        """Whether the last sample of a link from here is so young that no passive one is wanted."""
+        series = self._series.get(link)
         return series is not None and now - series.recent[-1][1] < self.config.sample_interval_s
 
     def heard(self, estimates: Iterable[m.Estimate], now: float, sender: str = "", size_bytes: int = 0) -> None:
@@ -122,13 +132,14 @@ class Monitor:
 
         ``size_bytes``: what travelled with the news; they are older by the time it took, as far as that is known.
         """
-        carrier = self.estimate(sender, self.host, now) if size_bytes else None
+        carrier = self.estimate((sender, self.host), now) if size_bytes else None
         travelled_s = size_bytes * 8 / carrier.rate_bps if carrier is not None and carrier.rate_bps > 0 else 0.0
         sent_s = now - travelled_s
         oldest_s = now - self.config.max_age_s
         for told in estimates:
-            link = told.source, told.target
-            if told.source == told.target or sent_s - told.age_ms / 1000 < oldest_s:
+            end = told.target
+            link: Ends = (told.source, end) if type(end) is str else told.link
+            if link[0] == link[1] or sent_s - told.age_ms / 1000 < oldest_s:
                 continue
             known = self._cache.get(link)
             if known is not None and known.measured_at_s >= oldest_s:
@@ -138,7 +149,7 @@ class Monitor:
                     continue
             self._learn(link, as_link_estimate(told, sent_s), now, sender)
 
-    def _learn(self, link: Pair, estimate: LinkEstimate, now: float, sender: str) -> None:
+    def _learn(self, link: Ends, estimate: LinkEstimate, now: float, sender: str) -> None:
         if now >= self._sweep_s:
             self._sweep(now)
         if link not in self._cache and len(self._cache) >= self.config.max_links:
@@ -155,7 +166,7 @@ class Monitor:
             if len(listener.told) > 2 * self.config.max_links:
                 self._trim(listener)
 
-    def _worth_telling(self, listener: _Listener, link: Pair, estimate: LinkEstimate, now: float) -> bool:
+    def _worth_telling(self, listener: _Listener, link: Ends, estimate: LinkEstimate, now: float) -> bool:
         told = listener.told.get(link)
         if told is None:
             return True
@@ -167,14 +178,14 @@ class Monitor:
 
     # --- what goes out --------------------------------------------------------------------------------
 
-    def estimate(self, source: str, target: str, now: float) -> LinkEstimate | None:
+    def estimate(self, link: Ends, now: float) -> LinkEstimate | None:
         """What is known of a link; None when nothing is, or not since T_THRES."""
-        found = self._cache.get((source, target))
+        found = self._cache.get(link)
         return found if found is not None and now - found.measured_at_s <= self.config.max_age_s else None  # R2
 
-    def latest(self, source: str, target: str) -> LinkEstimate | None:
+    def latest(self, link: Ends) -> LinkEstimate | None:
         """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""
-        return self._cache.get((source, target))
+        return self._cache.get(link)
 
     def view(self, now: float, max_age_s: float | None = None) -> dict[Link, LinkEstimate]:
         """All estimates that are at most ``max_age_s`` old (default and most: T_THRES)."""
@@ -234,7 +245,7 @@ class Monitor:
         """Forget what a peer was told of links that are not known any more."""
         listener.told = {link: told for link, told in listener.told.items() if link in self._cache}
 
-    def _drop(self, link: Pair) -> None:
+    def _drop(self, link: Ends) -> None:
         del self._cache[link], self._changed[link]
 
 
@@ -244,10 +255,13 @@ def _newer(told: m.Estimate, known: LinkEstimate, sent_s: float) -> bool:
     return not same and sent_s - told.age_ms / 1000 > known.measured_at_s
 
 
-def as_message(link: Pair, estimate: LinkEstimate, now: float) -> m.Estimate:
+def as_message(link: Ends, estimate: LinkEstimate, now: float) -> m.Estimate:
     """An estimate as it travels, its age counted from ``now``."""
     age_ms = max(0, round((now - estimate.measured_at_s) * 1000))
-    return m.Estimate(*link, max(1, round(estimate.rate_bps)), round(estimate.spread_bps), estimate.count, age_ms)
+    end = link[1] if len(link) == 2 else m.Over(link[1], link[2])
+    return m.Estimate(
+        link[0], end, max(1, round(estimate.rate_bps)), round(estimate.spread_bps), estimate.count, age_ms
+    )
 
 
 def as_link_estimate(told: m.Estimate, sent_s: float) -> LinkEstimate:
@@ -255,7 +269,7 @@ def as_link_estimate(told: m.Estimate, sent_s: float) -> LinkEstimate:
     return LinkEstimate(float(told.rate_bps), told.count, float(told.spread_bps), sent_s - told.age_ms / 1000)
 
 
-def estimate_fields(link: Pair, estimate: LinkEstimate, size_bytes: int, duration_s: float, how: How) -> dict[str, Any]:
+def estimate_fields(link: Ends, estimate: LinkEstimate, size_bytes: int, duration_s: float, how: How) -> dict[str, Any]:
     """The fields of an ``estimate`` record: what ``Monitor.measured`` was told, and the estimate it gave."""
     detail = {
         "src": link[0],
@@ -265,6 +279,6 @@ def estimate_fields(link: Pair, estimate: LinkEstimate, size_bytes: int, duratio
         "count": estimate.count,
         "spread_bps": estimate.spread_bps,
         "how": how,
-    }
+    } | ({"via": link[2]} if len(link) > 2 else {})
     fields = {"peer": link[1], "value": estimate.rate_bps, "size_bytes": size_bytes, "duration_s": duration_s}
     return {**fields, "detail": detail}

@@ -27,10 +27,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from thalweg.middleware.core.monitoring.monitor import Monitor, as_link_estimate, as_message, estimate_fields
+from thalweg.middleware.core.monitoring.monitor import Ends, Monitor, as_link_estimate, as_message, estimate_fields
 from thalweg.middleware.core.notes import Measured, Notes
 from thalweg.middleware.core.outbox import Outbox, Timer
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
@@ -62,9 +62,9 @@ class _Asker(msgspec.Struct):
 
 
 class _Train(msgspec.Struct, frozen=True):
-    """The train this host has under way on its own account."""
+    """The train this host has under way on its own account, over the link ``way``."""
 
-    target: str
+    way: Link
     number: int
     begun_s: float
 
@@ -75,20 +75,22 @@ class Prober:
     def __init__(self, out: Outbox, me: m.Peer, monitor: Monitor) -> None:
         self._out, self._me, self._monitor = out, me, monitor
         self.sent_bytes = 0
-        self.queue: dict[str, str] = {}  # by target the run, in the order they are probed in
+        self.queue: dict[Link, str] = {}  # by link from here the run, in the order they are probed in
         self.under_way: _Train | None = None
-        self.waiting: dict[str, dict[str, _Asker]] = {}  # by target, by name
-        self.empty_s: dict[str, float] = {}  # the least that an empty probe to a host took
+        self.waiting: dict[Link, dict[str, _Asker]] = {}  # by link from here, by name
+        self.empty_s: dict[Ends, float] = {}  # the least that an empty probe took
         self.count = 0
         self._first = 0 if monitor.config.probe_train else LAST
         self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # what the lead of a train and its pieces took
-        self._begun_s: dict[str, float] = {}  # when the link to a host was last probed, by either end
+        self._begun_s: dict[Link, float] = {}  # when a link was last probed, by either end
 
     # --- who asks -------------------------------------------------------------------------------------
 
     def request(self, event: e.ProbesRequested) -> Notes:
         """Have a host measure its links to others."""
         request = m.ProbeRequest(event.run, event.targets, event.requester)
+        if event.via != NET:
+            request = m.ProbeOver(event.run, event.targets, event.requester, event.via)
         if event.source.name == self._out.host:
             yield from self.on_request(request)
         else:
@@ -97,14 +99,14 @@ class Prober:
 
     def measure(self, run: str, peers: Mapping[str, m.Peer], links: Collection[Link], *, pairs: bool = False) -> Notes:
         """Ask those of ``peers`` that send over these links to measure them; ``pairs``: both ways are wanted."""
-        targets: dict[str, list[m.Peer]] = {}
-        for source, target in sorted(links):
-            if pairs and source > target and (target, source) in links:
+        targets: dict[tuple[str, str], list[m.Peer]] = {}
+        for source, target, via in [(*link[:2], Link(*link).via) for link in sorted(links)]:
+            if pairs and source > target and Link(target, source, via) in links:
                 continue  # one probe measures both
             if source in peers and target in peers:
-                targets.setdefault(source, []).append(peers[target])
-        for source, there in targets.items():
-            yield from self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me))
+                targets.setdefault((source, via), []).append(peers[target])
+        for (source, via), there in targets.items():
+            yield from self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me, via=via))
 
     def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> Notes:
         """``hosts``: those of the run, if another host asks."""
@@ -113,12 +115,16 @@ class Prober:
             self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
         for target in message.targets:
             if target.name != self._out.host and (hosts is None or target.name in hosts):  # R4
-                yield from self._ask(message.run, target.name, message.requester.name)
+                via = message.via if isinstance(message, m.ProbeOver) else NET
+                yield from self._ask(message.run, self._to(target.name, via), message.requester.name)
         self._next()
 
-    def _ask(self, run: str, target: str, requester: str) -> Notes:
+    def _to(self, host: str, via: str) -> Link:
+        return Link(self._out.host, host, via)
+
+    def _ask(self, run: str, there: Link, requester: str) -> Notes:
         asker = _Asker(run)
-        there, back = Link(self._out.host, target), Link(target, self._out.host)
+        back = Link(there.target, there.source, there.via)
         for link in (there, back):
             known = self._fresh(link)
             if known is not None:
@@ -126,17 +132,17 @@ class Prober:
                 asker = _Asker(run, asker.there and link != there, asker.back and link != back)
         if not (asker.there or asker.back):
             return
-        waiting = self.waiting.get(target, {})
+        waiting = self.waiting.get(there, {})
         if len(waiting if waiting else self.waiting) >= MOST and requester not in waiting:
             return  # R4
         waiting[requester] = asker
-        self.waiting[target] = waiting
-        again_s = self._begun_s.get(target, -math.inf) + self._monitor.config.probe_interval_s
+        self.waiting[there] = waiting
+        again_s = self._begun_s.get(there, -math.inf) + self._monitor.config.probe_interval_s
         if self._out.now >= again_s:
-            self.queue.setdefault(target, run)
+            self.queue.setdefault(there, run)
 
     def _fresh(self, link: Link) -> LinkEstimate | None:
-        known = self._monitor.estimate(*link, self._out.now)  # R3
+        known = self._monitor.estimate(link, self._out.now)  # R3
         young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
         return known if young else None
 
@@ -148,15 +154,15 @@ class Prober:
 
     def _report(self, link: Link, estimate: LinkEstimate) -> Notes:
         """A probe has measured a link; the application, or a run, may wait for it."""
-        self._out.emit(e.Report(*link, estimate))
+        self._out.emit(e.Report(*link.hosts, estimate, via=link.via))
         yield Measured(link, estimate)
 
-    def _tell(self, target: str, link: Link, estimate: LinkEstimate) -> Notes:
-        """Answer all who wait for ``link``, except its two ends: both are told anyway."""
-        askers = self.waiting.get(target, {})
+    def _tell(self, way: Link, link: Link, estimate: LinkEstimate) -> Notes:
+        """Answer all who wait for ``link``, ``way`` from here or back, except its two ends: both are told anyway."""
+        askers = self.waiting.get(way, {})
         for name, asker in list(askers.items()):
-            there = link[1] == target
-            if (asker.there if there else asker.back) and name not in link:
+            there = link == way
+            if (asker.there if there else asker.back) and name not in link.hosts:
                 yield from self._answer(asker.run, name, link, estimate)
             if there:
                 asker.there = False
@@ -165,19 +171,22 @@ class Prober:
             if not (asker.there or asker.back):
                 del askers[name]
         if not askers:
-            self.waiting.pop(target, None)
+            self.waiting.pop(way, None)
 
     # --- trains ---------------------------------------------------------------------------------------
 
-    def on_probe(self, sender: str, message: m.Probe) -> None:
+    def on_probe(self, sender: str, message: m.Probe, via: str = NET) -> None:
         if message.run == BEFORE_RUNS:
             self._out.emit(e.Meet(message.run, (message.source,)))
         if message.echo and message.stage == self._first:
-            self._begin(sender)
+            self._begin(self._to(sender, via))
         if message.echo and message.stage == LAST:  # R2
-            self._send(message.run, sender, message.number, self._first, echo=False)
+            self._send(message.run, self._to(sender, via), message.number, self._first, echo=False)
 
-    def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> Notes:
+    def on_measured(self, measured: e.TransferMeasured, probe: m.Probe) -> Notes:
+        """A message of a train has arrived."""
+        peer, size_bytes, duration_s = measured.peer, measured.size_bytes, measured.duration_s
+        way = self._to(peer, measured.via)
         train = (peer, probe.number, probe.echo)
         if probe.stage >= LEAD:
             if train not in self._took_s:  # of a run that ended there may be one that never came to its end
@@ -185,54 +194,55 @@ class Prober:
                     del self._took_s[stale]
             self._took_s.setdefault(train, []).append(duration_s)
             if probe.stage == LAST:
-                yield from self._train_over(peer, probe, size_bytes, self._took_s.pop(train))
+                yield from self._train_over(way, probe, size_bytes, self._took_s.pop(train))
             return
         if probe.stage > 0:
-            self.empty_s[peer] = min(self.empty_s.get(peer, math.inf), duration_s)
+            self.empty_s[way] = min(self.empty_s.get(way, math.inf), duration_s)
         following = probe.stage + 1
         for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):  # R1
-            self._send(probe.run, peer, probe.number, stage, echo=probe.echo)
+            self._send(probe.run, way, probe.number, stage, echo=probe.echo)
 
-    def _train_over(self, peer: str, probe: m.Probe, size_bytes: int, took_s: list[float]) -> Notes:
+    def _train_over(self, link: Link, probe: m.Probe, size_bytes: int, took_s: list[float]) -> Notes:
         lead_s, *pieces_s = took_s
         busy_s = statistics.median(pieces_s or took_s)  # R1
         # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
         share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
-        mean_s = share * (self.busy_s(peer, lead_s) + sum(pieces_s))
+        mean_s = share * (self.busy_s(link, lead_s) + sum(pieces_s))
         if busy_s < mean_s / 2:
             busy_s = mean_s
-        link = Link(self._out.host, peer)
-        estimate = self._monitor.measured(*link, size_bytes, busy_s, self._out.now, "probe")
+        estimate = self._monitor.measured(link, size_bytes, busy_s, self._out.now, "probe")
         if estimate is not None:
             self._out.of(probe.run).record("estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
-            self._out.of(probe.run).send(peer, m.ProbeResult(probe.run, as_message(link, estimate, self._out.now)))
+            told = m.ProbeResult(probe.run, as_message(link, estimate, self._out.now))
+            self._out.of(probe.run).send(link.target, told)
             yield from self._report(link, estimate)
-            yield from self._tell(peer, link, estimate)
-        self._over(peer, probe)
+            yield from self._tell(link, link, estimate)
+        self._over(link, probe)
 
-    def busy_s(self, peer: str, duration_s: float) -> float:
+    def busy_s(self, way: Ends, duration_s: float) -> float:
         """What of a transfer's time its bytes took: without the way there and back of an empty one, where known.
 
         At most half is taken off, as an empty message's way may have become shorter.
         """
-        return duration_s - min(self.empty_s.get(peer, 0.0), duration_s / 2)
+        return duration_s - min(self.empty_s.get(way, 0.0), duration_s / 2)
 
-    def on_failed(self, peer: str, probe: m.Probe) -> None:
+    def on_failed(self, peer: str, probe: m.Probe, via: str = NET) -> None:
+        way = self._to(peer, via)
         self._took_s.pop((peer, probe.number, probe.echo), None)
-        self.waiting.pop(peer, None)
-        self._over(peer, probe)
+        self.waiting.pop(way, None)
+        self._over(way, probe)
 
     def on_result(self, message: m.ProbeResult) -> Notes:
         told = message.estimate
-        link, estimate = Link(told.source, told.target), as_link_estimate(told, self._out.now)
+        link, estimate = told.link, as_link_estimate(told, self._out.now)
         self._monitor.heard((told,), self._out.now, told.source)
         yield from self._report(link, estimate)
-        if told.target == self._out.host:
-            yield from self._tell(told.source, link, estimate)
+        if link.target == self._out.host:
+            yield from self._tell(self._to(link.source, link.via), link, estimate)
 
-    def _over(self, peer: str, probe: m.Probe) -> None:
+    def _over(self, way: Link, probe: m.Probe) -> None:
         mine = self.under_way
-        if mine is not None and probe.echo and (mine.target, mine.number) == (peer, probe.number):
+        if mine is not None and probe.echo and (mine.way, mine.number) == (way, probe.number):
             self.under_way = None
             self._next()
 
@@ -242,20 +252,20 @@ class Prober:
         if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
             return  # R3
         while self.queue:
-            target = next(iter(self.queue))
-            run = self.queue.pop(target)
-            if target in self.waiting:
+            way = next(iter(self.queue))
+            run = self.queue.pop(way)
+            if way in self.waiting:
                 self.count += 1
-                self.under_way = _Train(target, self.count, self._out.now)
-                self._begin(target)
-                self._send(run, target, self.count, self._first, echo=True)
+                self.under_way = _Train(way, self.count, self._out.now)
+                self._begin(way)
+                self._send(run, way, self.count, self._first, echo=True)
                 self._out.wake(Timer.PROBE, self._out.now + patience_s)
                 return
 
-    def _begin(self, host: str) -> None:
-        """The link to ``host`` is being probed from now on."""
-        self._begun_s.pop(host, None)
-        self._begun_s[host] = self._out.now  # the latest is the last
+    def _begin(self, way: Link) -> None:
+        """The link is being probed from now on."""
+        self._begun_s.pop(way, None)
+        self._begun_s[way] = self._out.now  # the latest is the last
         if len(self._begun_s) > MOST:  # R4
             del self._begun_s[next(iter(self._begun_s))]
 
@@ -263,8 +273,8 @@ class Prober:
         """The train under way has had its time."""
         self._next()
 
-    def _send(self, run: str, to: str, number: int, stage: int, *, echo: bool) -> None:
+    def _send(self, run: str, way: Link, number: int, stage: int, *, echo: bool) -> None:
         payload = STAGE_PAYLOADS[stage]
         self.sent_bytes += len(payload)
         message = m.Probe(run, number, self._me, echo, stage)
-        self._out.of(run).send(to, message, payload, len(payload), bulk=True)
+        self._out.of(run).send(way.target, message, payload, len(payload), bulk=True, via=way.via)

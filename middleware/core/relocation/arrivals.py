@@ -57,6 +57,11 @@ class Arrivals:
         self._bars = "it takes partitions of that run, and has no other part in it" if setting.visits else ""
         self.coming: dict[str, Arrival] = {}
 
+    @property
+    def _barred(self) -> str:
+        """Why nothing may come here, if that is so."""
+        return self._bars or ("it is being drained" if self._out.desk.draining else "")
+
     # --- before it is decided -------------------------------------------------------------------------
 
     def on_offer(self, sender: str, message: m.Offer) -> None:
@@ -80,8 +85,8 @@ class Arrivals:
 
         ``number``: of the proposal by which it may, 0 for none.
         """
-        if self._bars:
-            return self._bars
+        if self._barred:
+            return self._barred
         old = self.coming.get(name)
         if old is not None and old.version > version:
             return f"{name!r} has moved since"
@@ -110,8 +115,8 @@ class Arrivals:
         for others that disappear.
         """
         new, room, count = list(nodes), self._limits.max_operators, self._occupied()
-        if new and self._bars:
-            return self._bars
+        if new and self._barred:
+            return self._barred
         more = sum(node.kind == "operator" for node in new)
         if count + more > room:
             return f"it has room for {room} operators, {count} are there or on their way, and {more} more would be"
@@ -192,12 +197,14 @@ class Arrivals:
     def _fits(self, message: m.State) -> bool:
         """Whether a state is of a partition of the run, and says of each consumer once what it has demanded.
 
-        Queries may begin and leave meanwhile.
+        Queries may begin and leave meanwhile; of one that has begun unheard of here nobody would know any more.
         """
         if self._partitions is not None and message.index > self._partitions:
             return False
         consumers, told = self._tree.consumers[message.node], message.demanded
         names = [consumers[0]] if isinstance(told, int) else [taken.consumer for taken in told]
+        if not all(map(self._directory.had, names)):
+            return False
         lasting = [name for name in consumers if name not in self._tree.first]
         return len(set(names)) == len(names) and set(names).issuperset(lasting)
 

@@ -149,18 +149,20 @@ class Departures:
         node, kept, consumers = self._flow.nodes[name], self._flow.tail_hosts.get(name), self._tree.consumers[name]
         books = self._books.states(name, consumers)
         assert taken is not None
-        several = tuple([m.Taken(who, each.demanded, books.get(who)) for who, each in node.takers.items()])
+        known = [(who or consumers[0], each.demanded) for who, each in node.takers.items()]
+        several = tuple([m.Taken(who, demanded, books.get(who)) for who, demanded in known])
+        only = None if consumers[0] in self._tree.first else node.taker  # that host may know of others before that one
         message = m.State(
             run=self._out.run,
             node=name,
             version=departure.version,
             index=node.index,
-            demanded=several if node.taker is None else node.taker.demanded,
+            demanded=several if only is None else only.demanded,
             state_version=taken.state_version,
             size_bytes=len(taken.state),
             digest=taken.digest,
             tail=self._out.host if node.retained is not None else "" if kept is None else kept.host,
-            book=None if node.taker is None else books.get(consumers[0]),
+            book=None if only is None else books.get(consumers[0]),
         )
         departure.sending = send_state(self._out, departure.target, message, taken.state)
 

@@ -125,9 +125,15 @@ class Growth:
             self._visit.begun((sink,), self._tree.first.get(sink, 0), flow, self._directory.where(flow.by_name))
 
     def on_admit(self, sender: str, message: m.Admit) -> None:
-        """R5: a guest is let in."""
+        """R5: a guest is let in, or a host joins (``membership``)."""
         out, peer, error = self._out, message.peer, ""
-        if peer.name in self._directory.peers:
+        if message.host:
+            if message.number > self._told:
+                self._told = message.number
+                out.emit(e.Meet(out.run, (peer,)))
+                self._directory.join(peer)
+                self._flow.unkeep(peer.name)
+        elif peer.name in self._directory.peers:
             error = f"a host of the run is called {peer.name!r}"
         elif message.number > self._told:
             self._told = message.number

@@ -10,7 +10,8 @@ R2. A subscription is a query of one sink, at the guest, with a number below 0. 
     of the run, and it is told the run as it is (``Enrol``): no other query begins or leaves meanwhile. A guest that
     does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is refused.
     An answer does not say to which ``Enrol`` it is one: whose has begun is told its own again when it asks again.
-R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
+R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them. So
+    does one that says it is there, and for as long does not say that it is through with what all are told.
 R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
     after that is answered as it was then.
 R5. The run is over with the application's own queries. Where these have come to their end, it goes on until the guests
@@ -20,6 +21,8 @@ The other end is in ``visit``; what hosts do is in ``growth``, and what they hea
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import msgspec
 
@@ -131,6 +134,17 @@ class Guests:
         self._directory.guests.discard(note.host)
         yield from self._end_all(note.host, "it was lost")
 
+    def give_up(self, waited: Collection[str], since_s: float) -> Notes:
+        """R3: these have not answered what all were told at ``since_s``; the guests among them are lost in time."""
+        silent_s = self._limits.patience * self._limits.liveness_s
+        if self._out.now - since_s <= silent_s:
+            return
+        for name in sorted(self._directory.guests.intersection(waited)):
+            why = f"it has not answered for {silent_s:g} s what all are told"
+            self._out.record("fault", peer=name, detail={"what": f"{why}; what it subscribed to ends"})
+            yield from self._end_all(name, why)
+            yield Lost(name)
+
     def _end_all(self, name: str, why: str) -> Notes:
         for query, guest in list(self._queries.guests.items()):
             if guest.peer.name == name:
@@ -203,6 +217,7 @@ class Guests:
         silent_s = self._limits.patience * self._limits.liveness_s
         if self._entering is not None and self._out.now - self._entering[1] > silent_s:
             yield from self._end(self._entering[0], f"it has not answered for {silent_s:g} s")
+        yield from self.give_up(self._queries.awaited, self._queries.told_s)
 
     def joined(self, query: int) -> Joined:
         """What appears in the run with a guest's query; DataflowError where that cannot be any more."""

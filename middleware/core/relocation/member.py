@@ -26,6 +26,7 @@ class Member(Machine):
         self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last
         self.moves: tuple[m.Move, ...] = ()
+        self.ways: tuple[m.Way, ...] | None = None
         self.shape: m.Shape | None = None
         self.error = ""  # why it has voted against it
         self._out, self._install = setting.out, setting.install
@@ -54,7 +55,7 @@ class Member(Machine):
         if self.busy:
             self._unexpected(sender, "Propose", message.number)
             return
-        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
+        self._enter(message)
         self.to(MemberEvent.PROPOSED)
         if not grows:
             self._pass_on(sender, message)
@@ -73,6 +74,11 @@ class Member(Machine):
             yield from self._unable(error)
         else:
             self.on_prepared(Prepared())
+
+    def _enter(self, message: m.Propose | m.Commit) -> None:
+        """This is the proposal that the host is in."""
+        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
+        self.ways = message.ways
 
     def _pass_on(self, sender: str, message: m.Propose) -> None:
         """R1: up the tree, to the hosts of the producers of the nodes that are here."""
@@ -141,7 +147,7 @@ class Member(Machine):
         if commit.number < number or (commit.number == number and self.state is not MemberState.VOTED):
             return True  # changes nothing
         if commit.number == number:
-            return (commit.moves, commit.shape) == (self.moves, self.shape)
+            return (commit.moves, commit.shape, commit.ways) == (self.moves, self.shape, self.ways)
         if self.busy:  # R4
             return False
         if sender != self._install.client:  # of the next that has not been concluded here, and without this host's vote
@@ -155,7 +161,7 @@ class Member(Machine):
     def _switch(self, message: m.Commit) -> Notes:
         """R2: operators move."""
         host, departures = self._out.host, self._departures
-        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
+        self._enter(message)
         self._directory.switch_over(message)
         for move in message.moves:
             self._arrivals.expect(move.node, message.number, message.iteration + 1)
@@ -174,7 +180,7 @@ class Member(Machine):
         if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._growth.can_begin(message):
             self._unexpected(sender, "Commit", message.number)
             return
-        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
+        self._enter(message)
         self.to(MemberEvent.COMMITTED)
         yield from self._growth.begin(message)
         yield from self._flow.resume()
@@ -185,7 +191,7 @@ class Member(Machine):
         if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._reshaping.can_switch(message):
             self._unexpected(sender, "Commit", message.number)
             return
-        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
+        self._enter(message)
         self.to(MemberEvent.RESHAPED)
         yield from self._reshaping.switch(message)
         yield from self._flow.resume()

@@ -23,9 +23,14 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
 R7. A shape may also be another query's nodes beside all others (``growth``): there is nothing to drain then, and nobody
     is hindered from being handed over. It says what code is loaded, so it counts only where the client itself says it.
 R8. Guests, which have sinks only, are told what takes place as all are, and vote on nothing but the sinks they get. One
-    that leaves is not waited for.
+    that leaves is not waited for, and one that has not answered for ``liveness_s``, times ``patience``, is lost.
 R9. The change-over iteration is never before the first partition of a query: the source that was ahead of all others
     when that was agreed on may have left since, and its nodes can be no further back.
+R10. A host joins (``membership``) while nothing is proposed and everybody knows who has left: it is told the run as it
+    is. Hosts go before queries.
+R11. What is on a host that is to leave moves like all else, by a proposal, again and again until nothing is there.
+R12. With moves, a shape, or alone, a proposal may name other networks between hosts (``ways``): they count from the
+    partition after the change-over on. Alone it moves nothing, and is over when all hosts have heard of it.
 
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """
@@ -125,6 +130,7 @@ class Proposal(Machine):
     trees: dict[str, Any] = field(default_factory=dict)  # of another shape, for the records
     query: Joining | None = None  # that begins with it
     names: dict[str, str] = field(default_factory=dict)  # of the query's nodes in the run
+    ways: tuple[m.Way, ...] | None = None  # that there are to be between hosts
     then: dict[str, str] = field(default_factory=dict)  # where operators of another shape are to go when it is there
 
     def __post_init__(self) -> None:
@@ -164,3 +170,4 @@ class Wish(msgspec.Struct, frozen=True):
     reason: str
     dataflow: Dataflow | None = None  # another tree
     free: tuple[Code, ...] = ()
+    ways: tuple[m.Way, ...] | None = None  # other networks between hosts

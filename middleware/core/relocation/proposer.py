@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from msgspec import UNSET
+
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Invited, Leaving, Left, Lost, Notes
+from thalweg.middleware.core.notes import (
+    ChangedOver,
+    Delivered,
+    Invited,
+    Leaving,
+    Left,
+    Lost,
+    Notes,
+    Started,
+    Vacating,
+)
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.growth import extended
 from thalweg.middleware.core.relocation.guests import Guests
+from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.proposal import Joining, Proposal, ProposalEvent, ProposalState, Wish
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
@@ -26,9 +39,17 @@ class Proposer:
     """The client's side of one run."""
 
     def __init__(
-        self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, queries: Queries, guests: Guests
+        self,
+        setting: Setting,
+        tree: Tree,
+        directory: Directory,
+        flow: Flow,
+        queries: Queries,
+        guests: Guests,
+        membership: Membership,
     ) -> None:
-        self._queries, self._guests = queries, guests
+        self._queries, self._guests, self.membership = queries, guests, membership
+        self._newcomers: deque[m.Peer] = deque()  # hosts that wait for the same
         self._joining: deque[Joining] = deque()  # that wait for the end of the present proposal
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._tree, self._directory, self._flow = tree, directory, flow
@@ -37,28 +58,53 @@ class Proposer:
         self.proposal: Proposal | None = None
         self.next: Wish | None = None
         self._count = 0
+        self._lasts = setting.lasting is not None
+        self._later: list[Joining] = []  # queries of the generation before
         self._delivered_s: float | None = None  # when the application last got something
 
     def begin(self, free: tuple[Code, ...], merging: tuple[Code, ...]) -> None:
         """This host's application leads the run."""
         self.free, self.merging = free, merging
 
+    def follow(self, before: Proposer) -> None:
+        """Go on as the next generation of a run: with the queries that have not begun, once all have the run."""
+        self.free, self.merging, self._count = before.free, before.merging, before._count
+        proposal, waiting = before.proposal, list(before._joining)
+        if proposal is not None and proposal.query is not None and proposal.state is ProposalState.PROPOSED:
+            waiting.insert(0, proposal.query)
+        self._later = [*before._later, *(query for query in waiting if query.number > 0)]
+
+    def on_started(self, _: Started) -> None:
+        """All hosts that are needed have the run."""
+        later, self._later = self._later, []
+        for query in later:
+            self._wait(query)
+
     def on_placement_proposed(self, event: e.PlacementProposed) -> None:
         self.merging += tuple(code for code in event.merging if code not in self.merging)
-        self.propose(event.placement, event.reason, event.dataflow, event.free)
+        ways = None if event.ways is UNSET else event.ways
+        self.propose(event.placement, event.reason, event.dataflow, event.free, ways)
 
     def propose(
-        self, placement: dict[str, str], reason: str, dataflow: Dataflow | None = None, free: tuple[Code, ...] = ()
+        self,
+        placement: dict[str, str],
+        reason: str,
+        dataflow: Dataflow | None = None,
+        free: tuple[Code, ...] = (),
+        ways: tuple[m.Way, ...] | None = None,
     ) -> bool:
         """Change over to ``placement`` as soon as no other change is under way; False when nothing would change.
 
-        With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others.
+        With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others. With ``ways`` to
+        other networks between hosts.
         """
         if self.proposal is not None or (dataflow is not None and self._queries.busy):  # R4
             if self.next is not None:
                 self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
-            self.next = Wish(placement, reason, dataflow, free)
+            self.next = Wish(placement, reason, dataflow, free, ways)
             return True
+        if ways == self._directory.ways.table:
+            ways = None
         tree, directory, number = self._tree, self._directory, self._count + 1
         hosts = directory.where(directory.locations)
         grown: Reshaped | None = None
@@ -73,7 +119,7 @@ class Proposer:
             if not grown.grafts:
                 placement, grown = grown.moves, None
         moves = () if grown is not None else self._moves(placement)
-        if not moves and grown is None:
+        if not moves and grown is None and ways is None:
             return False
         self._count = number
         pins = (tree.dataflow.by_name[name].pinned for name in tree.dataflow.sources)
@@ -84,7 +130,10 @@ class Proposer:
             present = tuple(directory.locations[name] for name in tree.dataflow.operators)
             shape = m.Shape(grown.grafts, present)
             voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}  # R6
-        proposal = Proposal(number, moves, voters, reason, self._out.now, shape)
+        if self._lasts and (gone := voters - directory.hosts):
+            self._record(0, (), "aborted", f"host {min(gone)!r} has no part in the run", reason)
+            return False
+        proposal = Proposal(number, moves, voters, reason, self._out.now, shape, ways=ways)
         if grown is not None:
             where = hosts | {graft.node: graft.host for graft in grown.grafts}
             proposal.trees = {"before": as_rows(tree.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
@@ -106,6 +155,25 @@ class Proposer:
 
     def on_attach_requested(self, event: e.AttachRequested) -> None:
         self._wait(Joining(event.query, event.dataflow, event.placement, event.apart))
+
+    def on_peer_joined(self, event: e.PeerJoined) -> None:
+        """R10: a host is to have a part in the run."""
+        self._newcomers.append(event.peer)
+        self._go_on()
+
+    def on_vacating(self, note: Vacating) -> None:
+        """R11: move what is on a host beside what it is connected with, or else anywhere."""
+        if self.proposal is not None or self._joining or self._queries.busy:
+            return  # the host will say so again
+        tree, directory, me = self._tree.dataflow, self._directory, self._out.host
+        where = directory.where(tree.by_name)
+        others = sorted(directory.hosts - directory.vacating - {me})
+        placement: dict[str, str] = {}
+        for name in reversed(tree.upward):
+            if where[name] == note.host and tree.by_name[name].kind == "operator":
+                near = [where[each] for each in (*tree.consumers[name], *tree.by_name[name].inputs)]
+                where[name] = placement[name] = next((host for host in near if host in others), (*others, me)[0])
+        self.propose(placement, "its host is drained")
 
     def on_invited(self, note: Invited) -> None:
         self._wait(Joining(note.query))
@@ -139,7 +207,9 @@ class Proposer:
         self._go_on()
 
     def _go_on(self) -> None:
-        """R4: have the next query begin, or else change over to the next placement."""
+        """R4: have the next host join, or the next query begin, or else change over to the next placement."""
+        while self._newcomers and self.proposal is None and not self._queries.busy:  # R10
+            self.membership.enter(self._newcomers.popleft())
         while self._joining and self.proposal is None and not self._queries.busy:
             query = self._joining[0]
             if query.number < 0 and self._guests.enter(query.number):
@@ -152,7 +222,7 @@ class Proposer:
                 self._queries.failed(query.number, str(error))
         if self.next is not None and self.proposal is None and not self._joining:
             wish, self.next = self.next, None
-            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free)
+            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways)
 
     def _join(self, query: Joining) -> None:
         """R7: propose another query."""
@@ -179,10 +249,14 @@ class Proposer:
         self.proposal, dataflow = proposal, self._tree.dataflow
         proposal.iteration = max(self._tree.first.values(), default=0) - 1  # R9
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
-        propose = m.Propose(self._out.run, proposal.number, proposal.moves, proposal.shape)
+        propose = self._words(proposal)
         for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):
             self._out.send(host, propose)
         self._arm()
+
+    def _words(self, proposal: Proposal) -> m.Propose:
+        told = self._out.run, proposal.number, proposal.moves, proposal.shape
+        return m.Propose(*told) if proposal.ways is None else m.ProposeWays(*told, proposal.ways)
 
     def _attached(self, proposal: Proposal, query: Joining) -> None:
         """R7: a query begins, as all have agreed."""
@@ -247,6 +321,7 @@ class Proposer:
         if proposal is None or not proposal.waiting:
             return
         if proposal.state is not ProposalState.PROPOSED:
+            yield from self._guests.give_up(proposal.waiting, proposal.phases_s[proposal.state.value])  # R8
             if parted := proposal.waiting - self._directory.everyone:  # R8
                 proposal.waiting -= parted
                 yield from self._check_done(proposal)
@@ -258,7 +333,7 @@ class Proposer:
             return
         else:
             for host in sorted(proposal.waiting):
-                self._out.send(host, m.Propose(self._out.run, proposal.number, proposal.moves, proposal.shape))
+                self._out.send(host, self._words(proposal))
         self._arm()
 
     def on_lost(self, note: Lost) -> Notes:
@@ -311,7 +386,8 @@ class Proposer:
         run, number = self._out.run, proposal.number
         word: m.Commit | m.Retire | m.Abort
         if proposal.state is ProposalState.COMMITTED:
-            word = m.Commit(run, number, proposal.iteration, proposal.moves, proposal.reason, proposal.shape)
+            told = run, number, proposal.iteration, proposal.moves, proposal.reason, proposal.shape
+            word = m.Commit(*told) if proposal.ways is None else m.CommitWays(*told, proposal.ways)
         elif proposal.state is ProposalState.RETIRING:
             word = m.Retire(run, number)
         else:
@@ -370,6 +446,8 @@ class Proposer:
             names = proposal.names if begun else {}
             self._queries.record(query.number, "begun" if begun else "refused", why, names, query.apart)
             return
+        if proposal is not None and proposal.ways is not None:
+            detail["ways"] = {f"{way.source}>{way.target}": way.over for way in proposal.ways}
         self._out.record(
             "proposal",
             index=proposal.iteration if proposal is not None and outcome == "committed" else None,

@@ -52,11 +52,28 @@ class Queries:
         self._leaving: list[int] = []
         self._number = 0  # of what all are told
         self._words: dict[str, m.Message] = {}  # by host: what it has not answered
+        self.told_s = 0.0  # when that was said first
+
+    def follow(self, before: Queries) -> None:
+        """Go on as the next generation of the run, which has no guests yet."""
+        self.sinks = {query: sinks for query, sinks in before.sinks.items() if query not in before.guests}
+        for query in before._leaving:
+            self.leave(query)
+
+    def dismiss_all(self, why: str) -> None:
+        """R5: the run begins anew, without guests."""
+        for host in sorted({guest.peer.name for guest in self.guests.values()}):
+            self._out.send(host, m.Dismiss(self._out.run, 0, why[:4000]))
 
     @property
     def busy(self) -> bool:
         """Whether some hosts may not know yet that a query has left."""
         return bool(self._words or self._ready)
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """Who has not answered what all were told at ``told_s``."""
+        return self._words.keys()
 
     @property
     def _ready(self) -> list[int]:
@@ -120,7 +137,7 @@ class Queries:
 
     def tell(self, words: dict[str, m.Message]) -> None:
         """Tell every one of these hosts, again and again until it has answered."""
-        self._words = words
+        self._words, self.told_s = words, self._out.now
         self.on_timer()
 
     def record(

@@ -118,9 +118,9 @@ class Local:
         def rate(source: str, target: str) -> float | None:
             if source == target:
                 return float("inf")
-            estimate = monitor.estimate(source, target, now)
+            estimate = monitor.estimate((source, target), now)
             if estimate is None and final and (source, target) in in_use:
-                estimate = monitor.latest(source, target)
+                estimate = monitor.latest((source, target))
             return estimate.rate_bps if estimate is not None else slow_bps if final else None
 
         decision = decide(
@@ -216,7 +216,7 @@ class Local:
         now, known = self._out.now, {}
         for a in choice.hosts:
             for b in choice.hosts:
-                each = self._monitor.estimate(a, b, now) if a != b else None
+                each = self._monitor.estimate((a, b), now) if a != b else None
                 if each is not None:
                     known[f"{a}>{b}"] = [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s]
         return known

@@ -10,6 +10,8 @@ R3. Links are waited for as long as two partitions take lately, as a probe may h
     its ends, but asking twice takes a period at most, or a horizon. What was asked for in vain all the same counts as
     slow for one horizon, unless it is measured after all; it is no sample.
 R4. Planners know the run's hosts only: what a guest takes counts as if it were taken at the client.
+R5. A plan may name other networks between hosts, which are proposed with its moves, or alone where these are not worth
+    it. Of links over other networks than the shared one a planner that looks ahead is told the estimates as well.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.place import Place
-from thalweg.middleware.network.view import Latency, Link, LinkEstimate
+from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
@@ -165,6 +167,8 @@ class Planned:
             past = Past(history.samples(), out.now, search.asked, search.rounds, self._variability)
             view = self._slow(history)
             lost = directory.peers.keys() - directory.hosts
+            others = {**search.view, **self._monitor.view(out.now)}
+            view |= {link: each for link, each in others.items() if len(link) > 2}  # R5
             ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
         out.emit(  # R1
@@ -180,6 +184,7 @@ class Planned:
                 hosts=self._gossip.hosts(),
                 nodes=self._gossip.nodes(),
                 places=search.places,
+                ways=directory.ways.table,
             )
         )
 
@@ -199,7 +204,7 @@ class Planned:
         if event.variability is not None:
             self._variability = event.variability
         unknown = event.needs - search.view.keys()
-        gone = {link for link in unknown if not hosts.issuperset(link)}
+        gone = {link for link in unknown if not hosts.issuperset(link[:2])}
         search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
         unknown -= gone
         unheard = frozenset[Link]() if event.latencies is UNSET else event.latencies - search.latencies.keys()
@@ -231,14 +236,19 @@ class Planned:
     def _propose(self, event: e.Planned) -> bool:
         """Whether what was planned is worth a proposal, and changes something."""
         placement, directory = event.placement or {}, self._directory
-        if not (event.worth and directory.hosts.issuperset(placement.values())):
-            return False  # one that was lost may have been planned with
+        ways = None if event.ways is UNSET else event.ways  # R5
+        if not (directory.hosts - directory.vacating).issuperset(placement.values()):
+            return False  # one that was lost, or is to leave, may have been planned with
+        if not event.worth:
+            return ways is not None and self._proposer.propose({}, "other networks", ways=ways)
         if event.dataflow is not None:
-            return self._proposer.propose(placement, "a better plan", event.dataflow, event.free)
+            return self._proposer.propose(placement, "a better plan", event.dataflow, event.free, ways)
         where = directory.where(directory.locations)
         still = directory.senders if directory.guests else {}  # R4
         moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
-        return bool(moves) and self._proposer.propose(moves, "a better plan")
+        if not moves:
+            return ways is not None and self._proposer.propose({}, "other networks", ways=ways)
+        return self._proposer.propose(moves, "a better plan", ways=ways)
 
     def _probe(self, links: frozenset[Link]) -> Notes:
         pairs = self._history is not None  # then both ways are wanted
@@ -279,7 +289,7 @@ class Planned:
         search = self._search
         if search is None:
             return
-        gone = {link for link in search.waiting if note.host in link}
+        gone = {link for link in search.waiting if note.host in link[:2]}
         silent = {link for link in search.unheard if note.host in link}
         if not (gone or silent):
             return
@@ -306,7 +316,7 @@ class Planned:
         slow = LinkEstimate(slow_bps, count=0)
         in_use = self._in_use(self._directory.where(self._directory.locations))
         for link in search.waiting:
-            latest = self._monitor.latest(*link) if link in in_use else None
+            latest = self._monitor.latest(link) if link in in_use else None
             search.view[link] = slow if latest is None else latest
             if self._history is not None and latest is None:
                 self._in_vain[link] = _InVain(slow_bps, search.asked_s, self._out.now)
@@ -316,14 +326,16 @@ class Planned:
 
     def _in_use(self, where: Placement) -> set[Link]:
         """The links that the dataflow takes where its nodes are there."""
-        nodes = self._tree.dataflow.nodes
-        return {Link(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
+        nodes, table = self._tree.dataflow.nodes, self._directory.ways.table
+        over = {(way.source, way.target): way.over[0] for way in table}
+        pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
+        return {Link(*pair, over.get(pair, NET)) for pair in pairs}
 
     def _record(self, search: _Search, event: e.Planned, proposed: bool) -> None:
         now, here = self._out.now, self._directory.where(self._tree.dataflow.by_name)
         links = {
-            f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s if each.count else None]
-            for (a, b), each in sorted(search.view.items())
+            ">".join(tuple(link)): [each.rate_bps, each.count, each.spread_bps, _age_s(each, now)]
+            for link, each in sorted(search.view.items())
         }
         there = {**here, **(event.placement or {})} if event.dataflow is None else event.placement
         detail = {
@@ -356,3 +368,7 @@ class Planned:
         """How long partitions take lately is how long links are waited for."""
         if self._delivered_s:
             self._delivered_s.append(self._out.now)
+
+
+def _age_s(estimate: LinkEstimate, now: float) -> float | None:
+    return now - estimate.measured_at_s if estimate.count else None

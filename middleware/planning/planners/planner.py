@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import msgspec
 
 from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError, nearest, one_line
-from thalweg.middleware.network.view import LinksNeeded
+from thalweg.middleware.network.view import NET, LinksNeeded
 from thalweg.middleware.planning.costs.model import CostModel, Position
+from thalweg.middleware.planning.problem.choice import choose, routes_of, with_all_networks
 from thalweg.middleware.planning.problem.plan import Plan, Step
 from thalweg.middleware.planning.problem.problem import NS_PER_S
 from thalweg.middleware.planning.problem.task import Task
@@ -37,7 +38,7 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
     kind = type(planner)
     name = f"planner {kind.__module__}:{kind.__qualname__}"
     try:
-        plan: object = planner.plan(task, model)
+        plan: object = planner.plan(with_all_networks(task) if task.networks else task, model)
     except (LinksNeeded, ThalwegError):
         raise
     except Exception as error:
@@ -45,9 +46,25 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
         raise PlannerError(f"{name} {why}") from error
     if not isinstance(plan, Plan):
         raise PlannerError(f"{name} returned {type(plan).__name__}; return a PlanResult")
-    if plan.routes or plan.bought:
-        what = "routes" if plan.routes else "things to rent"
+    if plan.bought or (plan.routes and not task.networks):
+        what = "things to rent" if plan.bought else "routes, where there is one network"
         raise PlannerError(f"{name} returned a plan with {what}, which hosts cannot carry out; leave them out")
+    if not task.networks:
+        return plan
+    if plan.routes:
+        return _with_routes(name, plan, task)
+    choice = choose(task, plan.dataflow, plan.placement, plan.hints)
+    return msgspec.structs.replace(plan, routes=routes_of(choice))
+
+
+def _with_routes(name: str, plan: Plan, task: Task) -> Plan:
+    """A plan with routes of its planner's own; PlannerError for those that hosts cannot take."""
+    for link, route in plan.routes.items():
+        if len(route) != 1 or route[0].hosts != link.hosts or route[0].via not in {NET, *task.networks}:
+            raise PlannerError(
+                f"{name} returned the route {[tuple(each) for each in route]} for {tuple(link)}; a route is one link"
+                f" between these hosts, over one of the networks {sorted({NET, *task.networks})}"
+            )
     return plan
 
 

@@ -34,9 +34,9 @@ class Plan(msgspec.Struct, frozen=True):
     - ``hints``: those of ``dataflow``, where it is not the task's
     - ``judged``: the costs before and after that tell whether a change is worth it, where the planner goes by others
       than those two (None)
-    - ``routes``: for links whose transfers go another way the links that they go over, in order
-    - ``bought``: what is to be rented for it, units by name; as hosts neither forward nor rent, ``ask_planner`` refuses
-      plans with either
+    - ``routes``: for links whose transfers go over another network the link there; ``ask_planner`` chooses them where a
+      planner does not (``choice``)
+    - ``bought``: what is to be rented for it, units by name; as hosts do not rent, ``ask_planner`` refuses such plans
     """
 
     placement: Placement

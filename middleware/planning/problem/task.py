@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
 from thalweg.middleware.errors import DataflowError, PlacementError
-from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.network.view import Link, NetworkView
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.quality import Quality
 
@@ -22,6 +24,9 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     - ``hints``: bytes and seconds of one partition at every node
     - ``costs``: what resources cost
     - ``current``: where nodes are now; None before a run
+    - ``networks``: further networks between hosts, and what these and the shared one cost; where there are some, a
+      plan says over which each link goes (``choice``). ``routes``: over which links they go now
+    - ``wanted_hz``: partitions a second that are wanted of it; None: as many as sources give, and links carry
     - ``quality``: what else hosts and nodes are known by, and the objective, for who goes by it
     """
 
@@ -32,6 +37,9 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     costs: CostParameters = CostParameters()
     current: Placement | None = None
     quality: Quality = Quality()
+    networks: Mapping[str, Network] = {}
+    routes: Mapping[Link, tuple[Link, ...]] = {}
+    wanted_hz: float | None = None
 
     @cached_property
     def dataflow(self) -> Dataflow:

@@ -16,6 +16,7 @@ from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape
 from thalweg.emulation.proofs.delay import binomial_interval, with_passage
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.proofs.rate import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
+from thalweg.middleware.network.view import NET, Link
 
 
 @given(st.integers(2, 40))
@@ -27,20 +28,21 @@ def test_in_a_tournament_everybody_meets_everybody_once(players: int) -> None:
         assert len({name for pair in pairs for name in pair}) == 2 * len(pairs)
     met = [frozenset(pair) for pairs in rounds for pair in pairs]
     assert sorted(map(sorted, met)) == sorted(sorted(pair) for pair in combinations(names, 2))
-    part = [link for pairs in rounds[1:3] for one, other in pairs for link in ((one, other), (other, one))]
+    part = [Link(*ends) for pairs in rounds[1:3] for a, b in pairs for ends in ((a, b), (b, a))]
     assert len(link_rounds(dict.fromkeys(reversed(part), 1.0), 1e9, names)) == len(rounds[1:3])
 
 
 HOSTS = st.integers(0, 8).map(lambda i: f"h{i}")
-LINKS = st.tuples(HOSTS, HOSTS).filter(lambda link: link[0] != link[1])
+LINKS = st.builds(Link, HOSTS, HOSTS, st.sampled_from([NET, "leased"])).filter(lambda one: one.source != one.target)
 
 
 @given(st.dictionaries(LINKS, st.floats(1e5, 3e8)), st.floats(1e6, 1e9))
-def test_groups_hold_every_link_once_and_share_no_end(rates: dict[tuple[str, str], float], together: float) -> None:
+def test_groups_hold_every_link_once_and_share_no_end(rates: dict[Link, float], together: float) -> None:
     groups = link_rounds(rates, together)
     assert sorted(link for group in groups for link in group) == sorted(rates)
     for group in groups:
-        assert len({source for source, _ in group}) == len({target for _, target in group}) == len(group)
+        assert len({link.source for link in group}) == len({link.target for link in group}) == len(group)
+        assert len({link.via for link in group}) == 1
         assert len(group) == 1 or sum(rates[link] for link in group) <= together
 
 

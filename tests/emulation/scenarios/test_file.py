@@ -237,6 +237,9 @@ EVENT = HOSTS + LINKS + "[[event]]\nat = 1\n"  # lines 1 to 5
         (EVENT + 'kind = "flap"\nhost = "h1"\ndown = "1ms"\nup = "1ms"', 4, "more than 2,000,000 changes"),
         (EVENT + 'kind = "partition"\ngroups = [["h1"],\n["h2", "h1"]]', 8, "'h1' stands there twice"),
         (EVENT + 'kind = "partition"\ngroups = [["h1"]]', 7, "at least two"),
+        (EVENT + 'kind = "crash"\nhost = "h4"', 7, "no host 'h4'"),
+        (EVENT + 'kind = "crash"\nhost = "client"', 7, "the client's own process stays"),
+        (EVENT + 'kind = "drain"\nhost = "h1"\nfor = "5s"', 8, "a drain does not last; for goes with a crash"),
         (EVENT + 'kind = "churn"\nhosts = ["h4"]\nmean_up = 1\nmean_down = 1', 7, "no host 'h4'"),
     ],
 )  # fmt: skip
@@ -257,14 +260,16 @@ def test_files_that_cannot_be_read(folder: Path) -> None:
         scenario(folder, HOSTS + LINKS, time_scale=float("nan"))
 
 
-@pytest.mark.parametrize("name", ["campus", "rates-only", "five-continents"])
+@pytest.mark.parametrize("name", ["campus", "rates-only", "five-continents", "two-networks", "dedicated"])
 def test_the_examples_are_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "five-continents":
         if REAL is None:
             pytest.skip("THALWEG_TRACES names no data sets")
         monkeypatch.setenv("THALWEG_TRACES", REAL)
     found = read_scenario(EXAMPLES / f"{name}.toml")
-    assert found.needs_netem == (name != "rates-only")
+    assert found.needs_netem == (name in ("campus", "five-continents"))
+    rented = [link for link in found.links if link.via == "leased"]
+    assert len(rented) == 2 * {"two-networks": 5, "dedicated": 8}.get(name, 0)
     if name == "five-continents":
         assert {trace.name.partition("_")[2] for trace in found.traces.values()} >= {"eu-west-1__us-west-1"}
         assert found.links["client", "tokyo"].delay_s == pytest.approx(0.107, abs=0.001)

@@ -197,7 +197,8 @@ class Recorder:
     def _change(self, changes: Iterable[LinkChange]) -> None:
         self.changed += changes
 
-    def limit_interfaces(self, limits_bps: dict[str, float]) -> None:
+    def limit_interfaces(self, limits_bps: dict[str, float], via: str) -> None:
+        assert via == "net"
         self.limits |= limits_bps
 
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -107,17 +108,18 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
 class World:
     """Keeps the shapes it is given, and the order of the batches."""
 
-    def __init__(self, *links: tuple[str, str]) -> None:
-        self.links = {link: SimpleNamespace(shape=LinkShape(1.0, 0.02), base=LinkShape(1.0, 0.02)) for link in links}
-        self.batches: list[list[tuple[str, str]]] = []
+    def __init__(self, *links: tuple[str, ...]) -> None:
+        own = LinkShape(1.0, 0.02)
+        self.links: dict[tuple[str, ...], Any] = {link: SimpleNamespace(shape=own, base=own) for link in links}
+        self.batches: list[list[tuple[str, ...]]] = []
 
-    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
+    def shape(self, shapes: Iterable[tuple[tuple[str, ...], LinkShape]], *, replayed: bool = False) -> None:
         found = list(shapes)
-        for source, target, shape in found:
-            self.links[source, target].shape = shape
+        for link, shape in found:
+            self.links[link].shape = shape
             if not replayed:
-                self.links[source, target].base = shape
-        self.batches.append([(source, target) for source, target, _ in found])
+                self.links[link].base = shape
+        self.batches.append([link for link, _ in found])
 
     @property
     def rates(self) -> list[float]:
@@ -181,7 +183,7 @@ def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest
     clock[0] = t0 + 6.5
     player.advance()
     assert first.shape == LinkShape(10.0, 0.02)
-    world.shape([("a", "b", LinkShape(1.0, 0.07))])  # by somebody else: this is what is changed from now on
+    world.shape([(("a", "b"), LinkShape(1.0, 0.07))])  # by somebody else: this is what is changed from now on
     player.start()
     assert first.shape == slow.shape(LinkShape(1.0, 0.07), 10.0) == LinkShape(4.0, 0.3, 0.0, 0.1, "normal")
     clock[0] += 5.0
@@ -196,7 +198,7 @@ def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pyt
     clock[0] = player.start() + 2.0
     player.advance()
     assert all(state.shape.cut and state.shape.delay_s == 0.3 for state in world.links.values())
-    world.shape([("a", "c", LinkShape(7.0, 0.3, cut=True))])  # asked for by somebody since: that stays
+    world.shape([(("a", "c"), LinkShape(7.0, 0.3, cut=True))])  # asked for by somebody since: that stays
     player.lift()
     assert not player.running
     assert [world.links[link].shape for link in LINKS] == [
@@ -212,9 +214,9 @@ def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPat
     player.change([(1.0, 0, Effect(2.0)), (2.0, 0, Effect(2.0)), (3.0, 1, Effect(delay_s=0.0))])
     assert not player.delays
     assert set(player.shapes([(1.0, 2, Effect(duplicate=0.1))])) == {
-        *(("a", "b", LinkShape(rate, 0.02)) for rate in (20.0, 40.0)),
-        *(("b", "a", LinkShape(30.0, delay)) for delay in (0.02, 0.0)),
-        *(("a", "c", LinkShape(50.0, 0.02, duplicate=share)) for share in (0.0, 0.1)),
+        *((("a", "b"), LinkShape(rate, 0.02)) for rate in (20.0, 40.0)),
+        *((("b", "a"), LinkShape(30.0, delay)) for delay in (0.02, 0.0)),
+        *((("a", "c"), LinkShape(50.0, 0.02, duplicate=share)) for share in (0.0, 0.1)),
     }
     player.change([(5.0, 0, Effect(delay_s=0.1))])
     assert player.delays

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from thalweg.emulation.kernel import namespaces
 from thalweg.emulation.kernel.htb import ClassCounters
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.effects import Effect
@@ -26,6 +27,7 @@ from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.server import Supervisor
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+from thalweg.middleware.network.view import NET, Link
 
 NAMES = ("a", "b", "c")
 
@@ -38,9 +40,10 @@ class FakeWorld:
     """Links that only remember; ``broken`` is raised by whatever the kernel would be asked."""
 
     def __init__(self) -> None:
-        hosts = {name: SimpleNamespace(name=name, number=i) for i, name in enumerate(NAMES, 1)}
-        self.links: dict[tuple[str, str], Any] = {
-            (one, other): SimpleNamespace(
+        hosts = {name: SimpleNamespace(name=name, number=i, via=NET) for i, name in enumerate(NAMES, 1)}
+        self.ends = hosts
+        self.links: dict[tuple[str, ...], Any] = {
+            Link(one, other): SimpleNamespace(
                 shape=LinkShape(1e6),
                 base=LinkShape(1e6),
                 source=hosts[one],
@@ -54,11 +57,11 @@ class FakeWorld:
         self.broken: Exception | None = None
         self.read = 0
 
-    def shape(self, shapes: list[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
+    def shape(self, shapes: list[tuple[Link, LinkShape]], *, replayed: bool = False) -> None:
         if self.broken is not None:
             raise self.broken
-        for source, target, shape in shapes:
-            self.links[source, target].shape = shape
+        for link, shape in shapes:
+            self.links[link].shape = shape
 
     def counters(self, source: str) -> dict[str, ClassCounters]:
         if self.broken is not None:
@@ -66,8 +69,8 @@ class FakeWorld:
         self.read += 1
         return {"b": ClassCounters(2, 1000 * self.read, 0), "x": ClassCounters(9, 1, 0)} if source == "a" else {}
 
-    def crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> list[tuple[str, str]]:
-        return [(source, target) for source, target, shape in shapes if shape.duplicate]
+    def crowded(self, shapes: list[tuple[Link, LinkShape]]) -> list[Link]:
+        return [link for link, shape in shapes if shape.duplicate]
 
 
 class Bed:
@@ -188,7 +191,7 @@ def test_each_client_samples_for_itself(bed: Bed) -> None:
         while not bed.rows():
             pass
     bed.client.call(requests.SampleStop())
-    assert len(bed.rows(other)) == 8 * 6  # its two, whose difference is one row
+    assert len(bed.rows(other)) == 8 * 8  # its two, whose difference is one row
     other.close()
     while len(bed.supervisor._samplers) > 1:
         bed.status()
@@ -212,3 +215,13 @@ def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without
     bed.load()
     assert bed.world.links["a", "b"].shape[1:] == LinkShape(0.0)[1:]
     assert not bed.status()["replay_delays"]
+
+
+def test_a_kernel_that_refuses_second_interfaces_is_told_in_one_line(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NetlinkError(95, "Operation not supported", 3)
+
+    monkeypatch.setattr(namespaces, "NamespaceWorld", refuse)
+    asked = requests.Build({"a": "10.77.0.1"}, 16, 3, {"leased": {"a": "10.78.0.1"}})
+    with pytest.raises(TestbedError, match=r"^the kernel refused the testbed second interfaces.*not supported$"):
+        bed.client.call(asked)

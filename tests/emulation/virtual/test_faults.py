@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 from flows import chain
+from msgspec import UNSET
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.faults import (
@@ -27,6 +29,7 @@ from thalweg.emulation.virtual.faults import (
     Late,
     Outage,
     Slow,
+    Stop,
     Storm,
     Unconfirmed,
     draw_plan,
@@ -36,10 +39,11 @@ from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 HOSTS = ("h1", "h2", "h3", "client")
@@ -71,9 +75,18 @@ class Adding(NodeCode):
 class Seen(FaultyWorld):
     """What was delivered and when, and which messages each host was told of."""
 
-    def __init__(self, *faults: Fault, seed: int = 0, placement: dict[str, str] | None = None) -> None:
-        config = WorldConfig(interface="independent", startup_s=0.01, core=LIMITS, validate=True)
+    def __init__(
+        self,
+        *faults: Fault,
+        seed: int = 0,
+        placement: dict[str, str] | None = None,
+        ways: tuple[m.Way, ...] = (),
+        limits: CoreConfig = LIMITS,
+    ) -> None:
+        config = WorldConfig(interface="independent", startup_s=0.01, core=limits, validate=True)
         links = dict.fromkeys(itertools.permutations(HOSTS, 2), MEGABIT)
+        further = {via for way in ways for via in way.over if via != NET}
+        links |= {Link(*link, via): MEGABIT for link in list(links) for via in sorted(further)}
         plan = FaultPlan(seed, faults)
         super().__init__(HOSTS, links, lambda node: Adding(), plan, config, digest=True)
         self.values: list[Any] = []
@@ -81,6 +94,7 @@ class Seen(FaultyWorld):
         self.told: list[tuple[float, str, e.Event]] = []
         self.on_delivered = self._take
         self.at_placement = placement or PLACEMENT
+        self.ways = ways
 
     def _take(self, partition: e.Deliver, now: float) -> None:
         self.values.append(partition.value)
@@ -131,11 +145,12 @@ def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
                 for_good += 1
             assert not isinstance(fault, Outage | Cut) or 0 < (fault.for_s or 1) < 100
     assert 0 < for_good < 30
-    assert kinds == {Storm, Outage, Cut, Crash, Slow, Duplicate, Late, Hostility}
+    assert kinds == {Storm, Outage, Cut, Crash, Stop, Slow, Duplicate, Late, Hostility}
 
 
 def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_comes() -> None:
-    plans = [draw_plan(seed, HOSTS, 30.0).faults for seed in range(400)]
+    drawn = (draw_plan(seed, HOSTS, 30.0) for seed in range(600))
+    plans = [plan.faults for plan in drawn if not plan.lasting]  # in which there are other crashes
     crashes = [fault for faults in plans for fault in faults if isinstance(fault, Crash)]
     early = [
         fault for fault in crashes if fault.at_s <= 0.51 and fault.restart_after_s and fault.restart_after_s <= 1.0
@@ -337,3 +352,53 @@ def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch)
     world = Seen(Outage("h2", "h1", 0.5)).go()
     assert world.stalled
     assert world.failed is None
+
+
+# --- two networks ---------------------------------------------------------------------------------------
+
+WAYS = (m.Way("h1", "h2", ("fast", "net")), m.Way("h2", "client", ("fast", "net")))
+
+
+def carried(world: Seen) -> list[tuple[str, str]]:
+    """Which host got a partition over which network."""
+    came = [(name, event) for name, event in world.heard() if isinstance(event.message, m.Partition)]
+    return [(name, NET if event.via is UNSET else event.via) for name, event in came if not event.message.end]
+
+
+def test_partitions_take_the_network_that_the_client_said() -> None:
+    world = Seen(ways=WAYS).go()
+    assert world.all_delivered()
+    over = [via for _, via in carried(world)]
+    assert over[:1] == [NET] or "fast" in over[:4]  # until the client's word was heard
+    assert set(over[6:]) == {"fast"}
+
+
+def test_a_link_that_dies_under_a_partition_is_left_for_the_other_network() -> None:
+    world = Seen(Outage("h2", "client", 2.0, via="fast"), ways=WAYS).go()
+    assert world.all_delivered()
+    over = [via for name, via in carried(world) if name == "client"]
+    assert over[0] == "fast" and over[-1] == NET and set(over) == {"fast", NET}
+    assert {via for name, via in carried(world)[6:] if name == "h2"} == {"fast"}
+
+
+def test_a_link_that_is_back_is_taken_again() -> None:
+    limits = msgspec.structs.replace(LIMITS, monitor=MonitorConfig(max_age_s=1.5))
+    world = Seen(Outage("h2", "client", 1.0, 1.0, via="fast"), ways=WAYS, limits=limits).go()
+    assert world.all_delivered()
+    over = [via for name, via in carried(world) if name == "client"]
+    assert over[-1] == "fast" and NET in over[1:-1]
+
+
+@pytest.mark.parametrize("seed", [*range(20), 76, 92])
+def test_order_and_every_partition_stay_whichever_links_of_either_network_are_cut(seed: int) -> None:
+    dice = Random(seed)
+    faults: list[Fault] = [STORM] if seed % 4 == 0 else []
+    for _ in range(dice.randint(1, 4)):
+        link, via = dice.choice((("h1", "h2"), ("h2", "client"), ("client", "h2"))), dice.choice((NET, "fast"))
+        lasts_s = dice.uniform(0.3, 2.4) if via == NET else None if dice.random() < 0.3 else dice.uniform(0.5, 8.0)
+        faults.append(Outage(*link, dice.uniform(0.1, 6.0), lasts_s, via))
+    over = [("fast", NET), (NET, "fast")]
+    ways = tuple(m.Way(*link, dice.choice(over)) for link in (("h1", "h2"), ("h2", "client")))
+    moves = RandomMoves(3, seed) if seed % 3 == 0 else None
+    world = Seen(*faults, seed=seed, ways=ways).go(moves)
+    assert world.all_delivered(), (faults, ways, world.failed)

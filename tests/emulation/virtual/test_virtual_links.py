@@ -1,4 +1,4 @@
-"""The two link models: timelines worked out by hand, and what holds for any messages."""
+"""The link models: timelines worked out by hand, and what holds for any messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.traces.changed import ChangedRates
 from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, ShapedLink, Transfer
+from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, ShapedLink, Transfer, max_min_rates
 from thalweg.middleware.network.view import Link
 
 HOSTS = "abcd"
@@ -28,10 +29,15 @@ class Network:
     """A link model with a queue of events; ``went``: (item, began, ended) in the order of arrival."""
 
     def __init__(
-        self, model: str, links: Mapping[Link, LinkRate] | None = None, startup_s: float = 0.0, hosts: str = HOSTS
+        self,
+        model: str,
+        links: Mapping[Link, LinkRate] | None = None,
+        startup_s: float = 0.0,
+        hosts: str = HOSTS,
+        interfaces_bps: Mapping[str, float] = {},
     ) -> None:
         self.links = dict.fromkeys(permutations(hosts, 2), KB_A_SECOND) if links is None else links
-        self.model = MODELS[model](self.links, startup_s, self._schedule, self._arrived)
+        self.model = MODELS[model](self.links, startup_s, self._schedule, self._arrived, interfaces_bps)
         self.now = 0.0
         self.went: list[tuple[Any, float, float]] = []
         self.answers: dict[Any, Sent] = {}  # sent when the item arrives
@@ -78,6 +84,16 @@ def sent(rank: int, at_s: float, source: str, target: str, seconds: float) -> Se
 
 
 bulk, probe, control = (partial(sent, rank) for rank in (BULK, PROBE, CONTROL))
+
+
+pairs = st.sampled_from([*permutations(HOSTS, 2)])
+whens = st.one_of(st.integers(0, 20).map(float), st.floats(0, 20))  # many at the same time
+messages = st.lists(
+    st.tuples(whens, pairs, st.integers(0, 5000), st.sampled_from([CONTROL, PROBE, BULK])).map(
+        lambda given: (given[0], *given[1], given[2], given[3])
+    ),
+    max_size=40,
+)
 
 
 # --- one at a time ------------------------------------------------------------------------------------
@@ -154,7 +170,59 @@ def test_control_messages_pass_independent_links_by() -> None:
     assert Network("independent").run(sends) == [(1, 1.0, 2.0), (2, 1.5, 2.5), (0, 0.0, 4.0), (3, 4.0, 5.0)]
 
 
-# --- both ---------------------------------------------------------------------------------------------
+# --- shared interfaces ----------------------------------------------------------------------------------
+
+
+def test_an_interface_is_shared_by_what_a_host_sends_and_receives_and_what_is_left_goes_to_others() -> None:
+    sends = [bulk(0, "a", "b", 2), bulk(0, "c", "a", 2), bulk(0, "c", "b", 2), bulk(0, "d", "c", 1)]
+    network = Network("shared", interfaces_bps={"a": 8000.0, "b": 12_000.0})
+    # a's kB/s is halved between two; b has 1.5: the third takes the whole 1 kB/s that is left, its link's
+    assert network.run(sends) == [(3, 0.0, 1.0), (2, 0.0, 2.0), (0, 0.0, 4.0), (1, 0.0, 4.0)]
+    alone = Network("shared", interfaces_bps={"a": 2000.0}).run([bulk(0, "a", "b", 1), bulk(1, "a", "b", 1)])
+    assert alone == [(0, 0.0, 4.0), (1, 4.0, 8.0)]  # one after the other on a link
+
+
+def test_rates_are_shared_anew_when_a_message_begins_or_ends_and_when_a_link_changes() -> None:
+    steps = BandwidthTrace("steps", np.array([0.0, 4.0]), np.array([2000.0, 8000.0]), 100.0)
+    links: dict[Link, LinkRate] = {Link("a", "b"): steps, Link("a", "c"): KB_A_SECOND, Link("c", "a"): KB_A_SECOND}
+    sends = [bulk(0, "a", "b", 3), bulk(0, "a", "c", 4), control(1, "c", "a", 1)]
+    # 0.25 and 0.75 kB/s until 4 s, then half each until the second is through at 6 s; control passes them by
+    went = Network("shared", links, interfaces_bps={"a": 8000.0}).run(sends)
+    assert went == [(2, 1.0, 2.0), (1, 0.0, 6.0), (0, 0.0, 7.0)]
+
+
+@given(
+    st.lists(st.tuples(pairs, st.floats(0, 10)), min_size=1, max_size=12),
+    st.dictionaries(st.sampled_from(HOSTS), st.floats(0.1, 20)),
+)
+def test_shared_rates_are_max_min_fair(flows: list[tuple[tuple[str, str], float]], limits: dict[str, float]) -> None:
+    """None exceeds its link, no interface is exceeded, and whatever does not fill its link is at a full interface
+    where none of the others is faster."""
+    ends, most = [end for end, _ in flows], [rate for _, rate in flows]
+    rates = max_min_rates(most, ends, limits)
+    used = {host: sum(rate for rate, end in zip(rates, ends, strict=True) if host in end) for host in limits}
+    assert all(used[host] <= limit + 1e-9 for host, limit in limits.items())
+    for rate, end, limit in zip(rates, ends, most, strict=True):
+        assert rate <= limit
+        full = [host for host in end if host in limits and used[host] >= limits[host] - 1e-9]
+        fastest = (max(r for r, other in zip(rates, ends, strict=True) if host in other) for host in full)
+        assert rate == limit or any(rate >= most_here - 1e-9 for most_here in fastest)
+
+
+@given(messages, st.sampled_from([0.0, 0.5]))
+def test_without_limits_shared_links_are_independent_ones(sends: list[Sent], startup_s: float) -> None:
+    steps = BandwidthTrace("steps", np.array([0.0, 0.3, 1.1]), np.array([8000.0, 0.0, 20_000.0]), 1.7)
+    outage = ChangedRates([0.0, 2.0, 5.0], [steps, BandwidthTrace.constant("cut", 0.0), steps])
+    links: dict[Link, LinkRate] = dict.fromkeys(permutations(HOSTS, 2), outage)
+    links |= {Link("a", "b"): Window(steps, 1.0), Link("b", "a"): KB_A_SECOND}
+    one, other = ({item: times for item, *times in Network(model, links, startup_s).run(sends)}
+                  for model in ("shared", "independent"))  # fmt: skip
+    assert one.keys() == other.keys()
+    for item, times in one.items():
+        assert times == pytest.approx(other[item], abs=1e-9)
+
+
+# --- all ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -174,15 +242,6 @@ def test_hosts_without_a_link_are_an_error(model: str) -> None:
 
 
 # --- for any messages ---------------------------------------------------------------------------------
-
-pairs = st.sampled_from([*permutations(HOSTS, 2)])
-whens = st.one_of(st.integers(0, 20).map(float), st.floats(0, 20))  # many at the same time
-messages = st.lists(
-    st.tuples(whens, pairs, st.integers(0, 5000), st.sampled_from([CONTROL, PROBE, BULK])).map(
-        lambda given: (given[0], *given[1], given[2], given[3])
-    ),
-    max_size=40,
-)
 
 
 @given(messages, st.sampled_from([0.0, 0.5]), st.sampled_from([*MODELS]))
@@ -280,15 +339,18 @@ def test_delays_vary_and_nothing_overtakes(distribution: str) -> None:
     assert found == shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
 
 
-def test_what_is_lost_takes_the_link_again_and_a_round_trip() -> None:
-    plain, lossy = (shaped("independent", [144_800], delay_s=1.0, **figures)[0][0] for figures in ({}, {"loss": 0.1}))
+@pytest.mark.parametrize("model", ["independent", "shared"])
+def test_what_is_lost_takes_the_link_again_and_a_round_trip(model: str) -> None:
+    plain, lossy = (shaped(model, [144_800], delay_s=1.0, **figures)[0][0] for figures in ({}, {"loss": 0.1}))
     assert lossy > plain + 2.0 + 1.448
-    assert shaped("independent", [144_800], duplicate=0.5)[0][0] == pytest.approx(144.8 * 1.5)
+    assert shaped(model, [144_800], duplicate=0.5)[0][0] == pytest.approx(144.8 * 1.5)
 
 
-def test_a_link_that_is_cut_for_good_carries_nothing() -> None:
-    assert shaped("independent", [1000, 1000], cut=True) == []
+@pytest.mark.parametrize("model", MODELS)
+def test_a_link_that_is_cut_for_good_carries_nothing(model: str) -> None:
+    assert shaped(model, [1000, 1000], cut=True) == []
 
 
-def test_a_limited_interface_sends_at_its_rate() -> None:
-    assert [left for left, _ in shaped("independent", [1000, 1000], limit_bps=4000.0)] == [2.0, 4.0]
+@pytest.mark.parametrize("model", ["independent", "shared"])
+def test_a_limited_interface_sends_at_its_rate(model: str) -> None:
+    assert [left for left, _ in shaped(model, [1000, 1000], limit_bps=4000.0)] == [2.0, 4.0]

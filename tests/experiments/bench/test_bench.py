@@ -150,6 +150,21 @@ def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.Captur
     assert all(0 < row["median_s"] <= row["longest_s"] < 0.25 for row in answer["queries"])
 
 
+def test_bimodal_answers_for_every_way_and_network(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["bench", "bimodal", "--rounds", "2"]
+    assert invoke([*options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows, choice = answer["mappings"], answer["choice"]
+    assert choice["edges"] > 100 and 0 < choice["median_s"] < choice["bound_s"] == 0.001
+    sent = {(row["way"], row["networks"]): row["messages"] for row in rows}
+    assert len(sent) == 9
+    assert sent["our cost, ordered", "both"] < 0.6 * sent["the paper's cost", "both"]
+    assert all(0 < row["median_s"] <= row["p95_s"] for row in rows)
+    assert all(row["bound_s"] is None or row["median_s"] < 3 * row["bound_s"] for row in rows)  # a shared machine
+    assert invoke(["bench", "bimodal", "--rounds", "1", "--hosts", "12", "--links", "11"]) == 0
+    assert "maps sent" in capsys.readouterr().out
+
+
 def test_optimal_placements_are_proven_within_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["bench", "odp", "--rounds", "1"]
     assert invoke([*options, "--json"]) == 0
@@ -163,7 +178,16 @@ def test_optimal_placements_are_proven_within_the_goals(capsys: pytest.CaptureFi
     assert "program" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move", "odp"])
+def test_machines_to_rent_are_found_within_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", "provision", "--rounds", "1", "--largest", "20", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert [(row["way"], row["nodes"]) for row in rows[-2:]] == [("annealing", 60), ("best", 20)] and len(rows) == 9
+    assert rows[-1]["proven"] == 1
+    for row in rows:
+        assert 0 < row["median_s"] <= row["longest_s"] < 3 * row["goal_s"], row  # a shared machine is slower
+
+
+@pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move", "odp", "provision", "bimodal"])
 def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", verb, "--help"]) == 0
     assert f"Example: thalweg bench {verb}" in capsys.readouterr().out

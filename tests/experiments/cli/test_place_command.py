@@ -11,7 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from thalweg.experiments.cli.place import load_problem, place
+from thalweg.experiments.cli.place import place
+from thalweg.experiments.problems.placement import load_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning import CostModel, Plan, Task
 
@@ -88,6 +89,18 @@ def test_a_builders_tree_costs_what_it_should(write: Any) -> None:
     assert run_json(write(TREE + LINKS), "--planner", "download-all", *duplex)["cost_s"] == pytest.approx(2)
 
 
+def test_a_placement_that_is_given_costs_what_it_costs(write: Any) -> None:
+    placed = write(TREE + LINKS + '[placement]\nop0 = "a"\n')
+    found = run_json(placed, "--planner", "fixed")
+    assert (found["placement"]["op0"], found["cost_s"]) == ("a", None)  # nobody says what b to a carries
+    found = run_json(placed, "--planner", "fixed", "--option", 'placement={"op0": "client"}')
+    assert (found["placement"]["op0"], found["cost_s"]) == ("client", pytest.approx(2))
+    with pytest.raises(UsageError, match="fixed is told no placement; give one"):
+        run(write(TREE + LINKS), "--planner", "fixed")
+    with pytest.raises(UsageError, match="names node 'op7'"):
+        run(placed, "--planner", "fixed", "--option", 'placement={"op7": "a"}')
+
+
 def test_explicit_nodes_pins_and_a_start(write: Any) -> None:
     text = """
     hosts = ["h", "a", "b"]
@@ -111,7 +124,7 @@ def test_explicit_nodes_pins_and_a_start(write: Any) -> None:
     [dataflow.operator]
     compute_s_per_byte = 1e-6
     """
-    problem = load_problem(write(text))
+    problem = load_placement(write(text))
     assert problem.hints.output_bytes == {"left": 3e6, "fixed": 1e6, "free": 1e6}
     assert problem.hints.compute_s == {"fixed": 0.0, "free": 1.0}
     assert problem.current == {"left": "a", "fixed": "b", "free": "b", "sink": "h"}
@@ -132,7 +145,7 @@ def test_a_graph_of_several_sinks_is_placed_and_told_as_text(write: Any) -> None
     assert found["placement"] == {"cam": "a", "far": "b", "seen": "a", "joint": "b", "alarms": "h", "archive": "h"}
     said = "graph: cam > seen; seen > joint archive; far > joint; joint > alarms archive"
     assert said in run(write(text + sinks))
-    assert load_problem(write(text)).dataflow.by_name["sink"].inputs == ("joint",)
+    assert load_placement(write(text)).dataflow.by_name["sink"].inputs == ("joint",)
     for wrong, says in (
         (text + sinks.replace("alarms", "cam"), "the name 'cam' stands for the client"),
         (text + sinks.replace('"joint"', '"joined"'), "'alarms' takes its input from unknown node 'joined'"),

@@ -174,6 +174,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
         (["--replay-faults", "2", "--images", "9"], "--images does not go with --replay-faults"),
         (["--replay-faults", "2", "--first-seed", "9"], "--first-seed does not go with --replay-faults"),
         (["--first-seed", "9"], "--first-seed goes with --faults; the seed of the first pool is --first-pool"),
+        (["--tasks", "9"], "--tasks goes with --figure bimodal-8 or bimodal-9"),
     ],
 )
 def test_bad_input_starts_nothing(tmp_path: Path, options: list[str], says: str) -> None:

@@ -116,7 +116,7 @@ def test_an_operator_that_is_too_far_away_is_not_shared(client: Client) -> None:
                     got.append(next(run))
             assert_references(theirs.result(), other.dataflow, other.first_index)
             assert {"op0", "op1"} & {*other.shared} == shares
-            assert (set(other.apart) == {"op0", "op1"}) == (not shares)
+            assert ({*other.apart} >= {"op0", "op1"}) == (not shares)  # op2, too, while the query before is leaving
             assert all(0 < far_s < 1 for far_s in other.apart.values())
             assert {"source@h1", "source@h2"} <= {*other.shared}
         assert_references(got, run.dataflow, 0)

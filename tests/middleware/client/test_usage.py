@@ -111,7 +111,8 @@ def test_what_plans_probes_and_moves_refuse(client: Client) -> None:
     refused(lambda: client.plan("abc"), "what runs is a Dataflow, not 'abc'")  # type: ignore[arg-type]
     refused(lambda: client.probe([("h1", "h9")]), "there is no host 'h9'; did you mean")
     refused(lambda: client.probe(["h1"]), "a link is a pair of hosts, not 'h1'")  # type: ignore[list-item]
-    refused(lambda: client.probe([("h1", "h2", "h3")]), "a link is a pair of hosts, not (")  # type: ignore[list-item]
+    refused(lambda: client.probe([("h1", "h2", "h3")]), "host 'h1' is not joined to a network 'h3'; known are net")  # type: ignore[list-item]
+    refused(lambda: client.probe([("h1", "h2", "net", "net")]), "a link is a pair of hosts, not (")  # type: ignore[list-item]
     with client.run(FLOW, {"o": "h1"}) as run:
         refused(lambda: run.move("h2"), "a placement is a mapping of nodes to hosts, not 'h2'")  # type: ignore[arg-type]
         refused(lambda: run.move({"o": "h9"}), "unknown host 'h9'")

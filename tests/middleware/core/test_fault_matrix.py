@@ -21,6 +21,9 @@ is the same where ``o`` and ``r`` have states, which ``n`` takes over; ``heir`` 
 two outcomes with a slash between them the second is that of a state which travels as bulk; ``no way``: the run ends
 with one line that says so.
 
+Where the run outlives its hosts, some deaths of both protocols are tried once more: it goes on, or ends for a source's
+host that is waited for.
+
 Some cells of every row of both protocols, of all columns in turn, are tried once more where ``o`` has two consumers,
 ``r`` and ``q``; only trees change their shape.
 
@@ -381,6 +384,35 @@ def test_epoch(step: str, fault: str, expected: str) -> None:
 @pytest.mark.parametrize(("step", "fault", "expected"), BARRIER)
 def test_barrier(step: str, fault: str, expected: str) -> None:
     check_cell("barrier", step, fault, expected, SCRIPTED_DATAFLOW)
+
+
+class Lasting(Scripted):
+    """The run outlives its hosts."""
+
+    def _install(self) -> m.Install:
+        return m.Lasting.of(super()._install(), m.Failover(every=2, wait_s=2.0))
+
+
+LASTING = [("epoch", *cell) for cell in cells(EPOCH_DEATHS)] + [("barrier", *cell) for cell in cells(BARRIER_DEATHS)]
+
+
+@pytest.mark.parametrize(("protocol", "step", "fault"), [cell[:3] for cell in LASTING[::SOME] if cell[3] != "dropped"])
+def test_a_run_that_outlives_its_hosts_ends_only_for_a_source(protocol: str, step: str, fault: str) -> None:
+    target, happens = FAULTS[fault]
+    world = begin(Lasting(STEPS[step], happens, last_s=10.0), protocol, target)
+    if step == "change: aborted":
+        world.errors[e.OpenNode] = (target, "no such operator")
+    world.run()
+    assert world.reached_s is not None, "the step was never reached"
+    assert world.delivered == right(world.dataflow, len(world.delivered))
+    for name in set(world.names) - world.down:
+        assert not (world.cores[name].runs or world.cores[name].coordinator.led or world.hosts[name].code), name
+    if fault in ("h1", "h2"):
+        said = rf"host '{fault}', which holds [a-z0-9~, ]+, did not install the run within 3 s"
+        assert re.fullmatch(said, world.failed or ""), world.failed
+    else:
+        assert world.failed is None
+        assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ SAID: list[m.Message] = [
     m.Located("r", (m.Location("o", "h3", 2**53 - 1),)),
     m.Failed("r", "o", "because"),
     m.Lost("r", "h2", ()),
+    m.Stable("r", "o", 1, ("h9",)),
+    m.Settled("r", ()),
     m.Offer("r", "o", 1),
     m.Accept("r", "o", 1),
     m.Refuse("r", "o", 1, "no"),
@@ -51,6 +53,9 @@ SAID: list[m.Message] = [
     m.Relocated("r", "o", True, m.Location("o", "h3", 2)),
     m.Wish("r", "o", 1, "h3"),
     m.Propose("r", 1, (MOVE,)),
+    m.ProposeWays("r", 1, (MOVE,)),
+    m.CommitWays("r", 1, 0, (MOVE,)),
+    m.ProbeOver("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "net"),
     m.Vote("r", 1, "h2", 0),
     COMMIT,
     m.Abort("r", 1),
@@ -61,6 +66,8 @@ SAID: list[m.Message] = [
     m.Admit("r", 9, m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
     m.Enrol("r", 1, "x", m.Install("r", Dataflow(), (), (), "h9")),
     m.Unsubscribe("r", 1),
+    m.Leave("r", True),
+    m.Stay("r", "no"),
     m.Dismiss("r", 1, "no"),
     m.Dismiss("r", 0, "no"),
     m.Done("r", 1, "h2"),
@@ -116,7 +123,7 @@ def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
 
 def test_all_that_is_said_of_a_run_is_said_here() -> None:
     kinds = {kind for kind in get_args(m.Message) if "run" in kind.__struct_fields__}
-    assert kinds - {type(each) for each in SAID} == {m.Install}
+    assert kinds - {type(each) for each in SAID} == {m.Install, m.Lasting}
 
 
 @pytest.mark.parametrize("host", ["h1", "h2", "h3", "client"])

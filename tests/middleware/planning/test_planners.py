@@ -411,7 +411,7 @@ def test_a_strategy_is_where_a_run_begins_and_how_it_goes_on() -> None:
     ("make", "says"),
     [
         (lambda: get_planner("one-short"), "unknown planner 'one-short'; did you mean 'one-shot'?"),
-        (lambda: get_planner("zzz"), "known are download-all, one-shot, exhaustive, global, local"),
+        (lambda: get_planner("zzz"), "known are download-all, fixed, one-shot, exhaustive, global, local"),
         (lambda: get_planner("local", cost="perod"), "Invalid enum value 'perod'"),
         (lambda: Local(k=-1), "k is -1"),
         (lambda: get_strategy("globl"), "unknown strategy 'globl'; did you mean 'global'?"),

@@ -19,6 +19,7 @@ from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves, SpaceM
 from thalweg.middleware.protocol.messages import BookState
 
 BIG = 2**40
+NETS = {"net": "tcp://h1:1"}
 VERSION = bytes([frames.PROTOCOL_VERSION])
 
 
@@ -33,7 +34,8 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             at_most = kind.le if kind.le is not None else (kind.lt - 1 if kind.lt is not None else BIG)
             return st.integers(kind.ge if kind.ge is not None else -BIG, at_most)
         case msgspec.inspect.FloatType():
-            return st.floats(kind.ge, kind.le, allow_nan=False)
+            least = kind.ge if kind.gt is None else kind.gt
+            return st.floats(least, kind.le, allow_nan=False, exclude_min=kind.gt is not None)
         case msgspec.inspect.BytesType():
             return st.binary(max_size=12)
         case msgspec.inspect.StructType(cls=cls) if cls is LocalMoves:  # it checks more than types can say
@@ -74,6 +76,8 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.recursive(plain, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
         case msgspec.inspect.StructType():
             fields = {field.encode_name: strategy_of(field.type) for field in kind.fields}
+            if kind.cls is m.Joined:  # the network that all share is never left out
+                fields["ends"] = fields["ends"].map(lambda ends: ends | NETS)
             return st.builds(kind.cls, **fields)
         case msgspec.inspect.Metadata():
             return strategy_of(kind.type)
@@ -87,6 +91,12 @@ def _plain(rest: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 CONTROL = get_args(m.Control)
+
+
+def test_a_host_without_an_endpoint_in_the_network_that_all_share_is_no_peer() -> None:
+    with pytest.raises(ValueError, match="'net', which all share"):
+        m.Joined({"fast": "tcp://a:2"})
+    assert m.Peer("a", "tcp://a:1", m.Joined({"fast": "tcp://a:2"} | NETS)).ends == {"fast": "tcp://a:2"} | NETS
 
 
 def fitting(chunk: m.Chunk) -> bool:
@@ -180,7 +190,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (b"TW\x01" + frames.encode(m.Hello())[3:], "protocol version 1; this host speaks 6"),
+        (b"TW\x01" + frames.encode(m.Hello())[3:], "protocol version 1; this host speaks 7"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
         (frames.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (frames.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),

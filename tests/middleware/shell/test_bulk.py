@@ -12,7 +12,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bulk import Bulk
-from thalweg.middleware.shell.sockets import Sockets
+from thalweg.middleware.shell.sockets import Listening, Sockets
 
 
 class Teller:
@@ -42,7 +42,7 @@ def again_by_a_credit(bulk: Bulk, now: float) -> None:
 def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Callable[[Bulk, float], None]) -> None:
     peers = [m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2")]
     limits, teller, sent = CoreConfig(), Teller(), []
-    sockets = Sockets("h1", "tcp://127.0.0.1:*", None, None, insecure=True)
+    sockets = Sockets("h1", Listening("tcp://127.0.0.1:*", insecure=True), None)
     try:
         bulk = Bulk(teller, sockets, HostCore(peers[0], limits), limits, 1.0)
         sockets.send_chunk = lambda *_: False  # type: ignore[method-assign]  # there is no room

@@ -19,7 +19,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.endpoints import UNIX, SocketFolder
 from thalweg.middleware.shell.shell import Shell, ShellConfig
-from thalweg.middleware.shell.sockets import Sockets
+from thalweg.middleware.shell.sockets import Listening, Sockets
 
 FLOW = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("composite"))
 DIAL = """
@@ -106,7 +106,7 @@ def test_no_message_makes_a_host_dial_another_programs_socket(folder: str) -> No
     with SocketFolder() as other, zmq.Context() as context, context.socket(zmq.ROUTER) as foreign:
         foreign.bind(f"ipc://{other}/theirs")
         for listen, may in ((f"ipc://{folder}/a", False), ("tcp://127.0.0.1:*", False), (f"ipc://{other}/a", True)):
-            sockets = Sockets("a", listen, None, None, insecure=True)
+            sockets = Sockets("a", Listening(listen, insecure=True), None)
             try:
                 sockets.meet("r", [m.Peer("x", f"ipc://{other}/theirs", f"ipc://{other}/theirs")])
                 sockets.post("r", "x", m.Hello())

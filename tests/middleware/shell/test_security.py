@@ -34,7 +34,7 @@ from thalweg.middleware.shell.security import (
     write_certificate,
 )
 from thalweg.middleware.shell.shell import Shell, ShellConfig
-from thalweg.middleware.shell.sockets import Sockets, new_identity
+from thalweg.middleware.shell.sockets import Listening, Sockets, new_identity
 
 FLOW = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("composite"))
 SOON_S = 10.0
@@ -310,7 +310,7 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
 def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_alone(tmp_path: Path) -> None:
     make(tmp_path, "h2")
     make(tmp_path, "h3")
-    sockets = Sockets("h1", "tcp://127.0.0.1:*", None, Keys.load(make(tmp_path, "h1")), insecure=False)
+    sockets = Sockets("h1", Listening("tcp://127.0.0.1:*"), Keys.load(make(tmp_path, "h1")))
     with host(tmp_path, "h2") as before, host(tmp_path, "h3") as third:
         try:
             sockets.meet("r", [before.me, third.me])

@@ -35,7 +35,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.shell import REJECTED_ROWS, Shell, ShellConfig
-from thalweg.middleware.shell.sockets import Sockets
+from thalweg.middleware.shell.sockets import Listening, Sockets
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
 SCENES = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
@@ -342,7 +342,7 @@ def test_a_transfer_to_a_host_that_listens_elsewhere_now_finds_no_closed_sockets
         return m.Peer("x", f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}", instance)
 
     chunk = m.Chunk(1, 1, 0, PART)
-    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=True)
+    sockets = Sockets("a", Listening("tcp://127.0.0.1:*", insecure=True), None)
     try:
         sockets.meet("r", [other_peer("before", 1)])
         line = sockets.line("r", "x")

@@ -14,15 +14,17 @@ import pytest
 import zmq
 
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell import sockets as module
-from thalweg.middleware.shell.sockets import Line, Sockets
+from thalweg.middleware.shell.endpoints import read_networks
+from thalweg.middleware.shell.sockets import Line, Listening, Sockets
 
 PING = m.Ping("r")
+PROBE = m.Probe("r", 1, m.Peer("a", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
 
 
 def peer(number: int, name: str = "x") -> m.Peer:
@@ -32,7 +34,7 @@ def peer(number: int, name: str = "x") -> m.Peer:
 @contextmanager
 def opened(**limits: float) -> Iterator[Sockets]:
     settings = [f"{name}={value}" for name, value in limits.items()]
-    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=True, limits=CoreConfig().limited(settings))
+    sockets = Sockets("a", Listening("tcp://127.0.0.1:*", insecure=True), None, limits=CoreConfig().limited(settings))
     try:
         yield sockets
     finally:
@@ -166,3 +168,40 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
                 said += [] if taken is None else [taken[2][0].bytes]
         assert said == ["a message of more frames than the 1 that are expected", frame]
         assert turns == 6
+
+
+def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
+    ends = {"fast": "tcp://127.0.0.2:*"}
+    here, there = (
+        Sockets(name, Listening("tcp://127.0.0.1:*", networks=ends, insecure=True), None) for name in ("a", "b")
+    )
+    try:
+        assert there.me.ends["fast"].startswith("tcp://127.0.0.2:") and there.me.ends["net"].startswith(
+            "tcp://127.0.0.1"
+        )
+        assert frames.decode_control(frames.encode(m.Admit("r", 1, there.me))) == m.Admit("r", 1, there.me)
+        here.meet("r", [there.me])
+        assert here.line("r", "b", "slow") is None
+        for number, (via, router) in enumerate((("fast", there.others["fast"]), ("net", there.bulk))):
+            line = here.line("r", "b", via)
+            assert line is not None and here.send_chunk(line, m.Chunk(number, 1, 0, PROBE), memoryview(b"x"))
+            assert router.poll(2000), via
+            taken = there.take(router, 2)
+            assert taken is not None and frames.decode_chunk(taken[2][0].bytes).transfer == number
+        here.hang_up_idle(time.monotonic() + 1000)
+        assert len(here.dealers) == 3  # what was used is kept, with the lines over other networks
+        here.hang_up_idle(time.monotonic() + 2000)
+        assert not here.dealers and line.bulk is None
+    finally:
+        here.destroy(0)
+        there.destroy(0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("fast", "NAME=ENDPOINT"), ("net=tcp://127.0.0.2:*", "all share"), ("a b=tcp://127.0.0.2:*", "no name"),
+     ("fast=tcp://0.0.0.0:*", "no address"), ("fast=udp://127.0.0.2:*", "form"), ("fast=tcp://127.0.0.2", "form")],
+)  # fmt: skip
+def test_a_network_that_a_host_cannot_be_joined_to_is_refused(setting: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_networks([setting])

@@ -24,7 +24,7 @@ from thalweg.middleware.protocol.limits import NEWS_BYTES, S_THRES, T_THRES, Mon
 
 def sample(monitor: Monitor, target: str, rate_bps: float, now: float, size_bytes: int = 131_072) -> None:
     duration_s = size_bytes * 8 / rate_bps
-    assert monitor.measured(monitor.host, target, size_bytes, duration_s, now, "passive") is not None
+    assert monitor.measured((monitor.host, target), size_bytes, duration_s, now, "passive") is not None
 
 
 def told(source: str, target: str, rate_bps: int, *, count: int = 1, age_s: float = 0.0) -> m.Estimate:
@@ -40,10 +40,10 @@ def rates(news: tuple[m.Estimate, ...]) -> dict[tuple[str, str], int]:
 
 def test_a_transfer_teaches_value_count_spread_and_age() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="mean"))
-    assert monitor.measured("a", "b", 25_000, 1.0, 5.0, "passive") == LinkEstimate(200_000.0, 1, 0.0, 5.0)
-    assert monitor.measured("a", "b", 50_000, 1.0, 6.0, "passive") == LinkEstimate(300_000.0, 2, 100_000.0, 6.0)
-    assert monitor.estimate("a", "b", 7.0) == LinkEstimate(300_000.0, 2, 100_000.0, 6.0)
-    assert monitor.estimate("b", "a", 7.0) is None
+    assert monitor.measured(("a", "b"), 25_000, 1.0, 5.0, "passive") == LinkEstimate(200_000.0, 1, 0.0, 5.0)
+    assert monitor.measured(("a", "b"), 50_000, 1.0, 6.0, "passive") == LinkEstimate(300_000.0, 2, 100_000.0, 6.0)
+    assert monitor.estimate(("a", "b"), 7.0) == LinkEstimate(300_000.0, 2, 100_000.0, 6.0)
+    assert monitor.estimate(("b", "a"), 7.0) is None
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_a_transfer_teaches_value_count_spread_and_age() -> None:
 )
 def test_what_is_no_sample(source: str, target: str, size_bytes: int, duration_s: float, how: str) -> None:
     monitor = Monitor("a")
-    assert monitor.measured(source, target, size_bytes, duration_s, 0.0, how) is None  # type: ignore[arg-type]
+    assert monitor.measured((source, target), size_bytes, duration_s, 0.0, how) is None  # type: ignore[arg-type]
     assert monitor.view(0.0) == {}
 
 
 def test_the_threshold_itself_is_a_sample_and_a_probe_always_is() -> None:
     monitor = Monitor("a")
-    assert monitor.measured("a", "b", S_THRES, 1.0, 0.0, "passive") is not None
-    assert monitor.measured("a", "c", 100, 1.0, 0.0, "probe") is not None
+    assert monitor.measured(("a", "b"), S_THRES, 1.0, 0.0, "passive") is not None
+    assert monitor.measured(("a", "c"), 100, 1.0, 0.0, "probe") is not None
 
 
 def test_an_estimate_is_gone_after_t_thres() -> None:
@@ -77,7 +77,7 @@ def test_an_estimate_is_gone_after_t_thres() -> None:
     assert set(monitor.view(T_THRES)) == {("a", "b"), ("a", "c")}
     assert set(monitor.view(T_THRES + 0.1)) == {("a", "c")}
     assert set(monitor.view(35.0, max_age_s=5.0)) == {("a", "c")}
-    assert monitor.estimate("a", "b", T_THRES + 0.1) is None
+    assert monitor.estimate(("a", "b"), T_THRES + 0.1) is None
 
 
 # --- what others tell -------------------------------------------------------------------------------
@@ -87,16 +87,16 @@ def test_of_two_estimates_the_newer_wins() -> None:
     monitor = Monitor("c")
     monitor.heard([told("a", "b", 100, age_s=5)], 10.0)
     monitor.heard([told("a", "b", 200, age_s=9)], 10.0)  # older
-    assert monitor.estimate("a", "b", 10.0) == LinkEstimate(100.0, 1, 0.0, 5.0)
+    assert monitor.estimate(("a", "b"), 10.0) == LinkEstimate(100.0, 1, 0.0, 5.0)
     monitor.heard([told("a", "b", 300, age_s=1)], 10.0)
-    assert monitor.estimate("a", "b", 10.0) == LinkEstimate(300.0, 1, 0.0, 9.0)
+    assert monitor.estimate(("a", "b"), 10.0) == LinkEstimate(300.0, 1, 0.0, 9.0)
 
 
 def test_an_estimate_that_waited_on_the_way_does_not_replace_a_later_one() -> None:
     monitor = Monitor("c")
     monitor.heard([told("a", "b", 200, count=7, age_s=1)], 10.0)
     monitor.heard([told("a", "b", 100, count=6, age_s=0)], 30.0)  # its age was taken when it was sent
-    assert monitor.estimate("a", "b", 30.0) == LinkEstimate(200.0, 7, 0.0, 9.0)
+    assert monitor.estimate(("a", "b"), 30.0) == LinkEstimate(200.0, 7, 0.0, 9.0)
 
 
 def test_an_estimate_that_goes_round_in_circles_does_not_get_younger() -> None:
@@ -105,17 +105,17 @@ def test_an_estimate_that_goes_round_in_circles_does_not_get_younger() -> None:
     for hop in range(1, 8):
         teller, listener = (first, second) if hop % 2 else (second, first)
         listener.heard(teller.news_for(listener.host, hop), hop + 3.0, teller.host)
-    known = second.estimate("a", "x", 20.0)
+    known = second.estimate(("a", "x"), 20.0)
     assert known is not None
     assert known.measured_at_s == 3.0
-    assert first.estimate("a", "x", 20.0) == LinkEstimate(100.0, 1, 0.0, 0.0)
+    assert first.estimate(("a", "x"), 20.0) == LinkEstimate(100.0, 1, 0.0, 0.0)
 
 
 def test_a_host_knows_its_own_links_best() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e5, 0.0)
     monitor.heard([told("a", "b", 999, count=50)], 1.0)
-    known = monitor.estimate("a", "b", 1.0)
+    known = monitor.estimate(("a", "b"), 1.0)
     assert known is not None
     assert known.rate_bps == pytest.approx(1e5)
 
@@ -124,7 +124,7 @@ def test_what_travelled_with_a_partition_is_as_much_older() -> None:
     monitor = Monitor("c")
     monitor.heard([told("p", "c", 80_000)], 0.0, "p")
     monitor.heard([told("p", "b", 100, age_s=1)], 10.0, "p", size_bytes=50_000)
-    assert monitor.estimate("p", "b", 10.0) == LinkEstimate(100.0, 1, 0.0, 4.0)
+    assert monitor.estimate(("p", "b"), 10.0) == LinkEstimate(100.0, 1, 0.0, 4.0)
 
 
 def test_what_is_too_old_or_no_link_is_not_taken() -> None:
@@ -163,18 +163,18 @@ def test_a_peer_hears_of_a_link_again_when_it_changed_by_a_tenth_or_after_half_t
 
 def test_of_a_links_passive_samples_only_some_are_taken_and_of_probes_all() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="last", best_of=1, sample_interval_s=0.1))
-    assert monitor.measured("a", "b", 100_000, 1.0, 5.0, "passive") is not None
-    assert monitor.measured("a", "b", 100_000, 1.0, 5.05, "passive") is None
-    assert monitor.measured("a", "c", 100_000, 1.0, 5.05, "passive") is not None
-    assert monitor.measured("a", "b", 16_384, 1.0, 5.06, "probe") is not None
-    assert monitor.measured("a", "b", 100_000, 1.0, 5.2, "passive") is not None
+    assert monitor.measured(("a", "b"), 100_000, 1.0, 5.0, "passive") is not None
+    assert monitor.measured(("a", "b"), 100_000, 1.0, 5.05, "passive") is None
+    assert monitor.measured(("a", "c"), 100_000, 1.0, 5.05, "passive") is not None
+    assert monitor.measured(("a", "b"), 16_384, 1.0, 5.06, "probe") is not None
+    assert monitor.measured(("a", "b"), 100_000, 1.0, 5.2, "passive") is not None
 
 
 def test_a_host_that_was_late_once_does_not_make_the_link_slow() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="last"))
     for now, rate_bps in ((0.0, 100_000), (10.0, 60_000), (20.0, 60_000)):
         sample(monitor, "b", rate_bps, now)
-        estimate = monitor.estimate("a", "b", now)
+        estimate = monitor.estimate(("a", "b"), now)
         assert estimate is not None
         assert estimate.rate_bps == pytest.approx(100_000 if now < 20 else 60_000)  # twice is no accident
 
@@ -256,20 +256,20 @@ def test_memory_is_bounded_whatever_is_told() -> None:
 
 def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
     monitor = Monitor("a")
-    assert monitor.latest("x", "y") is None
+    assert monitor.latest(("x", "y")) is None
     monitor.heard([told("x", "y", 100)], 0.0)
-    known = monitor.latest("x", "y")
+    known = monitor.latest(("x", "y"))
     assert known == LinkEstimate(100.0, 1, 0.0, 0.0)
     late_s = (KEPT - 1) * T_THRES
     sample(monitor, "c", 1e5, late_s)  # which forgets what is too old
-    assert monitor.estimate("x", "y", late_s) is None
-    assert monitor.latest("x", "y") == known
+    assert monitor.estimate(("x", "y"), late_s) is None
+    assert monitor.latest(("x", "y")) == known
     assert set(monitor.view(late_s)) == {("a", "c")}
     assert set(rates(monitor.news_for("b", late_s))) == {("a", "c")}  # nobody is told
     monitor.heard([told("x", "y", 300)], late_s)  # of as many samples, but of today
-    assert monitor.latest("x", "y") == LinkEstimate(300.0, 1, 0.0, late_s)
+    assert monitor.latest(("x", "y")) == LinkEstimate(300.0, 1, 0.0, late_s)
     sample(monitor, "c", 1e5, 3 * KEPT * T_THRES)
-    assert monitor.latest("x", "y") is None
+    assert monitor.latest(("x", "y")) is None
 
 
 def test_what_is_old_leaves_the_cache_and_silent_peers_are_forgotten() -> None:
@@ -319,7 +319,7 @@ def test_counts_grow_with_every_sample() -> None:
     counts = []
     for i in range(30):
         sample(monitor, "b", 1e5, i * 100.0)
-        known = monitor.estimate("a", "b", i * 100.0)
+        known = monitor.estimate(("a", "b"), i * 100.0)
         assert known is not None
         counts.append(known.count)
     assert all(later == earlier + 1 for earlier, later in pairwise(counts))
@@ -331,8 +331,8 @@ def test_links_that_begin_anew_are_like_links_that_were_never_measured() -> None
     monitor.heard([told("c", "d", 70_000)], 10.0, "c")
     assert set(rates(monitor.news_for("e", 11.0))) == {("a", "b"), ("c", "d")}
     monitor.forget()
-    assert monitor.view(11.0) == {} and monitor.latest("a", "b") is None
+    assert monitor.view(11.0) == {} and monitor.latest(("a", "b")) is None
     assert monitor.news_for("e", 11.0) == monitor.news_for("f", 11.0) == ()
     sample(monitor, "b", 8e5, 12.0)
-    assert monitor.estimate("a", "b", 12.0) == LinkEstimate(pytest.approx(8e5), 1, 0.0, 12.0)  # of one sample
+    assert monitor.estimate(("a", "b"), 12.0) == LinkEstimate(pytest.approx(8e5), 1, 0.0, 12.0)  # of one sample
     assert set(rates(monitor.news_for("e", 13.0))) == {("a", "b")}

@@ -10,6 +10,7 @@ import pytest
 from playbook import ANY, Playbook
 
 from thalweg.middleware.core.monitoring.prober import EMPTIES, LAST, LEAD, LEAD_BYTES, MOST, PIECES, STAGE_PAYLOADS
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -78,7 +79,7 @@ class Wire:
     def rate(self, host: str, source: str, target: str) -> float | None:
         """What a host knows of a link."""
         book = self.books[host]
-        known = book.core.monitor.estimate(source, target, book.now)
+        known = book.core.monitor.estimate((source, target), book.now)
         return None if known is None else known.rate_bps
 
 
@@ -125,9 +126,9 @@ def test_a_train_has_empty_messages_and_16_kb_pieces_behind_a_lead_without_waiti
     assert [send.message.stage for send in train] == list(range(LAST + 1))
     assert [len(payload) for payload in STAGE_PAYLOADS] == [send.size_bytes for send in train]
     assert all(send.bulk for send in train)
-    assert book.core.prober.busy_s("h2", 5.0) == 4.5
-    assert book.core.prober.busy_s("h2", 0.6) == 0.3, "at most half is taken off"
-    assert book.core.prober.busy_s("h3", 5.0) == 5.0
+    assert book.core.prober.busy_s(Link("h1", "h2"), 5.0) == 4.5
+    assert book.core.prober.busy_s(Link("h1", "h2"), 0.6) == 0.3, "at most half is taken off"
+    assert book.core.prober.busy_s(Link("h1", "h3"), 5.0) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_one_probe_answers_all_who_ask_while_it_is_queued_or_under_way(make_book
     book << e.MessageReceived("h2", m.ProbeResult("probe", back)) >> ANY
     assert {send.to for send in book.only(e.Send)} == {"client", "other"}
     assert empty.to == "h2"
-    assert set(book.core.prober.waiting) == {"h3"}
+    assert set(book.core.prober.waiting) == {Link("h1", "h3")}
 
 
 def test_a_fresh_link_is_answered_at_once(wire: Wire) -> None:
@@ -306,7 +307,7 @@ def test_probes_of_a_run_that_is_over_or_unknown_are_nothing(
             late = msgspec.structs.replace(probe, run=run)
             book << e.MessageReceived("h1", late, bytes(m.PROBE_BYTES), m.PROBE_BYTES) >> []
         book << e.MessageReceived("client", msgspec.structs.replace(request, run=run or "s")) >> []
-    assert book.core.prober.waiting.keys() == {"h3"}  # from when there was a run
+    assert book.core.prober.waiting.keys() == {Link("h2", "h3")}  # from when there was a run
 
 
 def test_a_request_to_probe_oneself_is_nothing(wire: Wire) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -75,3 +76,44 @@ def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
     assert not book.core.runs
     book << got("client", m.Enrol("r", 7, "s@g~1", install)) >> ANY
     assert m.Installed("r", "g") in book.sent("client")
+
+
+@pytest.mark.parametrize("silent", [m.Commit, m.Detach])
+def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
+    client: Playbook, silent: type[m.Message]
+) -> None:
+    """It says that it is there, but not that it is through with a query that begins, or with one that has left."""
+    said: dict[type[m.Message], Callable[[str, int], m.Message]] = {
+        m.Ping: lambda _, __: m.Pong("r"),
+        m.Admit: lambda _, number: m.Detached("r", number),
+        m.Detach: lambda _, number: m.Detached("r", number),
+        m.Enrol: lambda to, _: m.Installed("r", to),
+        m.Propose: lambda to, number: m.Vote("r", number, to, -1),
+        m.Commit: lambda to, number: m.Done("r", number, to),
+    }
+    k = m.Peer("k", "tcp://k:1", "tcp://k:2", "1")
+    begun = []
+
+    def tell(*told: e.Event) -> None:
+        """These, and all that is answered to what comes of them."""
+        waiting = deque(told)
+        while waiting:
+            client << waiting.popleft() >> ANY
+            begun.extend(each.query for each in client.only(e.Attached))
+            for send in client.only(e.Send):
+                if type(send.message) in said and (send.to, type(send.message)) != ("g", silent):
+                    answer = said[type(send.message)](send.to, getattr(send.message, "number", 0))
+                    waiting.append(got(send.to, answer))
+
+    tell(e.SubscribersAllowed("r", 0, frozenset({"g", "k"})))
+    for name, number, peer in (("g", 7, GUEST), ("k", 1, k), ("k", 2, k)):
+        tell(got(name, m.Subscribe("r", number, "s", peer)))
+    tell(got("k", m.Unsubscribe("r", 1)))
+    for second in range(60):
+        client.at(float(second))
+        tell(*[e.TimerFired(f"{timer} r") for timer in ("barrier", "leave", "ping")])
+    tell(got("k", m.Subscribe("r", 3, "s", k)))
+    assert begun == [-1, -2, -3, -4]
+    assert {guest.peer.name for guest in client.core.runs["r"].queries.guests.values()} == {"k"}
+    client << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
+    assert client.core.runs["r"].proposer.proposal is not None

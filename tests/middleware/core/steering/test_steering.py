@@ -296,6 +296,10 @@ def test_the_links_of_a_host_that_is_lost_are_waited_for_no_longer(client: Calla
     again.at(6001.0) << e.PeerLost("r", "h3") >> ANY
     (plan,) = again.only(e.Plan)
     assert plan.view["h1", "h3"].rate_bps == 0.0
+    rented = Link("h1", "h3", "fast")
+    again << e.Planned("r", needs=frozenset({rented})) >> ANY
+    (plan,) = again.only(e.Plan)
+    assert plan.view[rented].rate_bps == 0.0
 
 
 def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playbook]) -> None:
@@ -330,8 +334,8 @@ def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
 
 def test_a_host_forgets_what_it_has_measured_when_links_begin_anew(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
-    book.core.monitor.measured("h2", CLIENT, 100_000, 1.0, 5.0, "passive")
+    book.core.monitor.measured(("h2", CLIENT), 100_000, 1.0, 5.0, "passive")
     book << got(CLIENT, install) >> ANY
-    assert book.core.monitor.latest("h2", CLIENT) is not None
+    assert book.core.monitor.latest(("h2", CLIENT)) is not None
     book << got(CLIENT, msgspec.structs.replace(install, run="other", afresh=True)) >> ANY
-    assert book.core.monitor.latest("h2", CLIENT) is None
+    assert book.core.monitor.latest(("h2", CLIENT)) is None

@@ -1,0 +1,109 @@
+"""How long it takes to map one task by neighbours' messages, over dedicated links, the public network, and both.
+
+A platform is that of Asaduzzaman and Maheswaran's simulation, with nothing running: so uplinks are free, and maps go to
+the most hosts. Seconds are the processor's, for all hosts together, and for the reservation.
+
+And how long it takes, while data flows, to choose the networks of the edges of a placed tree of as many hosts, each
+link of which there is in both: per edge.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from thalweg.experiments.bench.options import BimodalOptions
+from thalweg.experiments.bench.rounds import Progress, silent
+from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange
+from thalweg.experiments.papers.asaduzzaman2010.platforms import Networks, platform, task
+from thalweg.middleware.dataflow import Code, complete_binary_tree
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.network.tariffs import TARIFFS
+from thalweg.middleware.network.view import NET, Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning.mapping.rules import Rules
+from thalweg.middleware.planning.problem.choice import choose
+from thalweg.middleware.planning.problem.hints import Hints
+from thalweg.middleware.planning.problem.task import Task
+
+BOUND_S = 0.030  # of a mapping with both networks
+EDGE_BOUND_S = 0.001  # of the choice of an edge's network
+SEED = 2026
+FOREVER_S = 1e9
+KINDS: tuple[Networks, ...] = ("dedicated", "public", "both")
+WAYS: Mapping[str, Rules] = {
+    "our cost, ordered": Rules(patience_s=FOREVER_S, lease_s=FOREVER_S, probe_s=FOREVER_S),
+    "our cost": Rules(ordered=False, patience_s=FOREVER_S, lease_s=FOREVER_S, probe_s=FOREVER_S),
+    "the paper's cost": Rules(
+        cost="balanced", ordered=False, patience_s=FOREVER_S, lease_s=FOREVER_S, probe_s=FOREVER_S
+    ),
+}
+
+
+def bench_bimodal(options: BimodalOptions, progress: Progress = silent) -> dict[str, Any]:
+    """Medians and 95th percentiles over tasks, in seconds; maps sent, hops of the maps that were reserved."""
+    rows = []
+    for name, rules in WAYS.items():
+        for networks in KINDS:
+            progress(f"{name}, {networks}")
+            rows.append({"way": name, "networks": networks, **_mapped(options, rules, networks)})
+    progress("live choice")
+    found = {"bench": "bimodal", "hosts": options.hosts, "links": options.links, "mappings": rows}
+    return {**found, "choice": _chosen(options)}
+
+
+def _chosen(options: BimodalOptions) -> dict[str, Any]:
+    """Trees of that many sources, their operators and the client anywhere, links of both networks drawn at random."""
+    names = [f"h{number + 1}" for number in range(options.hosts)]
+    took, edges = [], 0
+    for number in range(options.rounds):
+        dice = np.random.default_rng((SEED, number))
+        flow = complete_binary_tree(dict.fromkeys(names, Code("made-up")), Code("made-up"))
+        hosts = (*names, "client")
+        at = {node.name: node.pinned or str(dice.choice(hosts)) for node in flow.nodes}
+        pairs = {(at[a], at[b]) for a, b in flow.edges if at[a] != at[b]}
+        edges = len(pairs)
+        rates = {Link(*pair, via): float(dice.uniform(1e6, 1e7)) for pair in sorted(pairs) for via in (NET, "fast")}
+        rented = {link.hosts: rate for link, rate in rates.items() if link.via != NET}
+        networks = {NET: Network(TARIFFS["public"]), "fast": Network(TARIFFS["dedicated"], rented)}
+        view = NetworkView({link: LinkEstimate(rate) for link, rate in rates.items()})
+        hints = Hints({node.name: 125_000.0 for node in flow.nodes})
+        task = Task((flow,), hosts, view, hints, networks=networks)
+        begun = time.process_time()
+        choose(task, flow, at)
+        took.append((time.process_time() - begun) / edges)
+    p95_s = sorted(took)[math.ceil(0.95 * len(took)) - 1]
+    return {"edges": edges, "median_s": median(took), "p95_s": p95_s, "bound_s": EDGE_BOUND_S}
+
+
+def _mapped(options: BimodalOptions, rules: Rules, networks: Networks) -> dict[str, Any]:
+    """Each task on a platform of its own, without others."""
+    took, sent, virtual, hops = [], [], [], []
+    for number in range(options.rounds):
+        world = platform((SEED, number), options.hosts, options.links, networks)
+        exchange = Exchange(world, rules)
+        one = task(number, np.random.default_rng((SEED, number)), options.hosts)
+        begun = time.process_time()
+        exchange.begin(one)
+        while notes := exchange.run(FOREVER_S):
+            for _, note in notes:
+                if note.state == "mapped":
+                    virtual.append(exchange.now)
+                if note.state == "running" and note.found is not None:
+                    hops.append(len(note.found.legs) - 1)
+        took.append(time.process_time() - begun)
+        sent.append(exchange.sent)
+    both = networks == "both" and rules is WAYS["our cost, ordered"]
+    return {
+        "median_s": median(took),
+        "p95_s": sorted(took)[math.ceil(0.95 * len(took)) - 1],
+        "messages": fmean(sent),
+        "mapped": len(hops),
+        "hops": fmean(hops) if hops else None,
+        "virtual_s": fmean(virtual),
+        "bound_s": BOUND_S if both else None,
+    }

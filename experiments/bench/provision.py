@@ -1,0 +1,83 @@
+"""How long it takes to find machines to rent: every heuristic, annealing, and what proves the optimum.
+
+Problems are those of Benoit et al. (2008), as section 7.2 draws them; of those of the rows ``best`` only the ones that
+the cover bound does not settle count. Seconds are the processor's, of this process, on one core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from thalweg.experiments.bench.options import ProvisionOptions
+from thalweg.experiments.bench.rounds import Progress, silent
+from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
+from thalweg.experiments.papers.benoit2008.optimum import one
+from thalweg.middleware.errors import PlannerError
+from thalweg.middleware.planning.provisioning.annealing import anneal
+from thalweg.middleware.planning.provisioning.best import Effort
+from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
+from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.parts import parts_of
+
+LARGE, MIDDLE = Drawing(nodes=180, alpha=1.3), Drawing(nodes=60, alpha=1.6)
+SEVERAL = {
+    20: (2.05, 2.0),
+    40: (1.8, 2.0),
+    60: (1.6, 2.0),
+    80: (1.6, 15.0),
+}  # N: α at which several machines are needed, goal in s
+TRIES = 20  # problems that are drawn at most for one that counts
+
+
+def bench_provision(options: ProvisionOptions, progress: Progress = silent) -> dict[str, Any]:
+    """Medians, and the longest of the rounds, in seconds; how many answers were proven."""
+    found = []
+    for name in HEURISTICS:
+        progress(name)
+        found.append(_timed(name, LARGE, options.rounds, 0.02, partial(rented, heuristic=name)))
+    progress("annealing")
+    found.append(_timed("annealing", MIDDLE, options.rounds, 3.0, lambda instance: anneal(parts_of(instance))))
+    for nodes, (alpha, goal_s) in SEVERAL.items():
+        if nodes > options.largest:
+            break
+        progress(f"best, N = {nodes}")
+        drawing, effort = Drawing(nodes=nodes, alpha=alpha), Effort(time_limit_s=options.time_limit_s)
+        solved = list(_open(drawing, options.rounds, effort))
+        times = [took_s for took_s, _ in solved]
+        found.append(_row("best", drawing, times, goal_s) | {"proven": sum(proven for _, proven in solved)})
+    return {"bench": "provision", "rounds": options.rounds, "rows": found}
+
+
+def _timed(way: str, drawing: Drawing, rounds: int, goal_s: float, solve: Callable[[Instance], Any]) -> dict[str, Any]:
+    times = []
+    for seed in range(rounds):
+        instance = drawn(drawing, np.random.default_rng(seed))
+        begun = time.process_time()
+        with suppress(PlannerError):  # that there is no answer takes as long to find
+            solve(instance)
+        times.append(time.process_time() - begun)
+    return _row(way, drawing, times, goal_s) | {"proven": None}
+
+
+def _open(drawing: Drawing, rounds: int, effort: Effort) -> Iterator[tuple[float, bool]]:
+    """Seconds, and whether the optimum was proven, of so many problems that are not settled by the bound."""
+    left = rounds
+    for seed in range(rounds * TRIES):
+        solved = one(drawn(drawing, np.random.default_rng(seed)), effort)
+        if solved.best is not None and not solved.settled:
+            yield solved.took_s["best"], solved.best.proven
+            left -= 1
+        if not left:
+            return
+
+
+def _row(way: str, drawing: Drawing, times: list[float], goal_s: float) -> dict[str, Any]:
+    figures = {"median_s": median(times), "longest_s": max(times)}
+    return {"way": way, "nodes": drawing.nodes, "alpha": drawing.alpha, **figures, "goal_s": goal_s}

@@ -1,0 +1,338 @@
+"""``thalweg provision``: which machines to rent for a throughput, and the proof that they suffice."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+from rich.table import Table
+
+from thalweg.emulation import units
+from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
+from thalweg.experiments.cli.options import takes
+from thalweg.experiments.command import Option, Tell
+from thalweg.experiments.problems.provisioning import Problem, load_provisioning
+from thalweg.experiments.runs.config import Image, RunConfig
+from thalweg.middleware.errors import PlannerError, UsageError, nearest
+from thalweg.middleware.planning.provisioning.answer import Answer, cost, in_turn_s, loads
+from thalweg.middleware.planning.provisioning.best import Effort, Rented, best
+from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
+from thalweg.middleware.planning.provisioning.hopeless import in_the_way, why_not
+from thalweg.middleware.planning.provisioning.instance import Instance, reserved
+from thalweg.middleware.planning.provisioning.placed import in_order
+from thalweg.middleware.planning.solver import NoSolutionError
+
+LATE = 1.05  # of the wanted time between two results, what a run may take and have reached it
+BEST = "best"
+
+
+class ProvisionOptions(msgspec.Struct, frozen=True):
+    """Of ``provision``: how is searched, and whether what is found is tried."""
+
+    heuristic: Annotated[
+        str, Option(f"{BEST}: heuristics, annealing and an exact program; or one of {', '.join(HEURISTICS)}.")
+    ] = BEST
+    overlap: Annotated[
+        bool | None,
+        Option(
+            "A machine receives, computes and sends at once, as the paper's; else each operator does in turn, as on a"
+            " testbed.",
+            shown="overlap; with --launch no-overlap",
+        ),
+    ] = None
+    time_limit_s: Annotated[
+        float, Option("Of the solver; what is not proven by then has a gap.", flag="--time-limit", unit=units.seconds)
+    ] = 60.0
+    gap: Annotated[float, Option("How far from the optimum is near enough, a share.")] = 0.0
+    seed: Annotated[int, Option("Of the search, and of random problems.", least=0)] = 1
+    launch: Annotated[
+        Literal["docker", "sim", "netns"] | None,
+        Option(
+            "Bring up these machines, run the operators, and see whether the throughput is reached; then the same on"
+            " the next cheaper ones.",
+            shown="none",
+        ),
+    ] = None
+    reserve: Annotated[
+        float | None,
+        Option(
+            "The share of every machine and its card that is left free: hosts need some for their own, and transfers"
+            " get into each other's way.",
+            unit=units.share,
+            shown="0; with --launch 0.1",
+        ),
+    ] = None
+    results: Annotated[int, Option("With --launch: so many.", least=2)] = 30
+    cheaper: Annotated[bool, Option("With --launch: also run the next cheaper machines.")] = True
+    image: Image = None
+    compare: Annotated[
+        int | None,
+        Option(
+            "Instead of FILE: every heuristic beside the optimum, on so many problems as Benoit et al. draw them.",
+            least=1,
+        ),
+    ] = None
+    egress: Annotated[
+        int | None,
+        Option(
+            "Instead of FILE: trees by what their bytes cost between clouds, on so many draws of eight sources and a"
+            " client from Skyplane's grid.",
+            least=1,
+        ),
+    ] = None
+    n: Annotated[int, Option("With --compare: nodes of a tree, objects included.", least=3)] = 60
+    alpha: Annotated[float, Option("With --compare: the exponent of work.")] = 1.6
+    objects: Annotated[Literal["small", "big"], Option("With --compare: sizes of the objects.")] = "small"
+    one_class: Annotated[bool, Option("With --compare: the dearest machine of Table 1 alone.")] = False
+
+
+@takes(ProvisionOptions)
+def provision(
+    options: ProvisionOptions,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A provisioning problem in TOML.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --launch: folder of its runs.", show_default="runs/rented-<time>")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the cheapest machines to rent for a tree of operators and a wanted throughput, and what each of them does.
+
+    Example: thalweg provision docs/examples/provision.toml
+
+    And see that it is reached, and on the next cheaper machines is not: thalweg provision docs/examples/provision.toml
+    --launch docker
+
+    By one of the paper's heuristics: thalweg provision docs/examples/provision.toml --heuristic subtree-bottom-up
+
+    Every way beside the optimum: thalweg provision --compare 200 --n 60 --alpha 1.6
+
+    Bytes that cost, over trees that may be chosen: thalweg provision --egress 60
+    """
+    if options.compare is not None or options.egress is not None:
+        if file is not None or None not in (options.compare, options.egress):
+            raise UsageError("--compare and --egress go in place of FILE, and of each other; leave all but one away")
+        if options.compare is not None:
+            _compare(options, options.compare, as_json=as_json)
+        elif options.egress is not None:
+            from thalweg.experiments.cli.compared import compare_egress
+
+            compare_egress(options.egress, options.seed, as_json=as_json)
+        return
+    if file is None:
+        raise UsageError("provision needs a FILE, or --compare COUNT; docs/examples/provision.toml is an example")
+    if options.heuristic not in (BEST, *HEURISTICS):
+        raise UsageError(f"--heuristic is {options.heuristic!r}; {nearest(options.heuristic, [BEST, *HEURISTICS])}")
+    problem = load_provisioning(file)
+    overlap = options.launch is None if options.overlap is None else options.overlap
+    problem = msgspec.structs.replace(problem, instance=msgspec.structs.replace(problem.instance, overlap=overlap))
+    why_not(problem.instance, str(file))
+    reserve = 0.1 * (options.launch is not None) if options.reserve is None else options.reserve
+    found = _found(file, reserved(problem.instance, reserve), reserve, options)
+    found = msgspec.structs.replace(found, answer=in_order(found.answer))
+    told = {"reserve": reserve, **_told(file, problem, found)}
+    wrong = []
+    if options.heuristic == BEST and not found.proven and found.gap > options.gap + 1e-9:
+        said = f"{problem.instance.currency} {found.cost:,.4f}, and none costs less than {found.bound:,.4f}"
+        wrong.append(
+            f"the search ended before the optimum was proven: the best so far costs {said}; give more --time-limit"
+        )
+    if not as_json:
+        _print(problem, found, told)
+    if options.launch is not None:
+        where = out or Path("runs") / f"rented-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+        with progress() as tell:
+            told["launch"] = _launched(problem, found.answer, options, where, tell)
+        wrong += missed(told["launch"])
+        if not as_json:
+            _print_launch(told["launch"], problem.instance.currency, cheaper=options.cheaper)
+    if as_json:
+        print_json(told)
+    end(wrong)
+
+
+def _compare(options: ProvisionOptions, count: int, *, as_json: bool) -> None:
+    """Tell every heuristic beside the optimum."""
+    from thalweg.experiments.cli.compared import compare_provisioning
+    from thalweg.experiments.papers.benoit2008.instances import Drawing
+
+    machines: Literal["all", "one"] = "one" if options.one_class else "all"
+    drawing = Drawing(nodes=options.n, alpha=options.alpha, sizes=options.objects, machines=machines)
+    effort = Effort(options.time_limit_s, options.gap, options.seed)
+    compare_provisioning(drawing, count, options.seed, effort, as_json=as_json)
+
+
+def _found(file: Path, instance: Instance, reserve: float, options: ProvisionOptions) -> Rented:
+    """What is rented; UsageError with what stands in the way where no machines can do."""
+    effort = Effort(options.time_limit_s, options.gap, options.seed)
+    try:
+        if options.heuristic == BEST:
+            return best(instance, effort)
+        answer = rented(instance, options.heuristic, options.seed)
+    except PlannerError as error:
+        kind = UsageError if isinstance(error, NoSolutionError) else PlannerError
+        free = f", with {reserve:.0%} of each left free (--reserve)" if reserve else ""
+        raise kind(f"{file}: {error}{free}; {in_the_way(instance)}") from None
+    return Rented(answer, cost(instance, answer), 0.0, 0.0, options.heuristic)
+
+
+def _told(file: Path, problem: Problem, found: Rented) -> dict[str, Any]:
+    """The answer for machines."""
+    instance, answer = problem.instance, found.answer
+    asked, took_s = loads(instance, answer), in_turn_s(instance, answer)
+    machines = []
+    for at, kind in enumerate(answer.class_of.tolist()):
+        offer = problem.offers[kind]
+        served = {
+            instance.objects[what]: instance.servers[server]
+            for what, server in enumerate(answer.server_of[at].tolist())
+            if server >= 0
+        }
+        machines.append(
+            {
+                "name": f"m{at + 1}",
+                "machine": offer.name,
+                "region": offer.region,
+                "price": offer.price,
+                "operators": [instance.operators[node] for node in answer.groups[at]],
+                "objects": served,
+                "computes": float(asked.mop_s[at] / instance.speed_mop_s[kind]),
+                "card": float(asked.card_bytes_s[at] / instance.card_bytes_s[kind]),
+                "in_turn_s": float(max(took_s[list(answer.groups[at])], default=0.0)),
+            }
+        )
+    rent = float(instance.price[answer.class_of].sum())
+    return {
+        "file": str(file),
+        "throughput_hz": instance.throughput_hz,
+        "overlap": instance.overlap,
+        "currency": instance.currency,
+        "prices_of": problem.prices_of,
+        "cost": found.cost,
+        "rent": rent,
+        "egress": found.cost - rent,
+        "bound": found.bound,
+        "gap": found.gap,
+        "proven": found.proven,
+        "way": found.way,
+        "machines": machines,
+    }
+
+
+def _print(problem: Problem, found: Rented, told: dict[str, Any]) -> None:
+    instance, out = problem.instance, output()
+    table = Table("", "machine", "region", "an hour", "operators", "fetches", "computes", "card", "in turn")
+    for one, kind in zip(told["machines"], found.answer.class_of.tolist(), strict=True):
+        fetches = " ".join(f"{what}@{server}" for what, server in one["objects"].items())
+        card = f"{one['card']:.0%} of {units.format_rate(8 * float(instance.card_bytes_s[kind]))}"
+        offered = f"{one['name']}", one["machine"], one["region"], f"{one['price']:g}"
+        table.add_row(
+            *offered, " ".join(one["operators"]), fetches, f"{one['computes']:.0%}", card, f"{one['in_turn_s']:.3f} s"
+        )
+    out.print(table)
+    money = f"{told['currency']} {told['cost']:,.4f} an hour"
+    if instance.egress is not None:
+        money += f" ({told['rent']:,.4f} for machines, {told['egress']:,.4f} for what they send)"
+    how = "each operator in turn" if not instance.overlap else "all at once"
+    proof = "the cheapest there is"
+    if not told["proven"]:
+        proof = f"none costs less than {told['bound']:,.4f}" if told["bound"] else "no bound is known"
+    out.print(
+        f"{instance.throughput_hz:g} results a second for {money}; {proof}; found by {told['way']}", soft_wrap=True
+    )
+    said = f"machines receive, compute and send {how}, with {told['reserve']:.0%} of each left free"
+    out.print(f"{said}; prices of {'; '.join(told['prices_of'])}", soft_wrap=True)
+
+
+# --- launching ------------------------------------------------------------------------------------------
+
+
+def _launched(problem: Problem, answer: Answer, options: ProvisionOptions, where: Path, tell: Tell) -> dict[str, Any]:
+    """Run the answer, and the next cheaper machines, on a testbed."""
+    from thalweg.experiments.records.analysis import summarize_run
+    from thalweg.experiments.runs.folder import empty_folder, needing_room, prepare_folder
+    from thalweg.experiments.runs.launcher import execute
+    from thalweg.experiments.runs.rented import next_cheaper
+    from thalweg.experiments.simulation.recorded import execute_virtually
+
+    platforms = {"answer": answer}
+    if options.cheaper and (other := next_cheaper(problem.instance, answer)) is not None:
+        platforms["next cheaper"] = other
+    made = prepare_folder(where)
+    folders = {name: where / name.replace(" ", "-") for name in platforms}
+    try:
+        configs = {name: _config(problem, platforms[name], options, folders[name]) for name in platforms}
+    except UsageError:  # of what is refused nothing is left
+        empty_folder(where, remove=made)
+        raise
+    wanted_s, runs = 1 / problem.instance.throughput_hz, []
+    for name, config in configs.items():
+        with needing_room(folders[name]):
+            run = execute_virtually if options.launch == "sim" else execute
+            outcome = run(config, folders[name] / "run", tell)
+        (summary,) = summarize_run(outcome.folder).placements.values()
+        took_s = summary.mean_interarrival_s
+        runs.append(
+            {
+                "platform": name,
+                "machines": [problem.instance.classes[kind] for kind in platforms[name].class_of.tolist()],
+                "cost": cost(problem.instance, platforms[name]),
+                "mean_interarrival_s": took_s,
+                "reached": took_s is not None and took_s <= LATE * wanted_s,
+                "digest_ok": summary.digest_ok,
+                "delivered": summary.delivered,
+                "load": os.getloadavg()[0],
+                "plan": config.plan,
+                "records": str(outcome.folder),
+            }
+        )
+    return {"testbed": options.launch, "wanted_s": wanted_s, "results": options.results, "runs": runs}
+
+
+def _config(problem: Problem, platform: Answer, options: ProvisionOptions, folder: Path) -> RunConfig:
+    """The configuration of a platform's run, whose files are written; UsageError where the testbed cannot keep it."""
+    from thalweg.experiments.cli.run import make_config
+    from thalweg.experiments.runs.plan_file import adopt_plan
+    from thalweg.experiments.runs.rented import write_platform
+
+    given: dict[str, Any] = {"testbed": options.launch, "images": options.results, "seed": options.seed}
+    if options.image is not None:
+        given["image"] = options.image
+    given["plan"] = str(write_platform(problem, platform, folder))
+    adopt_plan(given, given["plan"])
+    return make_config(given, "provision")
+
+
+def missed(launch: dict[str, Any]) -> list[str]:
+    """What the answer's own run did not keep."""
+    from thalweg.experiments.runs.plan_file import processors
+
+    first, wrong = launch["runs"][0], []
+    if not first["reached"]:
+        said = f"{first['mean_interarrival_s'] or float('nan'):.3f} s between two results, and {launch['wanted_s']:.3f}"
+        said = f"the throughput is missed on {launch['testbed']}: {said} s are wanted"
+        if launch["testbed"] != "sim" and first["load"] > processors():
+            said += f"; but {first['load']:.0f} processes share this machine's {processors():g} processors: try again"
+        wrong.append(said)
+    wrong += [f"the {run['platform']}'s results are not those of a single machine; see {run['records']}"
+              for run in launch["runs"] if run["digest_ok"] is False]  # fmt: skip
+    return wrong
+
+
+def _print_launch(launch: dict[str, Any], currency: str, *, cheaper: bool) -> None:
+    table = Table(launch["testbed"], "machines", f"{currency} an hour", "between results", "wanted", "", "digest")
+    for run in launch["runs"]:
+        digest = {True: "ok", False: "WRONG"}.get(run["digest_ok"], "–")
+        said = "reached" if run["reached"] else "missed"
+        times = f"{run['mean_interarrival_s'] or float('nan'):.3f} s", f"{launch['wanted_s']:.3f} s"
+        table.add_row(run["platform"], ", ".join(run["machines"]), f"{run['cost']:.4f}", *times, said, digest)
+    out = output()
+    out.print(table)
+    if cheaper and len(launch["runs"]) == 1:
+        out.print("no cheaper machines, one of which is of another class, break a constraint", soft_wrap=True)
+    out.print(f"plans and records: {Path(launch['runs'][0]['plan']).parent.parent}", soft_wrap=True)

@@ -1,0 +1,90 @@
+"""What no map can cost less than, and what the best one costs: for Figure 7.
+
+The *bound* is the paper's: links have room for everything, so that an edge takes the cheapest way. Of capacity it
+counts that components in a row on one host fit it, which no map can do without. The *optimum* is an integer program:
+where components are, and which links each edge takes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.planning.mapping.task import Platform, Task
+from thalweg.middleware.planning.solver import NoSolutionError, Program
+
+Floats = npt.NDArray[np.float64]
+
+
+def ways(platform: Platform) -> Floats:
+    """(hosts, hosts): what the cheapest way over dedicated links costs."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    ends = np.array([(link.one, link.other) for link in platform.links])
+    costs = np.array([link.cost for link in platform.links])
+    hosts = len(platform.servers)
+    found: Floats = dijkstra(csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(hosts, hosts)), directed=False)
+    return found
+
+
+def bound(platform: Platform, task: Task) -> float:
+    """What no map of a task costs less than; inf where none can be."""
+    cost, total = ways(platform), len(task.services)
+    capacity = np.array([server.capacity for server in platform.servers])
+    has = np.array([[service in server.services for server in platform.servers] for service in task.services])
+    at = np.full((total + 1, len(capacity)), np.inf)  # so many components placed, and the last run of them on a host
+    reach = np.full_like(at, np.inf)  # so many placed, and the map at a host
+    reach[0] = cost[task.source]
+    reach[0, task.source] = 0.0
+    for last in range(1, total + 1):
+        for first in range(last):
+            fits = (sum(task.needs[first:last]) <= capacity) & has[first:last].all(axis=0)
+            at[last] = np.minimum(at[last], np.where(fits, reach[first], np.inf))
+        reach[last] = (at[last][:, None] + cost).min(axis=0)
+    return float(reach[total, task.sink])
+
+
+def optimum(platform: Platform, task: Task, time_limit_s: float = 60.0) -> tuple[float, bool] | None:
+    """What the best map costs, and whether that is proven; None where there is none."""
+    hosts, total = len(platform.servers), len(task.services)
+    arcs = [(a, b, one) for one in platform.links for a, b in ((one.one, one.other), (one.other, one.one))]
+    program = Program(gap=1e-6, time_limit_s=time_limit_s)
+    has = np.array([[float(service in server.services) for server in platform.servers] for service in task.services])
+    placed = program.variables(total * hosts, high=has.ravel(), integer=True).reshape(total, hosts)
+    rate, price = (np.array([getattr(one, name) for _, _, one in arcs]) for name in ("rate_bps", "cost"))
+    flow = np.array([
+        program.variables(len(arcs), high=(rate >= bps).astype(float), cost=price, integer=True)
+        for bps in task.rates_bps
+    ])  # fmt: skip
+    ones = np.ones
+    for component in range(total):
+        program.row(placed[component], ones(hosts), low=1, high=1)
+    for host, server in enumerate(platform.servers):
+        program.row(placed[:, host], np.array(task.needs), high=server.capacity)
+    for number in range(len(arcs)):
+        program.row(flow[:, number], np.array(task.rates_bps), high=rate[number])
+    leaving = [[number for number, arc in enumerate(arcs) if arc[0] == host] for host in range(hosts)]
+    coming = [[number for number, arc in enumerate(arcs) if arc[1] == host] for host in range(hosts)]
+    for edge in range(total + 1):
+        program.row(flow[edge], ones(len(arcs)), high=task.most_empty + 1)
+        for host in range(hosts):
+            columns = [*flow[edge, leaving[host]], *flow[edge, coming[host]]]
+            values = [1.0] * len(leaving[host]) + [-1.0] * len(coming[host])
+            known = 0.0
+            if edge:
+                columns.append(placed[edge - 1, host])
+                values.append(-1.0)
+            else:
+                known += host == task.source
+            if edge < total:
+                columns.append(placed[edge, host])
+                values.append(1.0)
+            else:
+                known -= host == task.sink
+            program.row(np.array(columns), np.array(values), low=known, high=known)
+    try:
+        solved = program.solve()
+    except NoSolutionError:
+        return None
+    return solved.value, solved.optimal

@@ -1,0 +1,111 @@
+"""How much longer a task takes over public hops alone, by what each hop may hold: a chain, in steps of 10 ms.
+
+``lock-step``: nothing is held, and all hops run at the rate of the slowest, never faster than the task's own.
+``held``: before every hop but the first so many seconds of data may be, and a hop sends what is there at its own rate.
+A hop's mean is the task's rate; over time it is drawn as in the simulation (``drawn``), or is that of a measured trace.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE
+from thalweg.emulation.traces.pool import read_pool
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.experiments.papers.asaduzzaman2010.platforms import COMPONENTS, RATE_BPS, SIZE_BITS
+from thalweg.experiments.papers.asaduzzaman2010.rates import MEAN, STEP_S
+from thalweg.experiments.sweeps.trial import Outcome, Trial
+from thalweg.middleware.errors import UsageError
+
+HOPS, HELD_S = COMPONENTS + 1, 1.0
+OWN_S = SIZE_BITS / RATE_BPS
+BLOCK = 4000  # steps that are drawn at a time
+Floats = npt.NDArray[np.float64]
+LEAST = 1e-3  # of the mean that a trace goes on with where it says 0, so that chains end
+
+
+class Chain(Trial, frozen=True, kw_only=True):
+    """Some chains at once (``pool_seed``, ``configuration``); ``rates``: drawn, or the name of a folder of traces under
+    ``bandwidth`` of the data sets; ``held_s``: of data, that a hop may hold."""
+
+    outcome: ClassVar[type[Outcome]]
+    function: ClassVar[str] = "thalweg.experiments.papers.asaduzzaman2010.hops.elongation:flow"
+
+    model: Literal["lock-step", "held"] = "lock-step"
+    rates: str = "drawn"
+    held_s: float | None = None
+    hops: int = HOPS
+    chains: int = 20
+
+
+class Flowed(Outcome, frozen=True, kw_only=True):
+    """``times``: what a chain takes, of what it does at its own rate, in the mean."""
+
+    times: float | None = None
+
+
+Chain.outcome = Flowed
+
+
+@lru_cache(maxsize=4)
+def _traces(name: str) -> list[BandwidthTrace]:
+    folder = os.environ.get(ENVIRONMENT_VARIABLE)
+    if folder is None:
+        raise UsageError(f"{name} are measured traces; set {ENVIRONMENT_VARIABLE} to the folder with bandwidth/{name}")
+    return [trace for trace in read_pool(Path(folder) / "bandwidth" / name, 0) if trace.mean_bps > 0]
+
+
+def flow(trial: Chain) -> Flowed:
+    """Run one trial; UsageError where traces are missing."""
+    random = np.random.default_rng((trial.pool_seed, trial.configuration))
+    shape = trial.hops, trial.chains
+    if trial.rates == "drawn":
+
+        def block(first: int) -> Floats:
+            return np.exp2(random.standard_normal((BLOCK, *shape))) / MEAN
+
+    else:
+        pool = _traces(trial.rates)
+        picked = [
+            [(pool[int(random.integers(len(pool)))], random.random()) for _ in range(shape[1])] for _ in range(shape[0])
+        ]
+
+        def block(first: int) -> Floats:
+            at_s = np.arange(first, first + BLOCK) * STEP_S
+            made = np.empty((BLOCK, *shape))
+            for hop, row in enumerate(picked):
+                for chain, (trace, share) in enumerate(row):
+                    times = trace.times_s
+                    number = np.searchsorted(times, (at_s + share * trace.duration_s) % trace.duration_s, "right") - 1
+                    made[:, hop, chain] = np.maximum(trace.rates_bps[number] / trace.mean_bps, LEAST)
+            return made
+
+    room = (HELD_S if trial.held_s is None else trial.held_s) if trial.model == "held" else 0.0
+    held = np.zeros(shape)  # seconds of data before each hop but the first, which has all that is left
+    done, ended, steps = np.zeros(shape[1]), np.zeros(shape[1], int), 0
+    while not ended.all():
+        rates = block(steps)
+        if not room:
+            run = np.cumsum(np.minimum(rates.min(axis=1), 1.0) * STEP_S, axis=0) + done
+            over = run >= OWN_S
+            for chain in np.flatnonzero(over.any(axis=0) & (ended == 0)):
+                ended[chain] = steps + int(over[:, chain].argmax()) + 1
+            done = run[-1]
+        else:
+            for number in range(BLOCK):
+                can = rates[number] * STEP_S
+                can[0] = np.minimum(can[0], OWN_S - held[0])  # held[0]: what has left the source
+                can[1:] = np.minimum(can[1:], held[1:])
+                can[:-1] = np.minimum(can[:-1], room - held[1:])
+                held[0] += can[0]
+                held[1:] += can[:-1] - can[1:]
+                done += can[-1]
+                ended[(ended == 0) & (done >= OWN_S - 1e-9)] = steps + number + 1
+        steps += BLOCK
+    return Flowed(times=float(ended.mean()) * STEP_S / OWN_S)

@@ -1,0 +1,344 @@
+"""Figures 8 and 9 of Asaduzzaman and Maheswaran: tasks on a platform with dedicated links, the public network, both.
+
+A configuration is a platform with a workload. The paper's numbers are those of its text (sections 5.1 and 6.2); on its
+curves nothing is read off. Every arm is run with the paper's cost of maps, and with ours on the same information.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.experiments.papers.asaduzzaman2010.checks import Arm as Of
+from thalweg.experiments.papers.asaduzzaman2010.checks import between, exceeds, reached
+from thalweg.experiments.papers.asaduzzaman2010.simulating import Simulating
+from thalweg.experiments.papers.claims import Result
+from thalweg.experiments.papers.study import Claim, Column, Figure, Pooled, Published, Study
+from thalweg.experiments.papers.tables import finished, mean
+from thalweg.experiments.sweeps.trial import Arm
+
+LINKS, RATES = (50, 75, 99, 120, 150), (30.0, 60.0, 120.0)
+PAPERS, OURS = "balanced", "frugal"
+DRAWS = 10
+NEAR = 0.15  # how far what the paper reads off may be from ours, of it
+
+
+class Way(Arm, frozen=True, order=True):
+    """The networks that tasks may use, how maps are compared, and the workload."""
+
+    networks: str
+    cost: str = PAPERS
+    links: int = 99
+    per_hour: float = 60.0
+    reallocation: str = "on"
+
+
+class Listed:
+    """A grid of those that are listed, each once."""
+
+    def __init__(self, *ways: Way) -> None:
+        self._ways = tuple(dict.fromkeys(ways))
+
+    def arms(self) -> list[Way]:
+        return list(self._ways)
+
+
+def _nine() -> Listed:
+    found = []
+    for cost in (PAPERS, OURS):
+        for networks in ("dedicated", "both") if cost == OURS else ("dedicated", "public", "both"):
+            found += [Way(networks, cost, links) for links in LINKS]
+            found += [Way(networks, cost, per_hour=rate) for rate in RATES]
+    return Listed(*found)
+
+
+def _eight() -> Listed:
+    return Listed(
+        *(Way("both", cost, 99, rate, on) for cost, rate, on in itertools.product((PAPERS, OURS), RATES, ("on", "off")))
+    )
+
+
+def _at(series: str, column: str, factor: float = 1.0, **given: Any) -> Callable[[Result], Pooled | None]:
+    """A column of an arm beside a published value."""
+
+    def found(result: Result) -> Pooled | None:
+        value = result.value(series, column, **given)
+        return None if value is None else value.map(lambda one: factor * one)
+
+    return found
+
+
+def _over(
+    factor: str, values: tuple[Any, ...], own: str, others: tuple[str, ...], **given: Any
+) -> list[tuple[Of, tuple[Of, ...]]]:
+    """At every value of a factor, a series beside others."""
+    return [((own, {factor: at, **given}), tuple((other, {factor: at, **given}) for other in others)) for at in values]
+
+
+COLUMNS = (
+    Column("", lambda row, result: row.label),
+    Column("runs", finished),
+    Column("accepted %", "accepted"),
+    Column("finished/h", "finished_per_hour"),
+    Column("servers %", "server_use"),
+    Column("links %", "link_use"),
+    Column("deviation %", "deviation"),
+    Column("time +%", "elongation", digits=0),
+    Column("maps sent", lambda row, result: mean(row.messages, 0)),
+)
+_EIGHT_CASES: dict[str, list[tuple[Of, tuple[Of, ...]]]] = {
+    cost: [
+        (
+            ("both", {"per_hour": rate, "reallocation": "on", "cost": cost}),
+            (("both", {"per_hour": rate, "reallocation": "off", "cost": cost}),),
+        )
+        for rate in RATES
+    ]
+    for cost in (PAPERS, OURS)
+}
+
+
+def _lower(cases: list[tuple[Of, tuple[Of, ...]]]) -> list[tuple[Of, tuple[Of, ...]]]:
+    """The same with each pair turned round."""
+    return [(other, (own,)) for own, (other,) in cases]
+
+
+def _eight_claims(cost: str) -> tuple[Claim, ...]:
+    ours = "" if cost == PAPERS else "ours-"
+    whose = "" if cost == PAPERS else " (with our cost)"
+    cases = _EIGHT_CASES[cost]
+    return (
+        Claim(
+            f"{ours}throughput",
+            f"overall system throughput increases with adaptive re-allocation{whose}",
+            "tasks finished an hour, at every workload",
+            exceeds("finished_per_hour", *cases, digits=1, unit="/h"),
+            4,
+        ),
+        Claim(
+            f"{ours}links",
+            f"adaptive re-allocation results in much higher utilization of the dedicated links{whose}",
+            "use of the dedicated links, at every workload",
+            exceeds("link_use", *cases, digits=1),
+            4,
+        ),
+        Claim(
+            f"{ours}deviation",
+            f"irrespective of workload, the adaptive re-allocation decreases the deviation{whose}",
+            "deviation from the wanted rate, at every workload",
+            exceeds("deviation", *_lower(cases), digits=1),
+            4,
+        ),
+    )
+
+
+_FIGURES = (
+    Figure(
+        number="bimodal-8",
+        head="Fig. 8",
+        title="Links allocated anew every minute, and not",
+        question="What does it bring to allocate the links of running tasks anew?",
+        sweep=_eight(),
+        varied=("cost", "per_hour", "reallocation"),
+        pairs=lambda own, other, usual: False,
+        configurations=DRAWS,
+        columns=COLUMNS,
+        claims=(*_eight_claims(PAPERS), *_eight_claims(OURS)),
+    ),
+    Figure(
+        number="bimodal-9",
+        head="Fig. 9",
+        title="Dedicated links, the public network, and both",
+        question="What does the public network add to dedicated links, and what do they add to it?",
+        sweep=_nine(),
+        varied=("cost", "links", "per_hour"),
+        pairs=lambda own, other, usual: False,
+        configurations=DRAWS,
+        columns=COLUMNS,
+        published=(
+            Published(
+                own="accepted, dedicated, 120 links", value=50, ours=_at("dedicated", "accepted", links=120), unit="%"
+            ),
+            Published(own="accepted, both, 50 links", value=50, ours=_at("both", "accepted", links=50), unit="%"),
+            Published(own="deviation, both", value=15, ours=_at("both", "deviation"), unit="%", points=5),
+            Published(own="time, public", value=250, ours=_at("public", "elongation"), unit="%", points=50),
+            Published(own="time, both", value=15, ours=_at("both", "elongation"), unit="%", points=5),
+        ),
+        claims=(
+            Claim(
+                "throughput",
+                "(a) inclusion of the public network helps to achieve the same throughput at much lower"
+                " number of dedicated links",
+                "more tasks finish with both than with dedicated links, at each number of links up to 120",
+                exceeds("finished_per_hour", *_over("links", LINKS[:4], "both", ("dedicated",)), digits=1, unit="/h"),
+                2,
+            ),
+            Claim(
+                "dedicated-half",
+                "(b) with dedicated links only, it needs more than 120 links to get 50% acceptance ratio",
+                f"accepted comes to 50 % within {NEAR:.0%} of 122 links",
+                reached("accepted", "dedicated", 50, ("links", LINKS), (122 * (1 - NEAR), 122 * (1 + NEAR))),
+            ),
+            Claim(
+                "both-half",
+                "(b) the same acceptance ratio with 50 dedicated links only, if the public network is utilized",
+                f"accepted comes to 50 % within {NEAR:.0%} of 50 links",
+                reached("accepted", "both", 50, ("links", LINKS), (50 * (1 - NEAR), 50 * (1 + NEAR))),
+            ),
+            Claim(
+                "fewer-links",
+                "(b) both need fewer dedicated links for the same acceptance than dedicated ones alone",
+                "more accepted, at each number of links up to 120",
+                exceeds("accepted", *_over("links", LINKS[:4], "both", ("dedicated",))),
+                2,
+            ),
+            Claim(
+                "servers",
+                "(c) server utilization is higher than the sum of utilizations of cases using a single type",
+                "at every workload",
+                exceeds("server_use", *_over("per_hour", RATES, "both", ("dedicated", "public")), digits=1),
+                1,
+            ),
+            Claim(
+                "servers-links",
+                "(d) server utilization is higher with both at the same number of dedicated links",
+                "at each number up to 120",
+                exceeds("server_use", *_over("links", LINKS[:4], "both", ("dedicated",)), digits=1),
+                1,
+            ),
+            Claim(
+                "links-workload",
+                "(e) utilization of dedicated links becomes consistently higher if the public network is"
+                " used in combination",
+                "at every workload",
+                exceeds("link_use", *_over("per_hour", RATES, "both", ("dedicated",)), digits=1),
+                1,
+            ),
+            Claim(
+                "links-fall",
+                "(f) utilization of the links keeps decreasing when more and more links are added",
+                "with both, from each number of links to the next",
+                exceeds(
+                    "link_use",
+                    *(
+                        (("both", {"links": few}), (("both", {"links": many}),))
+                        for few, many in itertools.pairwise(LINKS)
+                    ),
+                    digits=1,
+                ),
+            ),
+            Claim(
+                "deviation-public",
+                "(g) above 50% with the public network",
+                "deviation at 99 links, 60 tasks an hour",
+                between("deviation", ("public", {}), 50, 100),
+            ),
+            Claim(
+                "deviation-both",
+                "(g) dedicated links bring the deviation down to between 10% and 20%",
+                "at 99 links, 60 tasks an hour",
+                between("deviation", ("both", {}), 10, 20),
+                3,
+            ),
+            Claim(
+                "deviation-falls",
+                "(h) the deviation gets closer to zero as more dedicated links are added",
+                "with both, lower from each number of links above 99 to the next",
+                exceeds(
+                    "deviation",
+                    *(
+                        (("both", {"links": few}), (("both", {"links": many}),))
+                        for few, many in itertools.pairwise(LINKS[2:])
+                    ),
+                    digits=1,
+                ),
+            ),
+            Claim(
+                "marginal",
+                "(h) beyond 125 links the improvement is very marginal",
+                "at 120 links at most five points are left to gain",
+                between("deviation", ("both", {"links": 120}), 0, 5),
+            ),
+            Claim(
+                "time-public",
+                "(i) execution time would be 200-300% more in case of a public network only system",
+                "at 99 links",
+                between("elongation", ("public", {}), 200, 300),
+            ),
+            Claim(
+                "time-both",
+                "(i) a 10-20% increase in the execution time in the bi-modal system",
+                "at 99 links",
+                between("elongation", ("both", {}), 10, 20),
+                3,
+            ),
+            Claim(
+                "ours-accepted",
+                "with our cost more tasks are accepted on the same information (ours)",
+                "with both, at each number of links up to 120",
+                exceeds(
+                    "accepted",
+                    *((("both", {"links": at, "cost": OURS}), (("both", {"links": at}),)) for at in LINKS[:4]),
+                ),
+            ),
+            Claim(
+                "ours-time",
+                "with our cost tasks take less long (ours)",
+                "with both, at each number of links",
+                exceeds(
+                    "elongation", *((("both", {"links": at}), (("both", {"links": at, "cost": OURS}),)) for at in LINKS)
+                ),
+            ),
+            Claim(
+                "ours-messages",
+                "with our cost, ordered, mapping takes at most half of the messages (ours)",
+                "maps sent for a task with both, at 99 links and more: the paper's above twice ours",
+                exceeds(
+                    "messages",
+                    *((("both", {"links": at}), (("both", {"links": at, "cost": OURS}),) * 2) for at in LINKS[2:]),
+                    unit="",
+                ),
+            ),
+        ),
+    ),
+)
+
+
+STUDY = Study(
+    name="asaduzzaman2010",
+    trial=Simulating,
+    arm=Way,
+    figures={figure.number: figure for figure in _FIGURES},
+    series=("dedicated", "public", "both"),
+    usual={"cost": PAPERS, "links": 99, "per_hour": 60.0, "reallocation": "on"},
+    measure="(tasks + 1.0) / (accepted + 1.0)",
+    level="per_accepted",
+    quantity="tasks by tasks accepted",
+    columns={
+        "accepted": "100.0 * accepted / tasks",
+        "finished_per_hour": "finished_per_hour",
+        "server_use": "100 * server_use",
+        "link_use": "100 * link_use",
+        "deviation": "100 * deviation",
+        "elongation": "100 * elongation",
+        "messages": "messages",
+        "mapping_s": "mapping_s",
+    },
+    world=("links", "per_hour"),
+    fixed=("hosts",),
+    asked=("tasks",),
+    says={
+        "cost": lambda cost: "the paper's cost" if cost == PAPERS else "our cost",
+        "links": lambda links: f"{links} links",
+        "per_hour": lambda rate: f"{rate:g}/h",
+        "reallocation": lambda on: f"re-allocation {on}",
+    },
+    colours=("dedicated", "public", "both"),
+    conclusions={
+        1: "bi-modal networks can improve dedicated resource utilization (server plus dedicated network links)",
+        2: "the overall system is able to admit and process tasks at a higher rate",
+        3: "the engagement of bi-modal network comes at a slight overhead that adds low delays",
+        4: "dynamic rescheduling is essential to cope with varying network conditions",
+    },
+)

@@ -1,0 +1,170 @@
+"""The points of Benoit et al.'s figures, who buys at each, and what results say of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from thalweg.experiments.papers.benoit2008.instances import BASE
+from thalweg.experiments.papers.benoit2008.renting import CHEAPEST, SERIES, SUBTREE
+from thalweg.experiments.papers.claims import NotTested, Result
+from thalweg.experiments.papers.study import TIE, Pooled, pooled
+from thalweg.experiments.sweeps.trial import Arm
+
+TREES = 40  # of every point; the paper has one
+GREEDY = ("comp-greedy", "comm-greedy", "object-greedy")
+OBJECTS = ("object-grouping", "object-availability")
+SHORT = {
+    "random": "Random",
+    "comp-greedy": "Comp",
+    "comm-greedy": "Comm",
+    "object-greedy": "Object",
+    SUBTREE: "Subtree",
+    "object-grouping": "Grouping",
+    "object-availability": "Avail.",
+}
+ALMOST_NONE = 15.0  # % of the trees
+SHARES = ("found", "lost", "lost_servers", "short_servers")  # columns in %
+N_SMALL = (20, 40, 60, 70, 80, 100, 120, 140, 160, 180)
+N_BIG = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60)
+ALPHAS = (0.5, 0.7, 0.9, 1.1, 1.2, 1.3, *(round(1.35 + 0.05 * at, 2) for at in range(23)))
+ALPHAS_BIG = tuple(round(0.5 + 0.1 * at, 1) for at in range(15))
+PERIODS_S = (2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 50.0)
+N_ONE = (10, 20, 30, 36, 40, 50, 60)
+TABLE_2: Mapping[str, Mapping[float, Sequence[float]]] = {  # $ of N = 115 … 119, by 1/f
+    "comm-greedy": {2.0: (7947, 15495, 7947, 15495, 15495), 50.0: (7548, 15096, 7548, 15096, 15096)},
+    "object-greedy": {2.0: (13547,) * 5, 50.0: (13547,) * 5},
+    SUBTREE: {2.0: (8745, 7947, 7947, 7548, 8745), 50.0: (8745, 7548, 7548, 7548, 8745)},
+}
+N_TABLE = (115, 116, 117, 118, 119)
+
+
+class Platform(Arm, frozen=True, order=True):
+    """Who buys, and for which trees."""
+
+    heuristic: str
+    nodes: int = 60
+    alpha: float = 0.9
+    sizes: str = "small"
+    period_s: float = 2.0
+    copies: int = 3
+    machines: str = "all"
+
+
+Point = Mapping[str, Any]
+
+
+class Points:
+    """A grid: what is listed, each with all heuristics."""
+
+    def __init__(self, *listed: Point, series: Sequence[str] = SERIES) -> None:
+        self.listed, self.series = listed, series
+
+    def arms(self) -> list[Platform]:
+        """Of each point the seven, the cheapest of them, and whatever else is asked for."""
+        return [Platform(heuristic, **given) for given, heuristic in itertools.product(self.listed, self.series)]
+
+
+def points(**values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Every combination of these values of factors."""
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+
+def points_of(result: Result) -> Sequence[Point]:
+    """Those of a figure."""
+    sweep = result.definition.sweep
+    assert isinstance(sweep, Points)
+    return sweep.listed
+
+
+FACTORS = Platform.__struct_fields__[1:]
+SAYS: Mapping[str, Callable[[Any], str]] = {
+    "nodes": "N = {}".format,
+    "alpha": "α = {:g}".format,
+    "sizes": "{} objects".format,
+    "period_s": "f = 1/{:g} s".format,
+    "copies": lambda copies: f"on {copies} server{'s' if copies > 1 else ''}",
+    "machines": lambda machines: "one class" if machines == "one" else "all classes",
+}
+
+
+def known(result: Result, heuristic: str, column: str, point: Point) -> Pooled | None:
+    """A column at a point; None where there is none."""
+    arm = Platform(heuristic, **point)
+    return next((row.value(column) for row in result.rows if row.arm == arm), None)
+
+
+def at(result: Result, heuristic: str, column: str, point: Point) -> Pooled:
+    """The same; NotTested where there is none."""
+    found = known(result, heuristic, column, point)
+    if found is None:
+        there = any(row.arm == Platform(heuristic, **point) for row in result.rows)
+        raise NotTested(f"{heuristic} finds no machines at {told(point)}" if there else f"not run: {told(point)}")
+    return found
+
+
+def told(point: Point) -> str:
+    """``N = 20, α = 0.9``."""
+    return ", ".join(SAYS[factor](value) for factor, value in point.items())
+
+
+def over_points(result: Result, heuristics: Iterable[str], column: str, where: Iterable[Point]) -> Pooled:
+    """The mean over the points, and over these heuristics, of those that have a value."""
+    found = [known(result, name, column, point) for name, point in itertools.product(heuristics, where)]
+    by_pool: dict[int, list[float]] = {}
+    for one in found:
+        for seed, value in (one.by_pool if one else {}).items():
+            by_pool.setdefault(seed, []).append(value)
+    made = pooled({seed: statistics.fmean(values) for seed, values in by_pool.items()})
+    if made is None:
+        raise NotTested(f"no machines are found by {', '.join(heuristics)}")
+    return made
+
+
+TURNS = ("where cost rises", "with two machines", "with no platform")
+
+
+def thresholds(result: Result, nodes: int) -> dict[str, Pooled]:
+    """By ``TURNS``, of every tree the first α where the cheapest costs more than at the smallest, where it has more
+    than one machine, and where there is none any more; NotTested where some α was not run, or all have a platform."""
+    singles = [
+        (alpha, result.singles[row.label])
+        for alpha in ALPHAS
+        for row in result.rows
+        if row.arm == Platform(CHEAPEST, nodes=nodes, alpha=alpha)
+    ]
+    if len(singles) < len(ALPHAS):
+        raise NotTested(f"not run: some α with N = {nodes}")
+    firsts: dict[str, dict[int, float | None]] = {turn: {} for turn in TURNS}
+    for tree, costs in enumerate(zip(*(values for _, values in singles), strict=True)):
+        # a machine that is alone needs no large card, so it costs less than two
+        limits = costs[0] and costs[0] * (1 + TIE), 2 * BASE, math.inf
+        for turn, limit in zip(TURNS, limits, strict=True):
+            under = [at for at, cost in enumerate(costs) if cost is not None and limit and cost < limit]
+            after = max(under, default=-1) + 1
+            firsts[turn][tree] = ALPHAS[after] if after < len(ALPHAS) else None
+    made = {turn: pooled(each) for turn, each in firsts.items()}
+    found = {turn: each for turn, each in made.items() if each is not None}
+    if len(found) < len(TURNS):
+        raise NotTested("α ends before any tree has no platform")
+    return found
+
+
+def ours(heuristic: str, column: str, **point: Any) -> Callable[[Result], Pooled | None]:
+    """What finds a column at a point in a result, to be beside what is published."""
+    return lambda result: known(result, heuristic, column, point)
+
+
+def threshold(nodes: int, turn: str) -> Callable[[Result], Pooled | None]:
+    """The same of one of ``TURNS``."""
+
+    def found(result: Result) -> Pooled | None:
+        try:
+            return thresholds(result, nodes)[turn]
+        except NotTested:
+            return None
+
+    return found

@@ -1,0 +1,103 @@
+"""One tree of Benoit et al. (2008), section 7, and the machines that one heuristic buys for it.
+
+A draw (``pool_seed``, ``configuration``) with N has the same tree, objects and servers whatever else is varied. Pools
+are of trees: ``paper``, or with as many operators as N, or of another shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from thalweg.experiments.papers.benoit2008.instances import Drawing, Shape, drawn
+from thalweg.experiments.sweeps.trial import Outcome, Trial
+from thalweg.middleware.errors import PlannerError, UsageError, nearest
+from thalweg.middleware.planning.provisioning.answer import Answer, cost
+from thalweg.middleware.planning.provisioning.best import Effort, best
+from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
+from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.selection import NoServerError
+
+CHEAPEST = "cheapest"  # of the seven, of each tree
+SUBTREE = "subtree-bottom-up"
+OPTIMUM = "optimum"  # where any of the seven finds machines; else it is not looked for
+SERIES = (*HEURISTICS, CHEAPEST)
+POOLS: Mapping[str, Shape] = {"paper": "random", "operators": "random", "left-deep": "left-deep", "n-ary": "n-ary"}
+LIMIT_S = 20.0  # of the solver's, for one tree
+
+
+class Renting(Trial, frozen=True, kw_only=True):
+    """A draw of a tree and who buys for it; the others are of ``Drawing``, ``period_s`` is 1/f."""
+
+    outcome: ClassVar[type[Outcome]]
+    function: ClassVar[str] = "thalweg.experiments.papers.benoit2008.renting:rent"
+
+    heuristic: str = SUBTREE
+    nodes: int = 60
+    alpha: float = 0.9
+    sizes: Literal["small", "big"] = "small"
+    period_s: float = 2.0
+    copies: int = 3
+    machines: Literal["all", "one"] = "all"
+
+    @property
+    def drawing(self) -> Drawing:
+        """What it is a draw of."""
+        return Drawing(
+            nodes=self.nodes,
+            alpha=self.alpha,
+            sizes=self.sizes,
+            frequency_hz=1 / self.period_s,
+            copies=self.copies,
+            machines=self.machines,
+            shape=POOLS.get(self.pool, "random"),
+            counted="operators" if self.pool == "operators" else "nodes",
+        )
+
+
+class Rented(Outcome, frozen=True, kw_only=True):
+    """What the machines cost and how many there are, None where none were found that sustain the throughput.
+
+    ``short``: then, of what: ``machines`` or ``servers``. ``subtree``: of the cheapest, the same of Subtree-Bottom-Up.
+    ``tied``: of the cheapest, who is as cheap. ``proven``: whether it is the optimum for certain.
+    """
+
+    dollars: float | None = None
+    bought: int | None = None
+    short: str = ""
+    subtree: str = ""
+    tied: str = ""
+    proven: bool = False
+
+
+Renting.outcome = Rented
+
+
+def rent(trial: Renting) -> Rented:
+    """Run one trial; UsageError for a heuristic that is none."""
+    if trial.heuristic not in (*SERIES, OPTIMUM):
+        raise UsageError(f"{trial.heuristic!r} is no heuristic of this study; {nearest(trial.heuristic, SERIES)}")
+    instance = drawn(trial.drawing, np.random.default_rng((trial.pool_seed, trial.configuration)))
+    if trial.heuristic in HEURISTICS:
+        return _bought(instance, trial.heuristic, trial.configuration)
+    each = {name: _bought(instance, name, trial.configuration) for name in HEURISTICS}
+    known = [one for one in each.values() if one.dollars is not None]
+    least = min(known, key=lambda one: one.dollars or 0.0, default=each[SUBTREE])
+    if known and trial.heuristic == OPTIMUM:
+        found = best(instance, Effort(time_limit_s=LIMIT_S))
+        return Rented(dollars=found.cost, bought=found.answer.machines, proven=found.proven)
+    tied = [name for name, one in each.items() if known and one.dollars == least.dollars]
+    return msgspec.structs.replace(least, subtree=each[SUBTREE].short, tied=" ".join(tied))
+
+
+def _bought(instance: Instance, heuristic: str, seed: int) -> Rented:
+    try:
+        answer: Answer = rented(instance, heuristic, seed)
+    except NoServerError:
+        return Rented(short="servers")
+    except PlannerError:
+        return Rented(short="machines")
+    return Rented(dollars=cost(instance, answer), bought=answer.machines)

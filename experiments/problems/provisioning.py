@@ -1,0 +1,249 @@
+"""Provisioning problems: a tree of operators, objects and their servers, machines for rent, and a wanted throughput.
+
+Their form is documented by ``docs/examples/provision.toml``, which is one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE
+from thalweg.emulation.units import size_bytes
+from thalweg.experiments.problems.catalogue import DOLLARS, Offer, offers, read_catalogue, read_date, read_egress
+from thalweg.experiments.problems.reading import naming, quantity, rate_bps, read_problem
+from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.planning.provisioning.instance import Egress, Instance
+
+
+class ObjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``bytes`` of a copy, fetched ``frequency`` times a second, by default as often as results are wanted."""
+
+    name: str
+    bytes: str | float
+    frequency: float | None = None
+
+
+class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server of ``objects``: the rates of its card (``network``) and of its link to each machine (``link``)."""
+
+    name: str
+    objects: tuple[str, ...]
+    network: str | float | None = None
+    link: str | float | None = None
+    region: str = ""
+
+
+class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator: ``inputs`` are objects and operators; of one result ``work`` in Mop, and ``bytes``."""
+
+    name: str
+    inputs: tuple[str, ...]
+    work: float
+    bytes: str | float
+
+
+class ProvisioningFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole file. ``throughput``: results a second. ``catalogue``: a file of machines, or ``machines`` here.
+
+    ``machine_link``: the rate between two machines. ``egress``: a file of what bytes cost, in ``egress_currency``,
+    beside this one or in the collection of data sets (``prices/``), and ``egress_date``, when they did; ``client``: the
+    region that results go to.
+    """
+
+    throughput: float
+    objects: tuple[ObjectSpec, ...]
+    servers: tuple[ServerSpec, ...]
+    operators: tuple[OperatorSpec, ...]
+    catalogue: str | None = None
+    machines: tuple[dict[str, Any], ...] = ()
+    machine_link: str | float | None = None
+    egress: str | None = None
+    egress_currency: str = DOLLARS
+    egress_date: Any = None
+    client: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is to be rented: the problem as arrays, the offers that are its classes, and of when and whom prices are."""
+
+    instance: Instance
+    offers: tuple[Offer, ...]
+    prices_of: tuple[str, ...]
+
+    @property
+    def core_mop_s(self) -> float:
+        """What a whole processor computes, of the fastest there is."""
+        return max(offer.speed for offer in self.offers)
+
+
+def load_provisioning(path: Path) -> Problem:
+    """Read and check a file; UsageError naming the file and what is missing, unknown or wrong in it."""
+    file = read_problem(path, ProvisioningFile)
+    if (file.catalogue is None) == (not file.machines):
+        raise UsageError(f"{path} needs either a catalogue, or machines")
+    listed = None if file.catalogue is None else read_catalogue(path.parent / file.catalogue)
+    prices = None if file.egress is None else read_egress(_prices_file(path.parent, file.egress))
+    return naming(path, lambda: _problem(file, listed or offers(file.machines), prices))
+
+
+def _prices_file(folder: Path, name: str) -> Path:
+    """Beside the problem's file, or of the collection of data sets."""
+    beside, collection = folder / name, os.environ.get(ENVIRONMENT_VARIABLE)
+    known = [Path(collection, "prices", each) for each in (name, f"{name}.csv")] if collection else []
+    return next((path for path in (beside, *known) if path.is_file()), beside)
+
+
+def _problem(
+    file: ProvisioningFile, listed: Sequence[Offer], prices: Mapping[tuple[str, str], float] | None
+) -> Problem:
+    if not (file.throughput > 0 and math.isfinite(file.throughput)):
+        raise UsageError(f"throughput is {file.throughput:g} results a second; it must be above 0")
+    _check_names(file)
+    operators = _upward(file)
+    number = {each.name: at for at, each in enumerate(operators)}
+    objects = {each.name: at for at, each in enumerate(file.objects)}
+    parent = np.full(len(operators), -1, dtype=np.intp)
+    for each in operators:
+        parent[[number[name] for name in each.inputs if name in number]] = number[each.name]
+    cards = np.array([offer.network / 8 for offer in listed])
+    links = np.array([_bytes_s(server.link, f"the link of server {server.name!r}") for server in file.servers])
+    count = len(listed)
+    frequency = [file.throughput if each.frequency is None else each.frequency for each in file.objects]
+    instance = Instance(
+        operators=tuple(each.name for each in operators),
+        parent=parent,
+        leaves=tuple(tuple(objects[name] for name in each.inputs if name in objects) for each in operators),
+        work_mop=np.array([each.work for each in operators]),
+        output_bytes=np.array([_size(each.bytes, f"operator {each.name!r}") for each in operators]),
+        objects=tuple(objects),
+        object_bytes=np.array([_size(each.bytes, f"object {each.name!r}") for each in file.objects]),
+        frequency_hz=np.array(frequency),
+        servers=tuple(server.name for server in file.servers),
+        holds=np.array([[name in server.objects for server in file.servers] for name in objects]).reshape(
+            len(objects), len(file.servers)
+        ),
+        server_card_bytes_s=np.array(
+            [_bytes_s(server.network, f"the network of server {server.name!r}") for server in file.servers]
+        ),
+        server_link_bytes_s=np.repeat(links[:, np.newaxis], count, axis=1),
+        classes=tuple(offer.label for offer in listed),
+        speed_mop_s=np.array([offer.cpus * offer.speed for offer in listed]),
+        cores=np.array([float(offer.cores) for offer in listed]),
+        card_bytes_s=cards,
+        price=np.array([offer.price for offer in listed]),
+        limit=np.array([offer.count for offer in listed]),
+        machine_link_bytes_s=np.full((count, count), _bytes_s(file.machine_link, "machine_link")),
+        throughput_hz=file.throughput,
+        egress=None if prices is None else _egress(file, listed, prices),
+        currency=listed[0].currency,
+    )
+    dates = {f"{offer.date} {offer.source}" for offer in listed}
+    if file.egress is not None:
+        when = "undated" if file.egress_date is None else read_date(file.egress_date, "egress")
+        dates.add(f"{when} {Path(file.egress).name}")
+    return Problem(instance.check(), tuple(listed), tuple(sorted(dates)))
+
+
+def _check_names(file: ProvisioningFile) -> None:
+    """Every name once, and every object that an operator or a server names."""
+    named = [*(each.name for each in file.objects), *(each.name for each in file.operators)]
+    for what, names in (("object or operator", named), ("server", [each.name for each in file.servers])):
+        if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
+            raise UsageError(f"{what} {twice!r} is given twice; give each its own name")
+        if not all(names):
+            raise UsageError(f"{what} '' has no name; give each its own name")
+    if not file.operators:
+        raise UsageError("there is no operator; give at least one")
+    objects = [each.name for each in file.objects]
+    known = [*objects, *(each.name for each in file.operators)]
+    for server in file.servers:
+        for name in server.objects:
+            if name not in objects:
+                raise UsageError(f"server {server.name!r} holds unknown object {name!r}; {nearest(name, objects)}")
+    taken: dict[str, str] = {}
+    for each in file.operators:
+        if not each.inputs:
+            raise UsageError(f"operator {each.name!r} has no inputs; name objects or operators")
+        for name in each.inputs:
+            if name not in known:
+                raise UsageError(f"operator {each.name!r} takes unknown {name!r}; {nearest(name, known)}")
+            if name not in objects and taken.setdefault(name, each.name) != each.name:
+                raise UsageError(
+                    f"operator {name!r} is an input of {taken[name]!r} and of {each.name!r}; in a tree of one"
+                )
+            if name not in objects and each.inputs.count(name) > 1:
+                raise UsageError(f"operator {each.name!r} takes {name!r} twice; name it once")
+
+
+def _upward(file: ProvisioningFile) -> list[OperatorSpec]:
+    """The operators, each before its consumer; UsageError for a cycle, or several trees."""
+    by_name = {each.name: each for each in file.operators}
+    taken = {name for each in file.operators for name in each.inputs}
+    roots = [name for name in by_name if name not in taken]
+    order: list[OperatorSpec] = []
+    stack = [by_name[name] for name in roots[:1]]
+    while stack:
+        each = stack.pop()
+        order.append(each)
+        stack += [by_name[name] for name in each.inputs if name in by_name]
+    if len(roots) > 1:
+        raise UsageError(f"operators {', '.join(map(repr, roots))} have no consumer; a tree has one root")
+    if left := [name for name in by_name if name not in {each.name for each in order}]:
+        consumer = {name: each.name for each in file.operators for name in each.inputs if name in by_name}
+        name = left[0]
+        for _ in left:  # what feeds a cycle is not on it
+            name = consumer[name]
+        raise UsageError(f"operator {name!r} is on a cycle: it is made of its own results")
+    return order[::-1]
+
+
+def _egress(file: ProvisioningFile, listed: Sequence[Offer], prices: Mapping[tuple[str, str], float]) -> Egress:
+    if file.egress_currency != listed[0].currency:
+        said = f"egress costs {file.egress_currency}, and machines {listed[0].currency}"
+        raise UsageError(f"{said}; give both in one currency (egress_currency)")
+    for what, region in (
+        *((f"server {server.name!r}", server.region) for server in file.servers),
+        *((f"machine {offer.name!r}", offer.region) for offer in listed),
+        ("the client", file.client),
+    ):
+        if not region:
+            raise UsageError(f"{what} has no region, by which egress has prices; give one")
+
+    def price(one: str, other: str) -> float:
+        if one == other:
+            return prices.get((one, other), 0.0)
+        if (one, other) not in prices:
+            raise UsageError(f"egress {file.egress} has no cost from {one!r} to {other!r}; {_near(one, other, prices)}")
+        return prices[one, other]
+
+    machines = [offer.region for offer in listed]
+    return Egress(
+        np.array([[price(server.region, region) for region in machines] for server in file.servers]),
+        np.array([[price(one, other) for other in machines] for one in machines]),
+        np.array([price(region, file.client) for region in machines]),
+    )
+
+
+def _near(one: str, other: str, prices: Mapping[tuple[str, str], float]) -> str:
+    known = {region for pair in prices for region in pair}
+    unknown = next((region for region in (one, other) if region not in known), "")
+    return nearest(unknown, sorted(known)) if unknown else "add a row"
+
+
+def _size(value: str | float, of: str) -> float:
+    """Bytes; an operator may give none."""
+    if value == 0:
+        return 0.0
+    return float(quantity(size_bytes, value, f"the bytes of {of}"))
+
+
+def _bytes_s(rate: str | float | None, what: str) -> float:
+    """Of a rate in bit/s; without one there is no limit."""
+    return math.inf if rate is None else rate_bps(rate, what) / 8

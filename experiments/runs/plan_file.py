@@ -1,0 +1,205 @@
+"""Plan files: what is run, and where, of a plan that was made before; TOML.
+
+``nodes`` are work that is made up (``operators.busy``): sources that serve objects, and operators that take so much of
+a processor and give so many bytes. A file with a ``placement`` alone says where the operators of another workload are.
+Hosts are named as in the ``scenario``, a file beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from thalweg.emulation.scenarios.file import Scenario, read_scenario
+from thalweg.emulation.units import format_rate
+from thalweg.experiments.networks.described import adopt_file, roles
+from thalweg.experiments.networks.traced import carried_bps
+from thalweg.experiments.problems.reading import naming, read_problem
+from thalweg.experiments.runs.config import CLIENT, PLANNED, RunConfig, is_scenario_file
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, check_placement
+from thalweg.middleware.errors import UsageError, nearest
+
+FIXED = "fixed"
+SINK = "results"
+IDLE = 0.1  # a machine that computes less of the time is not what a throughput hangs on
+
+
+class PlannedNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A source (no ``inputs``) or an operator on ``host``. Of one partition: ``bytes``, and ``compute_s`` on a host of
+    speed 1. ``rate``: of a source's partitions, a second. ``object``: sources of the same give the same; by default
+    the node's name.
+    """
+
+    name: str
+    host: str
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    inputs: tuple[str, ...] = ()
+    compute_s: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
+    rate: float | None = None
+    object: str = ""
+
+
+class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A whole file; see the module."""
+
+    scenario: str | None = None
+    nodes: tuple[PlannedNode, ...] = ()
+    placement: dict[str, str] = {}
+
+
+class GivenPlan:
+    """A plan file and its scenario, with hosts as a run names them."""
+
+    def __init__(self, path: Path, scenario: Path | None = None) -> None:
+        """``scenario``: instead of the file's. Raises UsageError for files that do not do."""
+        self.path = path
+        self.file = read_problem(path, PlanFile)
+        if bool(self.file.nodes) == bool(self.file.placement):
+            raise UsageError(f"{path} needs either nodes, or a placement of another workload's operators")
+        if self.file.nodes and not any(node.inputs for node in self.file.nodes):
+            raise UsageError(f"{path} has no operator; give a node inputs")
+        if scenario is None and self.file.scenario is not None:
+            scenario = path.parent / self.file.scenario
+        self.scenario_path = scenario
+        self.scenario: Scenario | None = None
+        if scenario is not None:
+            self.scenario = naming(path, lambda: read_scenario(scenario))
+        self._roles: Mapping[str, str] = {} if self.scenario is None else roles(self.scenario, str(scenario))
+
+    def host(self, name: str) -> str:
+        """What a run calls a host; those of its own names stay."""
+        if self.scenario is None:
+            return name
+        if name not in self._roles:
+            raise UsageError(f"{self.path} names host {name!r}, which {self.scenario_path} does not have;"
+                             f" {nearest(name, self._roles)}")  # fmt: skip
+        return self._roles[name]
+
+    @property
+    def placement(self) -> Placement:
+        """The host of every operator."""
+        said = self.file.placement or {node.name: node.host for node in self.file.nodes if node.inputs}
+        return {name: self.host(host) for name, host in said.items()}
+
+    def dataflow(self, *, busy: bool = True, time_scale: float = 1.0, length: int | None = None) -> Dataflow:
+        """The graph of the nodes; those that are not ``busy`` give the same, and take no time for it."""
+        nodes = []
+        for node in self.file.nodes:
+            key, size = node.object or node.name, node.bytes
+            if node.inputs:
+                params = {"key": key, "size_bytes": size, "seconds": node.compute_s / time_scale * busy}
+                nodes.append(Node(node.name, "operator", node.inputs, Code("thalweg.operators.busy:Busy", params)))
+            else:
+                code = Code("thalweg.operators.busy:Filled", {"key": key, "size_bytes": size, "length": length})
+                nodes.append(Node(node.name, "source", (), code, self.host(node.host), rate=node.rate))
+        taken = {name for node in nodes for name in node.inputs}
+        roots = tuple(node.name for node in nodes if node.name not in taken)
+        if len(roots) != 1:
+            raise UsageError(f"{self.path}: the client takes the one node that is no other's input; here {list(roots)}")
+        try:
+            return _ahead(Dataflow((*nodes, Node(SINK, "sink", roots, None, CLIENT))).validate())
+        except UsageError as error:
+            raise type(error)(f"{self.path}: {error}") from None
+
+    def check(self, testbed: str) -> None:
+        """Raise UsageError for what ``testbed`` cannot keep of the plan: processors, or what goes over its links."""
+        hosts = {} if self.scenario is None else self.scenario.hosts
+        if not self.file.nodes or testbed == "sim":
+            return
+        where = check_placement(self.dataflow(), self.placement, [*self._roles.values(), CLIENT])
+        hz = max((node.rate for node in self.file.nodes if node.rate is not None), default=1.0)
+        computing: dict[str, float] = {}
+        for node in self.file.nodes:
+            if node.inputs:
+                computing[node.host] = computing.get(node.host, 0.0) + node.compute_s * hz
+        cpus = {name: hosts[name].cpus or 1.0 for name in computing if name in hosts}
+        if testbed != "docker":
+            name = max(computing, key=lambda name: computing[name] / cpus.get(name, 1.0))
+            busy = computing[name] / cpus.get(name, 1.0)
+            if busy > IDLE:
+                raise UsageError(f"host {name} of {self.path} computes {busy:.0%} of the time, and {testbed} keeps no"
+                                 " host to its processors; use --testbed docker or sim")  # fmt: skip
+        elif sum(cpus.values()) > processors():
+            raise UsageError(f"the hosts of {self.path} that compute have {sum(cpus.values()):g} processors together,"
+                             f" and this machine {processors():g}; use --testbed sim")  # fmt: skip
+        sizes = {node.name: node.bytes for node in self.file.nodes}
+        moved = {(name, where[taker]) for name, taker in self.dataflow().edges if where[name] != where[taker]}
+        bps = 8 * hz * sum(sizes[name] for name, _ in moved)
+        if bps > carried_bps():
+            raise UsageError(f"what {self.path} sends is {format_rate(bps)}, and this machine carries about"
+                             f" {format_rate(carried_bps())}; use --testbed sim")  # fmt: skip
+
+
+def _ahead(dataflow: Dataflow) -> Dataflow:
+    """The same where a node keeps what those of its consumers have not got that are farther along than others.
+
+    Else an operator that combines an object with what was made of it could go on only when that has been made.
+    """
+    nodes = []
+    for node in dataflow.nodes:
+        levels = [dataflow.level[name] for name in dataflow.consumers[node.name]]
+        nodes.append(msgspec.structs.replace(node, ahead=1 + max(levels, default=0) - min(levels, default=0)))
+    return Dataflow(tuple(nodes))
+
+
+def processors() -> float:
+    """How many this process may use."""
+    return float(len(os.sched_getaffinity(0)))
+
+
+def given_plan(config: RunConfig) -> GivenPlan:
+    """The plan of a run's configuration."""
+    assert config.plan is not None
+    described = is_scenario_file(config.scenario)
+    return GivenPlan(Path(config.plan), Path(str(config.scenario)) if described else None)
+
+
+def adopt_plan(given: dict[str, Any], path: str) -> None:
+    """Take workload, placement, scenario, servers and time scale of a run's options from a plan file.
+
+    UsageError where they contradict it, or the testbed cannot keep it.
+    """
+    scenario = given.get("scenario")
+    plan = GivenPlan(Path(path), Path(scenario) if is_scenario_file(scenario) else None)
+    if plan.file.nodes and given.setdefault("workload", PLANNED) != PLANNED:
+        raise UsageError(f"--workload {given['workload']}: {path} has nodes of its own; leave --workload out")
+    if "placements" not in given:
+        given["placements"] = [FIXED]
+    testbed = given.get("testbed", "netns")
+    plan.check(testbed)
+    if plan.file.nodes and testbed == "sim":
+        given.setdefault("interface", "shared")
+    if plan.scenario_path is not None and testbed != "loopback":
+        given["scenario"] = str(plan.scenario_path)
+        adopt_file(given, given["scenario"])
+    elif plan.scenario is not None:
+        given.setdefault("servers", len(roles(plan.scenario, str(plan.scenario_path))) - 1)
+
+
+class Planned:
+    """The workload of a plan file's nodes; see ``workload.Workload``."""
+
+    sized = True
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.plan = given_plan(config)
+
+    def dataflow(self) -> Dataflow:
+        return self.plan.dataflow(time_scale=self.config.time_scale, length=self.config.images)
+
+    def reference(self) -> Dataflow:
+        return self.plan.dataflow(busy=False, length=self.config.images)
+
+    def available(self) -> tuple[int, list[str]]:
+        return self.config.images, []
+
+    def data_roots(self, dataflow: Dataflow) -> list[Path]:
+        return []
+
+    def write_sheet(self, folder: Path, images: int) -> Path | None:
+        return None

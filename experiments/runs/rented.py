@@ -1,0 +1,99 @@
+"""Machines that are rented, as files that a run is given: a scenario, whose hosts they are, and a plan.
+
+- R1: a host's ``cpus`` are those of the machine, in processors as fast as the fastest for rent; an operator takes as
+  much of a processor's time as it would of one of those
+- R2: a link without a limit of its own carries what the cards at its ends do, or ``UNLIMITED``
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from thalweg.experiments.problems.provisioning import Problem
+from thalweg.experiments.records.records import to_toml
+from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.runs.plan_file import PlanFile, PlannedNode
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.planning.provisioning.answer import Answer, cost, violations
+from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.placed import cards, graph, links, machine_hosts
+
+UNLIMITED_BYTES_S = 1.25e9  # 10 Gbit/s, more than any card here sends
+SCENARIO, PLAN = "scenario.toml", "plan.toml"
+
+
+def next_cheaper(instance: Instance, answer: Answer) -> Answer | None:
+    """The dearest platform that costs less and does not do, one machine being of another class. None without any."""
+    own = cost(instance, answer)
+    found: tuple[float, Answer] | None = None
+    for machine in range(answer.machines):
+        for kind in range(len(instance.classes)):
+            classes = answer.class_of.copy()
+            classes[machine] = kind
+            other = Answer(answer.machine_of, classes, answer.server_of)
+            costs = cost(instance, other)
+            dearer = found is None or costs > found[0]
+            if costs < own * (1 - 1e-9) and dearer and violations(instance, other):
+                found = costs, other
+    return None if found is None else found[1]
+
+
+def write_platform(problem: Problem, answer: Answer, folder: Path) -> Path:
+    """Write what a run needs to a folder; the plan file. UsageError for a problem that no run can have."""
+    instance = problem.instance
+    for what, name in enumerate(instance.objects):
+        if instance.needs[:, what].any() and not math.isclose(instance.frequency_hz[what], instance.throughput_hz):
+            said = f"object {name!r} is fetched {instance.frequency_hz[what]:g} times a second"
+            wanted = f"a run fetches one for each result, of which {instance.throughput_hz:g} are wanted"
+            raise UsageError(f"{said}, and {wanted}; leave its frequency out")
+    hosts = [CLIENT, *instance.servers, *machine_hosts(answer)]
+    if twice := next((name for at, name in enumerate(hosts) if name in hosts[:at]), None):
+        raise UsageError(f"a run calls a host {twice!r} itself; give the server another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SCENARIO).write_text(to_toml(_scenario(problem, answer)), encoding="utf-8")
+    (folder / PLAN).write_text(to_toml(msgspec.to_builtins(_plan(problem, answer))), encoding="utf-8")
+    return folder / PLAN
+
+
+def _scenario(problem: Problem, answer: Answer) -> dict[str, object]:
+    instance, limits = problem.instance, cards(problem.instance, answer)
+    hosts: list[dict[str, object]] = [{"name": CLIENT}]
+    for name, limit in limits.items():
+        hosts.append({"name": name} | ({"interface_rate": round(8 * limit)} if math.isfinite(limit) else {}))
+    cores = np.ones(len(instance.classes)) if instance.cores is None else instance.cores
+    for host, kind in zip(hosts[1 + len(instance.servers) :], answer.class_of.tolist(), strict=True):  # R1
+        cpus = float(instance.speed_mop_s[kind]) / problem.core_mop_s
+        host |= {"cpus": cpus, "speed": cpus / float(cores[kind]), "cores": int(cores[kind])}
+    rates = {}
+    for link, limit in links(instance, answer, CLIENT).items():  # R2
+        ends = [limits.get(host, math.inf) for host in link]
+        rates[link] = round(8 * (limit if math.isfinite(limit) else min(*ends, UNLIMITED_BYTES_S)))
+    common = Counter(rates.values()).most_common(1)[0][0]
+    return {
+        "name": "rented",
+        "hosts": hosts,
+        "links": {"rate": common},
+        "link": [{"from": a, "to": b, "rate": rate} for (a, b), rate in rates.items() if rate != common],
+    }
+
+
+def _plan(problem: Problem, answer: Answer) -> PlanFile:
+    def of(name: str, size_bytes: float, work_mop: float) -> Code:
+        taken = {"compute_s": work_mop / problem.core_mop_s} if work_mop else {}
+        return Code(name, {"bytes": round(size_bytes), **taken})
+
+    dataflow, placement = graph(problem.instance, answer, of, CLIENT)
+    nodes = []
+    for node in dataflow.nodes:
+        if node.code is not None:
+            it = {"name": node.name, "host": placement[node.name], **node.code.params, "inputs": node.inputs}
+            if not node.inputs:
+                it |= {"rate": node.rate, "object": node.code.use}
+            nodes.append(msgspec.convert(it, PlannedNode))
+    return PlanFile(SCENARIO, tuple(nodes))

@@ -1,0 +1,59 @@
+"""Hosts whose processes are killed, started again and drained in virtual time, as on testbeds (``runs.deeds``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thalweg.emulation.scenarios.events import Deed
+from thalweg.emulation.virtual.faults import Crash, FaultPlan, FaultyWorld
+from thalweg.emulation.virtual.world import VirtualHost, World
+from thalweg.middleware.protocol import events as e
+
+AT_FIRST_S = 1e-6  # after the run was asked for
+
+
+class BefallenWorld(FaultyWorld):
+    """A world in which these ``deeds`` are done; the client knows at once, as whoever started the hosts does.
+
+    ``told`` hears of each as it is done.
+    """
+
+    patience_s = math.inf
+
+    def __init__(self, *args: Any, deeds: Sequence[Deed], told: Callable[[Deed, float], None], **more: Any) -> None:
+        hosts, links, code, config = args
+        super().__init__(hosts, links, code, FaultPlan(0, ()), config, **more)
+        self._told = told
+        for deed in deeds:
+            if deed.kind == "join":
+                self._schedule(AT_FIRST_S, self._kill, (deed.host, "is not there yet"))
+            self._schedule(deed.at_s, self._do, deed)
+
+    def _is_over(self) -> bool:
+        return World._is_over(self)
+
+    def _beyond(self) -> bool:
+        return False  # it takes as long as it takes
+
+    def _do(self, deed: Deed) -> None:
+        if deed.kind == "crash":
+            self._kill((deed.host, "was killed"))
+        elif deed.kind == "drain":
+            self._handle(self.hosts[deed.host], e.DrainRequested())
+        elif deed.host in self.down:
+            self._restart(deed.host)
+            self._handle(self.hosts[self.client], e.PeerJoined(self.run_id, self.hosts[deed.host].core.me))
+        self._told(deed, self.now)
+
+    def _kill(self, told: tuple[str, str]) -> None:
+        host, how = told
+        self._crash(Crash(host, self.now))
+        self._handle(self.hosts[self.client], e.PeerLost(self.run_id, host, how))
+
+    def _rare(self, host: VirtualHost, command: e.Command) -> None:
+        if isinstance(command, e.Drained) and not command.why:
+            self._schedule(self.now, self._kill, (host.name, "was drained"))
+        else:
+            super()._rare(host, command)

@@ -1,0 +1,259 @@
+"""What a client writes down of its runs, so that another can go on with them: a folder with an SQLite file.
+
+Rules:
+
+R1. Every entry has a checksum of its own, and several of each kind are kept: of what is damaged the last entry before
+    counts that is whole, which is said.
+R2. One client at a time has the folder.
+R3. A partition counts as had when the application takes the next one, or, where it says of a sink itself what it is
+    done with, when it says so.
+R4. A file that cannot be used as it is now, as the disk is full, is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.protocol import events as e
+
+VERSION = 1
+FILE, LOCK = "journal.sqlite", "lock"
+LAST = 8  # entries of a run and kind that are kept
+PRUNE = 64  # of them, before that is seen to
+MOST_ODD = 10_000  # entries that cannot be read, one after the other
+MOST_BYTES = 1 << 30  # of a file that says it was longer
+SOUND = {  # errors that say nothing of what is in the file
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
+}  # fmt: skip
+_ENTRIES = (
+    "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, run TEXT, kind TEXT, body BLOB, checksum INTEGER)"
+)
+_PRUNE = (
+    "DELETE FROM entries WHERE number IN"
+    " (SELECT number FROM entries WHERE run=? AND kind=? ORDER BY number DESC LIMIT -1 OFFSET ?)"
+)
+_log = logging.getLogger("thalweg")
+_DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
+
+    ``over``: nothing is left of it to be had; ``said``: what was damaged.
+    """
+
+    kept: e.Kept
+    had: dict[str, int]
+    over: bool
+    said: str = ""
+
+    def next_of(self, sink: str) -> int:
+        """The partition with which a sink goes on."""
+        bases = [self.kept.bases.get(name, 0) for name in self.kept.install.dataflow.below(sink)]
+        return self.had.get(sink, min(bases) - 1) + 1
+
+
+_decode = msgspec.msgpack.Decoder(e.Kept).decode
+
+
+class Journal:
+    """The journal in a folder, which is made if it is not there. Raises UsageError for one that cannot be used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str], int] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._held: IO[str] = (folder / LOCK).open("a+")
+        except OSError as error:
+            raise UsageError(f"the journal {folder} cannot be used: {one_line(error)}") from None
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._held.seek(0)
+            who = self._held.read().strip() or "another process"
+            self._held.close()
+            why = f"the journal {folder} is in use by {who}; end that client, or use another folder"
+            raise UsageError(why) from None
+        with contextlib.suppress(OSError):  # R4: it is for who comes meanwhile
+            os.ftruncate(self._held.fileno(), 0)
+            os.write(self._held.fileno(), f"process {os.getpid()}".encode())
+        self._said, self._full = "", False
+        try:
+            self._file = self._open(folder / FILE)
+        except UsageError:
+            self._held.close()
+            raise
+
+    def _open(self, path: Path, *, again: bool = False) -> sqlite3.Connection:
+        try:
+            file = sqlite3.connect(path, timeout=1, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
+        try:
+            if file.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise sqlite3.DatabaseError("it contradicts itself")
+            (version,) = file.execute("PRAGMA user_version").fetchone()
+            if version in (0, VERSION):
+                file.execute("PRAGMA journal_mode=WAL")
+                file.execute("PRAGMA synchronous=NORMAL")
+                file.execute(_ENTRIES)
+                file.execute(f"PRAGMA user_version={VERSION}")
+                return file
+            why = f"is of version {version}, and this client writes version {VERSION}; use another folder"
+        except sqlite3.DatabaseError as error:
+            file.close()
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R4
+                raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
+            if not again and _salvage(path):  # R1
+                self._said = _DAMAGED.format(path)
+                return self._open(path, again=True)
+            why = f"is damaged, and nothing of it can be read ({one_line(error)}); use another folder"
+        file.close()
+        raise UsageError(f"the journal {path} {why}")
+
+    # --- writing --------------------------------------------------------------------------------------
+
+    def keep(self, run: str, kept: e.Kept) -> None:
+        """What is needed to go on with a run."""
+        self._write(run, "kept", msgspec.msgpack.encode(kept))
+
+    def had(self, run: str, sink: str, index: int) -> None:
+        """R3: the application has had that partition, and all before."""
+        self._write(run, f"had {sink}", str(index).encode())
+
+    def over(self, run: str) -> None:
+        """Nothing is left of a run to be had."""
+        self._write(run, "over", b"")
+
+    def _write(self, run: str, kind: str, body: bytes) -> None:
+        with self._lock:
+            if self._held.closed:
+                return
+            row = run, kind, body, zlib.crc32(f"{run} {kind} ".encode() + body)
+            count = self._counts[run, kind] = self._counts.get((run, kind), 0) + 1
+            try:
+                self._file.execute("INSERT INTO entries (run, kind, body, checksum) VALUES (?, ?, ?, ?)", row)
+                if count % PRUNE == 0:
+                    self._file.execute(_PRUNE, (run, kind, LAST))
+            except sqlite3.Error as error:
+                if not self._full:
+                    why = "runs go on, and cannot be resumed from here on"
+                    _log.warning("the journal %s cannot be written: %s; %s", self.folder, one_line(error), why)
+                self._full = True
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def runs(self) -> Mapping[str, Found]:
+        """R1: the runs there are, in the order in which they were begun."""
+        entries, damaged = self._read()
+        found: dict[str, Found] = {}
+        for run in dict.fromkeys(run for run, _, _ in entries):
+            own = [(kind, body) for other, kind, body in entries if other == run]
+            kept = next((known for kind, body in reversed(own) if kind == "kept" and (known := _known(body))), None)
+            if kept is not None:
+                had: dict[str, int] = {}
+                for kind, body in own:
+                    if kind.startswith("had "):
+                        had[kind[4:]] = max(int(body), had.get(kind[4:], -1))
+                found[run] = Found(kept, had, any(kind == "over" for kind, _ in own), damaged)
+        return found
+
+    def _read(self) -> tuple[list[tuple[str, str, bytes]], str]:
+        """All entries that are whole, and what is to be said of the others."""
+        with self._lock:
+            rows, odd = _whole_rows(self._file)
+        if odd:
+            self._said = _DAMAGED.format(self.folder / FILE)
+        return [(run, kind, body) for run, kind, body, _ in rows], self._said
+
+    def forked(self) -> None:
+        """This process is a fork of the one that has the folder: it has nothing of it, also when that one has ended."""
+        self._lock = threading.Lock()
+        self._held.close()
+
+    def close(self) -> None:
+        """Let another client have the folder."""
+        with self._lock:
+            if not self._held.closed:
+                self._file.close()
+                self._held.close()
+
+
+def _whole_rows(file: sqlite3.Connection) -> tuple[list[tuple[str, str, bytes, int]], int]:
+    """The entries that are whole, and how many are not."""
+    rows: list[tuple[str, str, bytes, int]] = []
+    odd = in_a_row = number = 0
+    select = "SELECT number, run, kind, body, checksum FROM entries WHERE number > ? ORDER BY number LIMIT 1"
+    while in_a_row < MOST_ODD:
+        try:
+            row = file.execute(select, (number,)).fetchone()
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            odd, in_a_row, number = odd + 1, in_a_row + 1, number + 1
+            continue
+        if row is None:
+            break
+        number, run, kind, body, checksum = row
+        whole = isinstance(run, str) and isinstance(kind, str) and isinstance(body, bytes)
+        if whole and zlib.crc32(f"{run} {kind} ".encode() + body) == checksum:
+            rows.append((run, kind, body, checksum))
+            in_a_row = 0
+        else:
+            odd += 1
+    return rows, odd
+
+
+def _salvage(path: Path) -> bool:
+    """Write a damaged file anew with the entries that are whole, and keep it beside as it was; False without any."""
+    try:
+        return _written_anew(path)
+    except OSError as error:
+        raise UsageError(f"the journal {path} is damaged, and cannot be written anew: {one_line(error)}") from None
+
+
+def _written_anew(path: Path) -> bool:
+    data = path.read_bytes()
+    if data[:16] != b"SQLite format 3\x00":
+        return False
+    size = int.from_bytes(data[16:18], "big") * int.from_bytes(data[28:32], "big")
+    copy, made = path.with_suffix(".damaged"), path.with_suffix(".new")
+    copy.write_bytes(data + bytes(max(0, min(size, MOST_BYTES) - len(data))))  # what was cut off counts as empty
+    made.unlink(missing_ok=True)
+    file, new = sqlite3.connect(copy), sqlite3.connect(made)
+    try:
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        rows, _ = _whole_rows(file)
+        new.execute(_ENTRIES)
+        new.executemany("INSERT INTO entries (run, kind, body, checksum) VALUES (?, ?, ?, ?)", rows)
+        new.execute(f"PRAGMA user_version={version}")
+        new.commit()
+    except sqlite3.DatabaseError:
+        return False
+    finally:
+        file.close()
+        new.close()
+    for tail in ("-wal", "-shm"):
+        path.with_name(path.name + tail).unlink(missing_ok=True)
+    made.replace(path)
+    return bool(rows)
+
+
+def _known(body: bytes) -> e.Kept | None:
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UsageError, RecursionError):
+        return None

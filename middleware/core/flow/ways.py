@@ -1,0 +1,133 @@
+"""Over which network goes what this host sends to others of a run, and what becomes of it where a link fails.
+
+Rules:
+
+R1. The client says with a proposal over which networks every host is to send to every other, the first choice first.
+    That counts for partitions after the change-over. Of hosts that it does not name the network is the one that all
+    share.
+R2. A link is *stuck* when something is under way over it and nothing has come through for ``PATIENT`` times as long as
+    the first of that should take, and for ``LEAST`` times the wait before a demand is repeated. When a consumer then
+    asks again, the link is *down*: what is under way is to be sent again, over the next choice. Where there is no other
+    choice, it is waited for.
+R3. Down is also a link that a transfer has failed on. It is up again when something comes through, be it a probe, or
+    what was stuck, and is tried again when what was known of it has timed out. Where all are down, that is tried which
+    was left first.
+R4. That a link is stuck is a sample of it, of ``STUCK`` times as long as was waited: so the client hears, and plans
+    without it. How long the link is waited for next time still goes by what it carried before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from thalweg.middleware.core.monitoring.monitor import Monitor
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.network.view import NET, Link
+from thalweg.middleware.protocol import messages as m
+
+PATIENT = 4.0  # times what the estimate says: more than any estimate is wrong by for long
+LEAST = 4.0  # times CoreConfig.retry_s
+STUCK = 10.0
+Way = tuple[str, str]  # to which host, over which network
+
+
+@dataclass(slots=True)
+class _Busy:
+    """What is under way over a link, oldest first, and since when nothing has come through."""
+
+    since_s: float
+    parts: dict[tuple[str, int, str], tuple[m.Partition, int]] = field(default_factory=dict)
+
+
+class Ways:
+    """The networks from this host to others, in one run."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._out, self._least_s = setting.out, LEAST * setting.limits.retry_s
+        self._again_s = setting.limits.monitor.max_age_s
+        self.table: tuple[m.Way, ...] = ()  # of all hosts, as the client said last
+        self._over: dict[str, tuple[str, ...]] = {}
+        self._before: dict[str, tuple[str, ...]] = {}
+        self._after = -1  # which partition the change was
+        self.busy: dict[Way, _Busy] = {}
+        self._down: dict[Way, float] = {}  # until when
+        self._rates_bps: dict[Way, float] = {}  # of those that were left: what they carried
+
+    def change(self, ways: Iterable[m.Way], after: int) -> None:
+        """R1: other networks, from the partition after that one on."""
+        self.table, self._before, self._after = tuple(ways), self._over, after
+        self._over = {way.target: way.over for way in self.table if way.source == self._out.host and way.over}
+
+    def via(self, to: str, index: int) -> str:
+        """The network for a partition to that host."""
+        over = (self._over if index > self._after else self._before).get(to)
+        if over is None:
+            return NET
+        for via in over:
+            if not self.is_down(to, via):
+                return via
+        return min(over, key=lambda via: self._down[to, via])  # R3
+
+    def is_down(self, to: str, via: str) -> bool:
+        """Whether nothing is sent over that link for now, where there is another."""
+        return self._out.now < self._down.get((to, via), 0.0)  # R3
+
+    def _leave(self, to: str, via: str) -> None:
+        self._down[to, via] = self._out.now + self._again_s
+
+    def sent(self, to: str, via: str, part: m.Partition, size_bytes: int) -> None:
+        """A partition's transfer has begun."""
+        if to in self._over:
+            busy = self.busy.setdefault((to, via), _Busy(self._out.now))
+            busy.parts[part.producer, part.index, part.consumer] = part, size_bytes
+
+    def came_through(self, to: str, via: str, message: m.Partition | m.Probe | m.State) -> None:
+        """R3: all of a message is there."""
+        self._down.pop((to, via), None)
+        self._rates_bps.pop((to, via), None)
+        if (busy := self.busy.get((to, via))) is not None:
+            busy.since_s = self._out.now
+        self._over_with(to, via, message)
+
+    def failed(self, to: str, via: str, message: m.Partition | m.Probe | m.State) -> None:
+        """R3: nobody knows what became of it."""
+        if self._over_with(to, via, message) and to in self._over:
+            self._leave(to, via)
+
+    def _over_with(self, to: str, via: str, message: m.Partition | m.Probe | m.State) -> bool:
+        """Whether it was a partition under way, and has not been given up before."""
+        busy = self.busy.get((to, via))
+        if busy is None or not isinstance(message, m.Partition):
+            return False
+        found = busy.parts.pop((message.producer, message.index, message.consumer), None)
+        if not busy.parts:
+            del self.busy[to, via]
+        return found is not None
+
+    def stuck(self, demand: m.Demand, monitor: Monitor) -> list[m.Partition]:
+        """R2: what is to be sent again, as this is asked for again."""
+        for (to, via), busy in list(self.busy.items()):
+            asked = any((demand.producer, demand.index) == key[:2] for key in busy.parts)
+            if asked and self._give_up(to, via, monitor):
+                del self.busy[to, via]
+                return [part for part, _ in busy.parts.values()]
+        return []
+
+    def _give_up(self, to: str, via: str, monitor: Monitor) -> bool:
+        """Whether a link is stuck, and there is another."""
+        now, busy, link = self._out.now, self.busy[to, via], Link(self._out.host, to, via)
+        if all(self.is_down(to, other) for other in self._over.get(to, ()) if other != via):
+            return False
+        size_bytes = next(iter(busy.parts.values()))[1]
+        known, waited_s = monitor.latest(link), now - busy.since_s
+        rate_bps = self._rates_bps.get((to, via), 0.0 if known is None else known.rate_bps)
+        expected_s = size_bytes * 8 / rate_bps if rate_bps > 0 else 0.0
+        if waited_s < max(self._least_s, PATIENT * expected_s):
+            return False
+        self._leave(to, via)
+        self._rates_bps[to, via] = rate_bps
+        monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
+        detail = {"what": "nothing comes through", "via": via, "parts": len(busy.parts)}
+        self._out.record("fault", peer=to, duration_s=waited_s, detail=detail)
+        return True

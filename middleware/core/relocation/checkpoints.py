@@ -1,0 +1,306 @@
+"""Replicas of operators' states on other hosts, from which a run goes on that has lost a host: a host's part in it.
+
+Rules:
+
+R1. When an operator has made a partition, and its next replica is due, its state is taken, and it makes nothing more
+    until that is there. The first one is due at once, the others as ``Failover`` says. Nothing is due while the
+    operator is on its way, while there are two trees, or while more than ``MOST`` replicas of it are kept here.
+R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those on other machines first, of these
+    to those to which the ways from here are known to be widest, to the client last. Who has got it says so to the
+    client (``Stable``). One that is lost on its way is not sent again: another follows.
+R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
+    not needed any more (``Settled``), and with the run, whatever ends it.
+R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
+    on another host it is claimed from there, again and again.
+R5. Of an operator without state there are no replicas, and the client is told so.
+R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Refuse``).
+R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
+    with an older one. Where the code itself fails to restore one, the run ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.notes import Lost, Made
+from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.handover import send_state
+from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+MOST = 4  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
+
+Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with their bytes in them
+
+
+@dataclass
+class Since:
+    """What an operator has done since its last replica; ``index``: of that which is being taken."""
+
+    made: int = 0
+    size_bytes: int = 0
+    at_s: float = 0.0
+    index: int | None = None
+    due: bool = True
+
+
+@dataclass
+class Waiting:
+    """An operator that starts with a replica at ``index``, which ``holder`` keeps."""
+
+    index: int
+    holder: str
+    due_s: float
+    interval_s: float
+    came: bool = False
+
+
+class Checkpoints:
+    """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
+
+    def __init__(
+        self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, flow: Flow, departures: Departures
+    ) -> None:
+        self._out, self._limits, self._client = setting.out, setting.limits, setting.install.client
+        self._tree, self._directory, self._flow, self._departures = tree, directory, flow, departures
+        self._monitor = shared.monitor
+        lasting = setting.lasting
+        self._options = None if lasting is None else lasting.failover
+        self.replicas: Replicas = shared.replicas_of(setting.install) if lasting is not None else {}
+        self._since: dict[str, Since] = {}
+        self._stateless: set[str] = set()
+        self.waiting: dict[str, Waiting] = {}
+        self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
+        self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
+
+    def begin(self) -> None:
+        """R4: have the operators that are here wait for the replicas with which they start."""
+        now, retry_s = self._out.now, self._limits.retry_s
+        for name, start in self._starts.items():
+            if start.holder and name in self._flow.nodes:
+                self._flow.hold(name)
+                self.waiting[name] = Waiting(start.index, start.holder, now + retry_s, retry_s)
+                kept = self.replicas.get(name, {}).get(start.index)
+                if kept is not None:
+                    self._restore(name, kept)
+                elif start.holder != self._out.host:
+                    self._claim(name, start.holder)
+                else:
+                    self._miss(name, start.index)
+        self._arm()
+
+    # --- the host of an operator ------------------------------------------------------------------------
+
+    def on_made(self, note: Made) -> None:
+        """R1: take the operator's state, if a replica is due."""
+        options, node = self._options, self._flow.nodes.get(note.node)
+        if options is None or node is None or node.node.kind != "operator":
+            return
+        name, now = note.node, self._out.now
+        since = self._since.get(name)
+        if since is None:
+            since = self._since[name] = Since(at_s=now)
+        since.made += 1
+        since.size_bytes += note.size_bytes
+        due = since.due or since.made >= options.every or since.size_bytes >= options.every_bytes
+        if not due and now - since.at_s < options.every_s:
+            return
+        if name in self._stateless:  # R5
+            since.made, since.size_bytes, since.at_s = 0, 0, now
+            self._out.send(self._client, m.Stable(self._out.run, name, note.index + 1))
+            return
+        busy = since.index is not None or self._departures.going(name) or self._tree.former is not None
+        if not busy and len(self.replicas.get(name, ())) < MOST:
+            since.made, since.size_bytes, since.at_s, since.due, since.index = 0, 0, now, False, note.index + 1
+            self._flow.hold(name)
+            version = self._directory.locations[name].version
+            self._out.emit(e.TakeState(self._out.run, name, version, replica=True))
+
+    def on_taken(self, event: e.StateTaken) -> None:
+        """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
+        name, since, out = event.node, self._since.get(event.node), self._out
+        if since is None or since.index is None:
+            return
+        index, since.index = since.index, None
+        if name not in self._flow.nodes:
+            return
+        if event.error or len(event.state) > self._limits.max_state_bytes:
+            why = (
+                event.error or f"it has {len(event.state)} bytes; this host keeps up to {self._limits.max_state_bytes}"
+            )
+            out.record("fault", node=name, detail={"what": f"there is no replica of it: {why}"})
+        elif event.keeps is False:
+            self._stateless.add(name)
+            out.send(self._client, m.Stable(out.run, name, index))
+        else:
+            self._keep(name, index, event)
+        self._flow.let_run(name)
+
+    def _keep(self, name: str, index: int, taken: e.StateTaken) -> None:
+        message = m.State(
+            run=self._out.run,
+            node=name,
+            version=taken.version,
+            index=index,
+            demanded=index - 1,
+            state_version=taken.state_version,
+            size_bytes=len(taken.state),
+            digest=taken.digest,
+            inline=taken.state,
+            heir=name,
+        )
+        self.replicas.setdefault(name, {})[index] = message
+        for host in self._holders():
+            self._send(host, message)
+        self._out.record("checkpoint", node=name, index=index, size_bytes=message.size_bytes)
+
+    def _holders(self) -> list[str]:
+        """R2: where replicas go from here."""
+        assert self._options is not None
+        here, client = self._out.host, self._client
+        where = {name: peer.control.rpartition(":")[0] for name, peer in self._directory.peers.items()}
+
+        def rank(host: str) -> tuple[bool, bool, float, str]:
+            known = self._monitor.latest((here, host))
+            return host == client, where.get(host) == where.get(here), -known.rate_bps if known else 0.0, host
+
+        return sorted(self._directory.hosts - {here}, key=rank)[: self._options.replicas]
+
+    def _send(self, host: str, kept: m.State) -> None:
+        if (kept.node, host) in self._sending:
+            return
+        assert kept.inline is not None
+        message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
+        if send_state(self._out, host, message, kept.inline):
+            self._sending.add((kept.node, host))
+
+    def on_transfer_over(self, peer: str, message: m.State, *, arrived: bool) -> None:
+        self._sending.discard((message.node, peer))
+        if not arrived:
+            self._flow.stuck(peer)
+
+    def on_lost(self, note: Lost) -> None:
+        """A host is gone for good, perhaps with replicas: others are due."""
+        for since in self._since.values():
+            since.due = True
+
+    # --- the host of a replica --------------------------------------------------------------------------
+
+    def wants(self, message: m.State) -> bool:
+        """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
+        if self._options is None or message.size_bytes > self._limits.max_state_bytes:
+            return False
+        waiting, kept = self.waiting.get(message.node), self.replicas.get(message.node, {})
+        if waiting is not None and message.node in self._flow.nodes:
+            return (waiting.index, waiting.came) == (message.index, False)
+        return message.node in self._directory.locations and message.index not in kept and len(kept) < 2 * MOST
+
+    def on_state(self, sender: str, message: m.State, payload: Any) -> None:
+        state = payload if message.inline is None else message.inline
+        kept = self.replicas.get(message.node, {}).get(message.index)
+        if state is None or (kept is None and not (self.wants(message) and len(state) == message.size_bytes)):
+            return
+        message = msgspec.structs.replace(message, inline=bytes(state)) if kept is None else kept
+        waiting = self.waiting.get(message.node)
+        if waiting is not None and waiting.index == message.index and message.node in self._flow.nodes:
+            if not waiting.came:
+                self._restore(message.node, message)
+            return
+        for name in self.replicas.keys() - self._directory.locations.keys():  # of queries that have left
+            del self.replicas[name]
+        self.replicas.setdefault(message.node, {})[message.index] = message
+        hosts = (self._out.host, sender)
+        self._out.send(self._client, m.Stable(self._out.run, message.node, message.index, hosts))
+
+    def on_claim(self, sender: str, message: m.Claim) -> None:
+        """R4: an operator elsewhere starts with what is kept here."""
+        start = self._starts.get(message.node)
+        kept = None if start is None else self.replicas.get(message.node, {}).get(start.index)
+        here = self._directory.locations.get(message.node)  # its query may have left
+        if start is None or here is None or here.host != sender:
+            return
+        if kept is not None:
+            self._send(sender, kept)
+        elif start.holder == self._out.host:
+            self._miss(message.node, start.index)
+
+    def _miss(self, name: str, index: int) -> None:
+        """R6: tell the client that a replica is not here."""
+        self._out.send(self._client, m.Refuse(self._out.run, name, index, "its replica is not there any more"))
+
+    def on_settled(self, sender: str, message: m.Settled) -> None:
+        """R3: what is not needed any more."""
+        least = {line.node: line.index for line in message.lines}
+        for name in list(self.replicas):
+            line = least.get(name, 0 if name in self._directory.locations else math.inf)
+            kept = {index: each for index, each in self.replicas[name].items() if index >= line}
+            if kept:
+                self.replicas[name] = kept
+            else:
+                del self.replicas[name]
+
+    # --- the host of an operator that starts with one ---------------------------------------------------
+
+    def _restore(self, name: str, kept: m.State) -> None:
+        self.waiting[name].came = True
+        version, state = self._directory.locations[name].version, kept.inline
+        assert state is not None
+        self._out.emit(e.RestoreState(self._out.run, name, version, state, kept.digest, kept.state_version))
+
+    def on_restored(self, event: e.StateRestored) -> None:
+        waiting = self.waiting.get(event.node)
+        if waiting is None or not waiting.came or event.node not in self._flow.nodes:
+            return
+        if event.error and not (event.cause and event.cause.traceback):  # R7
+            self.replicas.get(event.node, {}).pop(waiting.index, None)
+            self._out.send(self._client, m.Refuse(self._out.run, event.node, waiting.index, event.error[:4000]))
+            return
+        if event.error:
+            reason = f"its replica at partition {waiting.index} cannot be restored: {event.error}"
+            self._flow.failed(e.OperatorFailed(self._out.run, event.node, reason[:4000], event.cause or None))
+            return
+        del self.waiting[event.node]
+        self._flow.let_run(event.node)
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """An operator here that needs the way to ``host``, and what for."""
+        waiting = (name for name, each in self.waiting.items() if not each.came and each.holder == host)
+        return next(((name, "which keeps its replica") for name in waiting), None)
+
+    def on_timer(self) -> None:
+        """R4: claim what has not come."""
+        now = self._out.now
+        self.waiting = {name: each for name, each in self.waiting.items() if name in self._flow.nodes}
+        for name, each in self.waiting.items():
+            if not each.came and each.due_s <= now:
+                self._claim(name, each.holder)
+                self._flow.stuck(each.holder)
+                each.interval_s = min(2 * each.interval_s, self._limits.retry_max_s)
+                each.due_s = now + each.interval_s
+        self._arm()
+
+    def _claim(self, name: str, holder: str) -> None:
+        if holder == self._out.host:
+            self._miss(name, self.waiting[name].index)
+            return
+        self._out.send(holder, m.Claim(self._out.run, name, name))
+
+    def _arm(self) -> None:
+        due_s = [each.due_s for each in self.waiting.values() if not each.came]
+        if due_s:
+            self._out.wake(Timer.RESTORE, min(due_s))
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        for name, kept in self.replicas.items():
+            assert len(kept) <= 2 * MOST, (name, sorted(kept))

@@ -1,0 +1,119 @@
+"""Hosts that come to have a part in a run while it goes on, at its client.
+
+Rules:
+
+R1. A host joins while nothing is proposed and no query is let in (``proposer``). It is told the run as it is
+    (``Install``), and all others are told of it (``Admit``), again and again until they have answered. From then on
+    operators may move there.
+R2. One that was started again has another instance, and is another host of the same name. What is said of the one
+    before it counts no more.
+R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run.
+R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
+    move away (``proposer``); when nothing is there that somebody may ask for, the run goes on without it. Where it
+    holds what can be nowhere else, it has to stay; of what has a stand-in the run begins anew there (``recovery``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.notes import Lost, Notes, Vacating
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+class Membership:
+    """A run's hosts, as its client knows them to come."""
+
+    def __init__(self, setting: Setting, tree: Tree, directory: Directory, queries: Queries) -> None:
+        self._setting, self._out, self._limits = setting, setting.out, setting.limits
+        self._tree, self._directory, self._queries = tree, directory, queries
+        self._entering: tuple[str, float] | None = None  # who joins, and since when
+
+    def enter(self, peer: m.Peer) -> None:
+        """R1: a host joins."""
+        out, directory = self._out, self._directory
+        known = directory.peers.get(peer.name)
+        if peer.name in directory.hosts and known is not None and known.instance == peer.instance:
+            return  # it is there
+        self._entering = peer.name, out.now
+        out.emit(e.Meet(out.run, (peer,)))
+        admit = m.Admit(out.run, self._queries.new_number(), peer, host=True)
+        words: dict[str, m.Message] = dict.fromkeys(directory.everyone, admit)
+        self._queries.tell(words | {peer.name: self._as_it_is(peer)})
+
+    def _as_it_is(self, peer: m.Peer) -> m.Install:
+        directory, install = self._directory, self._setting.install
+        if isinstance(install, m.Lasting):  # with where the nodes of later queries begin
+            known = {start.node for start in install.starts}
+            more = [m.Start(name, first) for name, first in self._tree.first.items() if name not in known]
+            install = msgspec.structs.replace(install, starts=(*install.starts, *more))
+        return msgspec.structs.replace(
+            install,
+            dataflow=self._tree.dataflow,
+            locations=tuple(directory.locations.values()),
+            peers=tuple({**directory.reachable(), peer.name: peer}.values()),
+            afresh=False,
+        )
+
+    def entered(self, sender: str, message: m.Installed) -> Notes:
+        """A host has taken its part in the run, or cannot."""
+        if self._entering is None or self._entering[0] != sender:
+            return
+        if message.error:
+            yield from self._give_up(f"cannot take part: {message.error}")
+            return
+        self._entering = None
+        self._out.record("joined", peer=sender)
+        yield from self._queries.answered(sender)
+
+    def on_timer(self) -> Notes:
+        """R3: who does not answer is not waited for any longer."""
+        silent_s = self._limits.patience * self._limits.liveness_s
+        if self._entering is not None and self._out.now - self._entering[1] > silent_s:
+            yield from self._give_up(f"has not joined the run within {silent_s:g} s")
+
+    def _give_up(self, how: str) -> Notes:
+        assert self._entering is not None
+        host = self._entering[0]
+        self._directory.lose(host, how)
+        self._out.record("fault", peer=host, detail={"what": f"{how}; the run goes on without it"})
+        yield Lost(host)
+
+    def on_leave(self, sender: str, message: m.Leave) -> Notes:
+        """R4: a host is to leave."""
+        out, directory = self._out, self._directory
+        if sender not in directory.hosts:
+            out.send(sender, m.Remove(out.run))
+            return
+        here = [name for name, entry in directory.locations.items() if entry.host == sender]
+        there, lasting = directory.hosts - directory.vacating - {sender}, self._setting.lasting is not None
+        fixed = [self._tree.node_of(name) for name in here if name in directory.senders]
+        still = next((node for node in fixed if not (lasting and there.intersection(node.stand_ins))), None)
+        if still is not None:
+            why = f"host {sender!r} is the only one that may hold {still.kind} {still.name!r}; end the run first"
+            out.send(sender, m.Stay(out.run, why))
+            return
+        directory.vacating.add(sender)
+        if fixed:
+            directory.lose(sender, "was drained")
+            directory.doomed = True  # the run begins anew, where its stand-ins are
+            out.emit(e.Parted(out.run, sender))
+            out.send(sender, m.Remove(out.run))
+        elif here:
+            yield Vacating(sender)
+        elif message.empty:
+            directory.lose(sender, "was drained")
+            out.record("drained", peer=sender)
+            out.emit(e.Parted(out.run, sender))
+            out.send(sender, m.Remove(out.run))
+            yield Lost(sender)
+
+    def on_lost(self, note: Lost) -> None:
+        """A host is gone."""
+        if self._entering is not None and self._entering[0] == note.host:
+            self._entering = None

@@ -1,0 +1,330 @@
+"""A run that has lost a host begins anew from replicas, as its next generation: the client's part in it.
+
+Rules:
+
+R1. The client knows which replicas there are (``Stable``), and how far its sinks are. From these follows where each
+    node starts (``restart``): a sink with the partition that the application has not got, a source and an operator
+    without state with the first that a consumer wants, an operator with state with its newest replica that is no later
+    than that, or else where it began first, with none. All between is made again, as it was: sources give a partition
+    whenever they are asked for it. What the sinks have had they are not sent again.
+R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now.
+R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
+    the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
+    Other clients' queries end: their clients can subscribe again.
+R4. Operators of lost hosts are put where their replica is, else beside what they are connected with, else anywhere.
+R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
+    has to install the run within ``wait_s``; then the run ends, naming it.
+R6. Lost hosts are asked to take part again as long as the run goes on; one that refused, or that has been cut off from
+    another host while it heard the client, is not.
+R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
+    anew (``resumed``), as a generation that is later than any of which it may not have heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import ENDED, GATHERING, LAST
+from thalweg.middleware.core.flow.tree import Tree, without
+from thalweg.middleware.core.notes import Delivered, Lost, Notes, Started
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import SIGN, base_of, following, generation_of
+
+UNHEARD = 64  # generations that may have begun since the journal was written last
+KNOWN = 64  # replicas of an operator of which the client keeps account
+Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts that have a replica
+
+
+def restart(
+    flow: Dataflow,
+    sinks: Mapping[str, int],
+    bases: Mapping[str, int],
+    known: Mapping[str, Mapping[int, Collection[str]]],
+    stateless: Collection[Code],
+    there: Collection[str],
+) -> dict[str, m.Start]:
+    """R1: where each node starts.
+
+    Args:
+        sinks: the partition that each sink wants next, ``LAST`` of one that has ended.
+        bases: where nodes began that began after the run.
+        known, stateless: replicas that there are, and code without state.
+        there: hosts whose replicas can be had.
+    """
+    starts: dict[str, m.Start] = {}
+    for name in reversed(flow.upward):
+        node = flow.by_name[name]
+        index = sinks[name] if node.kind == "sink" else min([starts[each].index for each in flow.consumers[name]])
+        starts[name] = m.Start(name, index)
+        if node.kind == "operator" and index < LAST and node.code not in stateless:
+            base, kept = bases.get(name, 0), known.get(name, {})
+            found = max((each for each, hosts in kept.items() if each <= index and {*hosts} & {*there}), default=base)
+            holder = min({*kept[found]} & {*there}) if found > base else ""
+            starts[name] = m.Start(name, found, holder)
+    return starts
+
+
+def resumed(kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer], client: str) -> m.Lasting:
+    """R7: the generation with which another client goes on; ``peers``: the hosts that are there."""
+    install = kept.install
+    flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
+    starts = restart(flow, sinks, kept.bases, kept.known, kept.stateless, peers)
+    for name in reversed(flow.upward):
+        if where[name] not in peers and flow.by_name[name].pinned is None:
+            where[name] = place(flow, name, where, starts, peers, client)
+    away = [peer for peer in install.peers if peer.name not in peers and peer.name in where.values()]
+    return msgspec.structs.replace(
+        install,
+        run=f"{base_of(install.run)}{SIGN}{generation_of(install.run) + UNHEARD}",
+        client=client,
+        locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
+        peers=(*peers.values(), *away),
+        starts=tuple([starts[name] for name in flow.by_name]),
+        afresh=False,
+    )
+
+
+def place(
+    flow: Dataflow,
+    name: str,
+    where: Mapping[str, str],
+    starts: Mapping[str, m.Start],
+    there: Collection[str],
+    client: str,
+) -> str:
+    """R4."""
+    near = [starts[name].holder, *(where[each] for each in (*flow.consumers[name], *flow.by_name[name].inputs))]
+    others = [host for host in (*near, *sorted(there)) if host in there and host != client]
+    return others[0] if others else client
+
+
+class Recovery:
+    """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
+
+    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._out, self._setting, self._client = setting.out, setting, setting.install.client
+        self._tree, self._directory, self._flow = tree, directory, flow
+        self.known: Known = {}
+        self.stateless: list[Code] = []
+        self.keeps = False  # R7
+        self.bases: dict[str, int] = {}
+        self.barred: set[str] = set()  # R6
+        starts = setting.lasting.starts if setting.lasting is not None else ()
+        self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
+        self.waited: set[str] = set()  # R5: hosts that have been waited for in vain
+        self._lines: dict[str, int] = {}
+        self._demanded: list[str] = []  # sinks whose next partition the application wants
+        self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
+        self._phases_s: dict[str, float] = {}
+
+    # --- replicas -------------------------------------------------------------------------------------
+
+    def on_stable(self, sender: str, message: m.Stable) -> None:
+        node = self._tree.dataflow.by_name.get(message.node)
+        if node is None and self._tree.former is not None:
+            node = self._tree.former.by_name.get(message.node)
+        if self._setting.lasting is None or node is None or node.code is None:
+            return
+        self._leaning.pop(message.node, None)
+        if not message.hosts:
+            if node.code not in self.stateless:
+                self.stateless.append(node.code)
+        elif message.index >= self._lines.get(message.node, 0):
+            there = {host for host in message.hosts if host in self._directory.hosts}
+            kept = self.known.setdefault(message.node, {})
+            if message.index in kept or len(kept) < KNOWN:
+                kept.setdefault(message.index, set()).update(there)
+        self.settle()
+        self.tell()
+
+    def tell(self) -> None:
+        """R7: what another client would need."""
+        install = self._setting.lasting
+        if not self.keeps or install is None:
+            return
+        flow = self._graph()
+        now = msgspec.structs.replace(
+            install, dataflow=flow, locations=tuple([self._directory.locations[name] for name in flow.by_name])
+        )
+        known = {
+            name: {index: tuple(sorted(hosts)) for index, hosts in kept.items()} for name, kept in self.known.items()
+        }
+        self._out.emit(e.Keep(base_of(install.run), e.Kept(now, known, tuple(self.stateless), dict(self.bases))))
+
+    def adopt(self, kept: e.Kept) -> None:
+        """R7: go on with what another client has begun."""
+        self.known = {name: {index: set(hosts) for index, hosts in each.items()} for name, each in kept.known.items()}
+        self.stateless, self.bases = [*kept.stateless], dict(kept.bases)
+
+    def settle(self, *, again: bool = False) -> None:
+        """R2: tell who has replicas what is needed no more, if that is new."""
+        if self._setting.lasting is None or not self._setting.leads or not self.known:
+            return
+        starts = self._restart(self._directory.hosts)
+        lines = {name: start.index for name, start in starts.items() if name in self.known}
+        words: dict[str, list[m.Start]] = {}
+        for name, least in lines.items():
+            if least > self._lines.get(name, 0) or again:
+                there = {host for hosts in self.known[name].values() for host in hosts}
+                for host in there | {self._directory.locations[name].host}:
+                    words.setdefault(host, []).append(m.Start(name, least))
+        self._lines = lines
+        self.known = {
+            name: {index: hosts for index, hosts in self.known[name].items() if index >= least}
+            for name, least in lines.items()
+        }
+        for host in sorted(words.keys() & self._directory.hosts):
+            self._out.send(host, m.Settled(self._out.run, tuple(words[host])))
+
+    def refused(self, sender: str, message: m.Refuse) -> None:
+        """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
+        lasting, here = self._setting.lasting, self._directory.locations.get(message.node)
+        if lasting is None or here is None:
+            return
+        if m.Start(message.node, message.version, sender) in lasting.starts:
+            self._forget(sender)
+            self._directory.doomed = True
+        elif here.host == sender:
+            for start in lasting.starts:  # what came from its holder is of no use
+                if (start.node, start.index) == (message.node, message.version):
+                    self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
+            self._directory.doomed = True
+
+    def on_lost(self, note: Lost) -> None:
+        self._forget(note.host)
+
+    def _forget(self, host: str) -> None:
+        for kept in self.known.values():
+            for hosts in kept.values():
+                hosts.discard(host)
+
+    def leans_on(self, host: str) -> bool:
+        """Whether an operator starts with a replica there, as far as is known: it has left none itself yet."""
+        return host in self._leaning.values()
+
+    def give_up(self, host: str, *, again: bool, wait: bool) -> None:
+        """R5, R6: a host is lost, perhaps not to be asked ``again``, or to be waited for no more."""
+        if not again:
+            self.barred.add(host)
+        if not wait:
+            self.waited.add(host)
+
+    # --- where to begin anew --------------------------------------------------------------------------
+
+    def _graph(self) -> Dataflow:
+        """R3: what is to be begun anew, without what is other clients'."""
+        tree = self._tree
+        flow = tree.dataflow
+        if tree.former is not None and self._flow.nodes[flow.sinks[0]].index <= tree.turn:
+            flow = tree.former
+        mine = [name for name in flow.sinks if name in self._flow.nodes]
+        used = {each for name in mine for each in flow.below(name)}
+        gone = flow.by_name.keys() - used
+        return without(flow, gone) if gone else flow
+
+    def _sinks(self, flow: Dataflow) -> dict[str, int]:
+        nodes = self._flow.nodes
+        return {name: LAST if nodes[name].state is ENDED else nodes[name].index for name in flow.sinks}
+
+    def _restart(self, there: Collection[str]) -> dict[str, m.Start]:
+        flow = self._graph()
+        for name in flow.by_name:
+            self.bases.setdefault(name, self._tree.first.get(name, 0))
+        return restart(flow, self._sinks(flow), self.bases, self.known, self.stateless, there)
+
+    @property
+    def over(self) -> bool:
+        """Whether the application has all that it will get."""
+        return all(index == LAST for index in self._sinks(self._graph()).values())
+
+    def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Lasting | str:
+        """The next generation without these hosts, with how they were lost; or why there can be none."""
+        install, directory = self._setting.lasting, self._directory
+        assert install is not None
+        there = directory.hosts - lost.keys()
+        flow, starts = self._graph(), self._restart(there)
+        where, nodes = directory.where(flow.by_name), dict(flow.by_name)
+        for name, node in flow.by_name.items():
+            if node.stand_ins:
+                kept = tuple([host for host in node.stand_ins if host not in self.barred])
+                node = nodes[name] = msgspec.structs.replace(node, stand_ins=kept)
+            if where[name] in there or node.pinned is None:
+                continue
+            stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
+            stand_in = next((host for host in stand_ins if host in there), None)
+            if stand_in is not None:
+                others = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *self.barred)]
+                nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(others))
+                where[name] = stand_in
+            elif install.failover.wait_s <= 0 or where[name] in self.barred | self.waited:
+                return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
+        for name in reversed(flow.upward):
+            if where[name] not in there and nodes[name].pinned is None:
+                where[name] = place(flow, name, where, starts, there, self._client)
+        flow = Dataflow(tuple(nodes.values()))
+        return msgspec.structs.replace(
+            install,
+            run=following(install.run),
+            dataflow=flow,
+            locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
+            peers=tuple([peer for peer in peers if peer.name not in self.barred]),
+            starts=tuple([starts[name] for name in flow.by_name]),
+            afresh=False,
+        )
+
+    # --- the next generation --------------------------------------------------------------------------
+
+    def follow(self, before: Recovery, lost: Mapping[str, str], detected_s: float) -> None:
+        """Go on as the next generation of a run."""
+        self.stateless, self.bases, self.keeps = before.stateless, before.bases, before.keeps
+        self.barred, self.waited = before.barred, before.waited
+        names = self._tree.dataflow.by_name
+        self.known = {name: kept for name, kept in before.known.items() if name in names}
+        for host in lost:
+            self._forget(host)
+        nodes, install = before._flow.nodes, self._setting.lasting
+        self._demanded = [*before._demanded, *(n for n, each in nodes.items() if each.state is GATHERING)]
+        self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
+        assert install is not None
+        moved = {each.node: each.host for each in install.locations
+                 if before._directory.locations[each.node].host != each.host}  # fmt: skip
+        self._begun = {"generation": generation_of(install.run), "hosts": dict(lost), "moved": moved}
+        self._begun["again"] = {start.node: max(0, self._made(before, start)) for start in install.starts}
+        self._phases_s = {"detected": detected_s, "decided": self._out.now}
+        self.tell()
+
+    @staticmethod
+    def _made(before: Recovery, start: m.Start) -> int:
+        """How many partitions of a node are made again, as far as the sinks' next ones tell."""
+        wanted = [index for index in before._sinks(before._graph()).values() if index < LAST]
+        return max(wanted, default=0) - start.index if start.index < LAST else 0
+
+    def on_started(self, _: Started) -> Notes:
+        """All hosts that are needed have the run: what the application wanted is demanded again."""
+        self._phases_s["ready"] = self._out.now
+        for name in self._demanded:
+            yield from self._flow.next(e.NextRequested(self._out.run, name))
+        self._demanded = []
+
+    def on_delivered(self, _: Delivered) -> None:
+        if self._begun is not None:
+            self._phases_s["first"] = self._out.now
+            self.close()
+
+    def close(self) -> None:
+        """Record how this generation began, if that is still to be done."""
+        begun, now, phases_s = self._begun, self._out.now, self._phases_s
+        if begun is not None:
+            self._begun = None
+            ago = {phase: now - at_s for phase, at_s in phases_s.items()}
+            first_s = phases_s.get("first")
+            pause_s = None if first_s is None else first_s - phases_s["detected"]
+            self._out.record("recovered", duration_s=pause_s, detail=begun | {"ago": ago})

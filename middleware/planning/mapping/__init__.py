@@ -1,0 +1,1 @@
+"""Tasks mapped by neighbours' messages alone, over dedicated and public links (Asaduzzaman and Maheswaran)."""

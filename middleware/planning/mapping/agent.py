@@ -1,0 +1,91 @@
+"""One host of a platform: its map manager, its reservations, and the resources that both look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from thalweg.middleware.planning.mapping.holdings import Resources
+from thalweg.middleware.planning.mapping.manager import MapManager, Mapped
+from thalweg.middleware.planning.mapping.messages import Ack, Map, Message, Send, Settled
+from thalweg.middleware.planning.mapping.reserving import Reservations
+from thalweg.middleware.planning.mapping.rules import Rules
+from thalweg.middleware.planning.mapping.task import Host, Platform, Task
+
+
+class Agent:
+    """What is told of messages and time, and says what is to be sent; pure, as the core of the runtime is.
+
+    ``tick`` is to be called now and then: it ends what time ends. ``notes`` are for whoever drives it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        platform: Platform,
+        rules: Rules,
+        directory: Mapping[int, tuple[Host, ...]],
+        links: Mapping[Host, tuple[float, float]],
+        seed: int = 0,
+    ) -> None:
+        """``links``: rate and cost of every dedicated link, by the neighbour."""
+        server = platform.servers[host]
+        rates = {neighbour: rate_bps for neighbour, (rate_bps, _) in links.items()}
+        costs = {neighbour: cost for neighbour, (_, cost) in links.items()}
+        self.host = host
+        self.resources = Resources(server.capacity, rates, server.uplink_bps)
+        self.manager = MapManager(host, self.resources, rules, server.services, costs, directory, seed)
+        self.reservations = Reservations(host, self.resources, rules)
+
+    @property
+    def notes(self) -> list[Settled]:
+        return self.reservations.notes
+
+    def begin(self, task: Task, now: float) -> list[Send]:
+        """Map and reserve a task whose sink is here."""
+        return self.manager.begin(task, now)
+
+    def handle(self, message: Message, now: float) -> list[Send]:
+        """What a message makes it send."""
+        out: list[Send] = []
+        if isinstance(message, Map):
+            self.manager.on_map(message, now, out)
+        elif isinstance(message, Ack):
+            self._seek(self.manager.on_ack(message, out), now, out)
+        else:
+            self.reservations.handle(message, now, out)
+        return out
+
+    def tick(self, now: float) -> list[Send]:
+        """What time makes it send."""
+        out: list[Send] = []
+        for mapped in self.manager.tick(now):
+            self._seek(mapped, now, out)
+        self.reservations.tick(now, out)
+        return out
+
+    def end(self, task: int, now: float) -> list[Send]:
+        """A task that begins here is over."""
+        out: list[Send] = []
+        self.reservations.end(task, now, out)
+        return out
+
+    def cut(self, neighbour: Host) -> list[Send]:
+        """The dedicated link to a neighbour is gone."""
+        out: list[Send] = []
+        self.reservations.cut(neighbour, out)
+        return out
+
+    def _seek(self, mapped: Mapped | None, now: float, out: list[Send]) -> None:
+        if mapped is not None:
+            self.reservations.seek(mapped.task, mapped.found, now, out)
+
+
+def agents(platform: Platform, rules: Rules, seed: int = 0) -> list[Agent]:
+    """One for every host; UsageError for what no platform has."""
+    platform.check()
+    rules.check()
+    links: list[dict[Host, tuple[float, float]]] = [{} for _ in platform.servers]
+    for link in platform.links:
+        links[link.one][link.other] = links[link.other][link.one] = link.rate_bps, link.cost
+    directory = platform.directory()
+    return [Agent(host, platform, rules, directory, own, seed) for host, own in enumerate(links)]

@@ -1,0 +1,114 @@
+"""What a host has to give, and who holds how much of it until when.
+
+- R1: what is held under a key is given back when the key is released, or its lease ends, and not twice;
+- R2: a visit that holds something already is not given it again, but its lease is prolonged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, Network
+from thalweg.middleware.planning.mapping.task import Host
+
+Key = tuple[int, int]  # task and attempt
+SLACK = 1e-9  # of a resource, that rounding may leave
+
+
+class Held(msgspec.Struct):
+    """What a key holds: by visit capacity, and bits per second over a network to a host; ``until_s`` its lease."""
+
+    until_s: float
+    context: Any
+    capacity: dict[int, float] = {}
+    rates: dict[tuple[int, Network, Host], float] = {}
+
+
+class Resources:
+    """A host's capacity, its way of each dedicated link, and its uplink."""
+
+    def __init__(self, capacity: float, links: dict[Host, float], uplink_bps: float) -> None:
+        self.capacity = capacity
+        self.used = 0.0
+        self.free_bps = dict(links)
+        self.uplink_bps = uplink_bps
+        self.held: dict[Key, Held] = {}
+
+    @property
+    def load(self) -> float:
+        """The load factor."""
+        return self.used / self.capacity if self.capacity else 1.0
+
+    def room_bps(self, via: Network, to: Host) -> float:
+        return self.uplink_bps if via == PUBLIC else self.free_bps.get(to, 0.0)
+
+    def take(
+        self,
+        key: Key,
+        visit: int,
+        need: float,
+        ways: Iterable[tuple[Network, Host, float]],
+        until_s: float,
+        context: Any,
+    ) -> bool:
+        """Hold what a visit needs; False, and nothing is held for it, where that is not there."""
+        held = self.held.get(key)
+        if held is not None and visit in held.capacity:  # R2
+            held.until_s = until_s
+            return True
+        ways = [way for way in ways if way[2]]
+        if need > self.capacity - self.used + SLACK:
+            return False
+        if any(rate_bps > self.room_bps(via, to) * (1 + SLACK) for via, to, rate_bps in ways):
+            return False
+        if held is None:
+            held = self.held[key] = Held(until_s, context)
+        held.until_s = until_s
+        held.capacity[visit] = need
+        self.used += need
+        for via, to, rate_bps in ways:
+            self.hold(key, visit, via, to, rate_bps)
+        return True
+
+    def hold(self, key: Key, visit: int, via: Network, to: Host, rate_bps: float) -> None:
+        """Hold more over a network to a host, whether there is room or not; for good, where the key held nothing."""
+        held = self.held.setdefault(key, Held(math.inf, None))
+        held.rates[visit, via, to] = held.rates.get((visit, via, to), 0.0) + rate_bps
+        self._give(via, to, -rate_bps)
+
+    def drop(self, key: Key, visit: int, via: Network, to: Host) -> None:
+        """Give back what a visit holds over a network to a host."""
+        if (held := self.held.get(key)) is not None:
+            self._give(via, to, held.rates.pop((visit, via, to), 0.0))
+            if not held.rates and not held.capacity:
+                del self.held[key]
+
+    def release(self, key: Key) -> None:
+        """Give back all that a key holds."""
+        held = self.held.pop(key, None)
+        if held is None:
+            return  # R1
+        self.used -= sum(held.capacity.values())
+        if not self.held:
+            self.used = 0.0  # no rounding is left over
+        for (_, via, to), rate_bps in held.rates.items():
+            self._give(via, to, rate_bps)
+
+    def expired(self, now: float) -> Iterator[Key]:
+        """The keys whose leases have ended."""
+        return iter([key for key, held in self.held.items() if held.until_s <= now])
+
+    def cut(self, to: Host) -> list[Key]:
+        """A dedicated link is gone: who held some of it."""
+        self.free_bps.pop(to, None)
+        return [key for key, held in self.held.items() if any(at[1:] == (DEDICATED, to) for at in held.rates)]
+
+    def _give(self, via: Network, to: Host, rate_bps: float) -> None:
+        if via == PUBLIC:
+            self.uplink_bps += rate_bps
+        elif to in self.free_bps:
+            self.free_bps[to] += rate_bps

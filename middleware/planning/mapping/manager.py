@@ -1,0 +1,285 @@
+"""A host's part in mapping: maps come in, are extended by components that the host has, and are passed on.
+
+All is by neighbours' messages; a host knows its own resources, its dedicated links, and who has which service.
+
+- R1: a map is extended by no component, and by each further one, as long as every one of them is served here and fits
+  beside what the map has here already;
+- R2: over a dedicated link goes what fits it beside what the map has on it already; at most ``most_empty`` hosts of an
+  edge do nothing but pass it on, and none sends it straight back;
+- R3: over the public network goes what was extended by a component here, to hosts that have the next service, while the
+  uplink has room for it; what came over it is extended or ends;
+- R4: pruning compares maps with as many components placed; the table is written when a map is extended;
+- R5: whoever makes a host busy with a task is its ``pred``, and is answered last, when all that the host sent was
+  answered; all others at once. A host that sent nothing answers its ``pred`` at once;
+- R6: the specification goes with the first map to a neighbour over a network, and again after a final answer;
+- R7: a message that comes twice counts once; an answer that nobody waits for is passed over;
+- R8: the sink begins, and decides when it is answered, or when its patience ends;
+- R9: after its patience a host has forgotten what it knew of a task.
+
+Source: Asaduzzaman and Maheswaran, algorithms 1 to 3, with Dijkstra and Scholten's detection of the end.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from thalweg.middleware.planning.mapping.holdings import SLACK, Resources
+from thalweg.middleware.planning.mapping.messages import (
+    CONTROL,
+    DEDICATED,
+    PUBLIC,
+    Ack,
+    Found,
+    Leg,
+    Map,
+    Network,
+    Send,
+    Stop,
+)
+from thalweg.middleware.planning.mapping.rules import COSTS, Rules
+from thalweg.middleware.planning.mapping.task import SINK, Host, Task
+
+
+class Pred(NamedTuple):
+    """Who made a host busy, by which of its maps, over which network; the sink that began was made busy by itself."""
+
+    host: Host
+    number: int
+    via: Network
+
+
+ROOT: Final = Pred(-1, 0, CONTROL)
+
+
+class Mapped(NamedTuple):
+    """The end of a mapping at its sink: the task, and all maps that came, the cheapest first."""
+
+    task: Task
+    found: list[Found]
+
+
+class _State:
+    """What a host knows of one mapping."""
+
+    __slots__ = ("begun_s", "count", "feasible", "knows", "pred", "seen", "sent", "table", "task")
+
+    def __init__(self, task: Task, begun_s: float) -> None:
+        self.task = task
+        self.begun_s = begun_s
+        self.pred: Pred | None = None
+        self.sent = 0
+        self.count: set[int] = set()  # the numbers of maps that were not answered
+        self.knows: set[tuple[Host, Network]] = set()
+        self.seen: set[tuple[Host, int]] = set()
+        self.table = [math.inf] * (len(task.services) + 1)
+        self.feasible: list[tuple[float, int, Stop]] = []  # cost, order of coming, and a last stop at the sink
+
+
+class MapManager:
+    """Of one host. ``links``: what a dedicated link to a neighbour costs; ``directory``: of services."""
+
+    def __init__(
+        self,
+        host: Host,
+        resources: Resources,
+        rules: Rules,
+        services: frozenset[int],
+        links: Mapping[Host, float],
+        directory: Mapping[int, tuple[Host, ...]],
+        seed: int,
+    ) -> None:
+        self.host, self.rules = host, rules
+        self._resources, self._services, self._links, self._directory = resources, services, links, directory
+        self._weigh, _ = COSTS[rules.cost]
+        self._waits = rules.waits
+        self._random = random.Random(f"{seed} {host}")
+        self._states: dict[int, _State] = {}
+
+    @property
+    def tasks(self) -> set[int]:
+        """The tasks that it remembers."""
+        return set(self._states)
+
+    def begin(self, task: Task, now: float) -> list[Send]:
+        """Map a task whose sink is here (R8)."""
+        state = self._states[task.number] = _State(task, now)
+        state.pred = ROOT
+        state.sent = 1
+        state.count.add(1)
+        return [Send(task.source, CONTROL, 0.0, Map(task.number, self.host, 1, CONTROL, None, task))]
+
+    def tick(self, now: float) -> list[Mapped]:
+        """End and forget what takes too long (R8, R9)."""
+        late = [state for state in self._states.values() if now - state.begun_s >= self.rules.patience_s]
+        for state in late:
+            del self._states[state.task.number]
+        return [self._mapped(state) for state in late if state.pred is ROOT]
+
+    def on_map(self, message: Map, now: float, out: list[Send]) -> None:
+        """Extend a map, and pass it on."""
+        state = self._states.get(message.task)
+        sender, number = message.sender, message.number
+        if state is None:
+            if message.spec is None:  # R6: forgotten, or it has not come; the sender sends it again
+                out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
+                return
+            state = self._states[message.task] = _State(message.spec, now)
+        if (sender, number) in state.seen:
+            return  # R7
+        state.seen.add((sender, number))
+        engaged = state.pred is None
+        if engaged:
+            state.pred = Pred(sender, number, message.via)  # R5
+        else:
+            out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, False)))
+        self._extend(state, message, out)
+        if engaged and not state.count:
+            self._answer_pred(state, out)
+
+    def on_ack(self, message: Ack, out: list[Send]) -> Mapped | None:
+        """Count an answer; what came of a mapping that has ended here."""
+        state = self._states.get(message.task)
+        if state is None:
+            return None
+        if message.final:
+            state.knows.discard((message.sender, message.via))  # R6
+        if message.number not in state.count:
+            return None  # R7
+        state.count.remove(message.number)
+        if state.count or state.pred is None:
+            return None
+        if state.pred is ROOT:
+            del self._states[message.task]
+            return self._mapped(state)
+        self._answer_pred(state, out)
+        return None
+
+    def _answer_pred(self, state: _State, out: list[Send]) -> None:
+        pred, state.pred = state.pred, None
+        assert pred is not None
+        out.append(Send(pred.host, pred.via, 0.0, Ack(state.task.number, self.host, pred.number, pred.via, True)))
+
+    # --- maps -----------------------------------------------------------------------------------------
+
+    def _extend(self, state: _State, message: Map, out: list[Send]) -> None:
+        task, stop, resources = state.task, message.stop, self._resources
+        total, capacity, table, weigh = len(task.services), resources.capacity, state.table, self._weigh
+        room, used_before = capacity - resources.used + SLACK, None
+        if stop is None:  # the source
+            placed, empty, links, load, hosts, seen, came = 0, 0, 0.0, 0.0, 0, 0, CONTROL
+            public = dedicated = 0
+        else:
+            placed, empty, came = stop.placed, stop.empty, stop.via
+            public, dedicated, links, load = stop.public, stop.dedicated, stop.links, stop.load
+            hosts, seen = stop.hosts, stop.seen
+            if came == DEDICATED:
+                links += self._links.get(message.sender, 0.0)
+        bit = 1 << self.host
+        if seen & bit:
+            assert stop is not None
+            need, used_before = _used(task, stop, self.host)
+            room -= need
+        else:
+            seen |= bit
+            hosts += 1
+            load += resources.load
+        first, before_load = placed, 0.0 if stop is None else load / hosts
+        while True:
+            cost = weigh(public, dedicated, links, load / hosts)
+            if placed == total and self.host == task.sink:
+                end = Stop(self.host, placed, CONTROL, 0, public, dedicated, links, load, hosts, seen, stop)
+                state.feasible.append((cost, len(state.feasible), end))
+                return
+            extended = placed > first or stop is None
+            if (extended or came != PUBLIC) and (cost < table[placed] or self._passes(state, placed)):  # R3, R4
+                if cost < table[placed]:
+                    table[placed] = cost
+                sums = public, dedicated, links, load, hosts, seen
+                grown = load / hosts - before_load
+                self._pass_on(state, stop, placed, 0 if extended else empty + 1, sums, grown, used_before, out)
+            if placed == total or task.services[placed] not in self._services or task.needs[placed] > room:
+                return  # R1
+            room -= task.needs[placed]
+            load += task.needs[placed] / capacity
+            placed += 1
+
+    def _passes(self, state: _State, placed: int) -> bool:
+        """Whether a map goes on that is no cheaper than those before."""
+        if self.rules.pruning == "annealed":
+            return self._random.random() < self.rules.extend * math.exp(-placed)
+        return self.rules.pruning == "exact"
+
+    def _pass_on(
+        self,
+        state: _State,
+        before: Stop | None,
+        placed: int,
+        empty: int,
+        sums: tuple[int, int, float, float, int, int],
+        grown: float,
+        used: dict[tuple[Network, Host], float] | None,
+        out: list[Send],
+    ) -> None:
+        """Send a map to all neighbours that it may go to."""
+        if state.sent >= self.rules.limit:
+            return
+        task, resources, waits, me = state.task, self._resources, self._waits, self.host
+        rate_bps = task.rates_bps[placed]
+        public, dedicated, links, load, hosts, seen = sums
+        wait_s = waits.load_s * grown if grown > 0 else 0.0
+        targets: list[tuple[Host, Network, Stop]] = []
+        before_placed = 0 if before is None else before.placed
+        if empty <= task.most_empty:  # R2
+            back = before.host if empty and before is not None else -1
+            stop = Stop(me, placed, DEDICATED, empty, public, dedicated + 1, links, load, hosts, seen, before)
+            for host, free_bps in resources.free_bps.items():
+                if host != back and rate_bps + (used.get((DEDICATED, host), 0.0) if used else 0.0) <= free_bps + SLACK:
+                    targets.append((host, DEDICATED, stop))
+        if before_placed < placed:  # R3
+            rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
+            if rate_bps <= resources.uplink_bps + SLACK:
+                last = placed == len(task.services)
+                others = self._directory.get(SINK if last else task.services[placed], ())
+                if last:
+                    others = (task.sink,) if task.sink in others else ()
+                stop = Stop(me, placed, PUBLIC, 0, public + 1, dedicated, links, load, hosts, seen, before)
+                targets += [(host, PUBLIC, stop) for host in others if host != me]
+        if self.rules.pruning == "random-neighbor" and len(targets) > self.rules.neighbours:
+            targets = self._random.sample(targets, self.rules.neighbours)
+        knows, number, name, count = state.knows, state.sent, task.number, state.count
+        hold = wait_s + waits.dedicated_s, wait_s + waits.public_s
+        for host, via, stop in targets:
+            number += 1
+            count.add(number)
+            spec = None
+            if (host, via) not in knows:  # R6
+                knows.add((host, via))
+                spec = task
+            wait = hold[1] if via is PUBLIC else hold[0] + waits.link_s * self._links[host]
+            out.append(Send(host, via, wait, Map(name, me, number, via, stop, spec)))
+        state.sent = number
+
+    def _mapped(self, state: _State) -> Mapped:
+        made = []
+        for cost, _, end in sorted(state.feasible, key=lambda one: one[:2]):
+            stops = [*end.chain()][::-1]
+            placed = [0, *(stop.placed for stop in stops)]
+            legs = (Leg(stop.host, first, stop.placed, stop.via) for stop, first in zip(stops, placed, strict=False))
+            made.append(Found(tuple(legs), cost))
+        return Mapped(state.task, made)
+
+
+def _used(task: Task, stop: Stop, host: Host) -> tuple[float, dict[tuple[Network, Host], float]]:
+    """What a map has on a host: capacity, and bits per second to a neighbour, or to the public network (-1)."""
+    need, used, after = 0.0, dict[tuple[Network, Host], float](), host
+    for at in stop.chain():
+        if at.host == host:
+            first = 0 if at.before is None else at.before.placed
+            need += sum(task.needs[first : at.placed])
+            way = (at.via, -1 if at.via == PUBLIC else after)
+            used[way] = used.get(way, 0.0) + task.rates_bps[at.placed]
+        after = at.host
+    return need, used

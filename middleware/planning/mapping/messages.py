@@ -1,0 +1,161 @@
+"""What hosts say to each other while tasks are mapped and resources reserved.
+
+A map grows as a chain of *stops*, the last first: a host, how many components are placed when the map leaves it, and
+over which network it does. The rest of a stop sums up the chain, so that the next host need not walk it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from thalweg.middleware.planning.mapping.task import Host, Task
+
+Network = Literal["dedicated", "public", "control"]
+DEDICATED: Final = "dedicated"
+PUBLIC: Final = "public"
+CONTROL: Final = "control"  # between any two hosts, for what no task's data takes
+
+
+class Stop(msgspec.Struct, frozen=True, gc=False):
+    """Where a map has been last, and what it comes to on leaving.
+
+    ``empty``: hosts since a component was placed that only pass it on. ``public``, ``dedicated``: hops so far.
+    ``links``: the sum of the links' costs. ``load``: the sum of the load factors of ``hosts`` hosts, ``seen`` has a bit
+    for each.
+    """
+
+    host: Host
+    placed: int
+    via: Network
+    empty: int
+    public: int
+    dedicated: int
+    links: float
+    load: float
+    hosts: int
+    seen: int
+    before: Stop | None
+
+    def chain(self) -> Iterator[Stop]:
+        """From the last stop to the first."""
+        at: Stop | None = self
+        while at is not None:
+            yield at
+            at = at.before
+
+
+class Leg(msgspec.Struct, frozen=True):
+    """A visit of a finished map: the components ``first`` to before ``placed`` are on the host, which sends their
+    output on ``via`` a network to the next visit's host (the last visit: to nobody)."""
+
+    host: Host
+    first: int
+    placed: int
+    via: Network
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A finished map: its visits from source to sink, and what it costs."""
+
+    legs: tuple[Leg, ...]
+    cost: float
+
+
+class Map(msgspec.Struct, frozen=True, gc=False):
+    """A map that its receiver may extend; ``number``: the sender's of this task. ``spec``: where the receiver may not
+    know it."""
+
+    task: int
+    sender: Host
+    number: int
+    via: Network
+    stop: Stop | None
+    spec: Task | None
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """The answer to the map of that number; ``final``: and its sender has nothing more to do, and may forget."""
+
+    task: int
+    sender: Host
+    number: int
+    via: Network
+    final: bool
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """To reserve what visit ``at`` needs; it goes from the sink to the source."""
+
+    task: Task
+    attempt: int
+    found: Found
+    at: int
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """What was reserved for an attempt is to be released; it goes from where that failed to the sink."""
+
+    task: int
+    attempt: int
+    found: Found
+    at: int
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """The task runs, or goes on: leases are prolonged; it goes from the source to the sink."""
+
+    task: Task
+    attempt: int
+    found: Found
+    at: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The sink has the renewal: every host on the way has what it needs."""
+
+    task: int
+    attempt: int
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A host on the way cannot carry the task any more."""
+
+    task: int
+    attempt: int
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The task is over; it goes from the source to the sink."""
+
+    task: int
+    attempt: int
+    found: Found
+    at: int
+
+
+Message = Map | Ack | Probe | Rollback | Renew | Kept | Broken | Release
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """A command: a message for a host over a network, after it has waited."""
+
+    to: Host
+    via: Network
+    wait_s: float
+    message: Message
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A note: what the sink, or (``running``) the source, knows to have become of a task.
+
+    ``mapped``: how many maps the sink was told of.
+    """
+
+    task: int
+    state: Literal["mapped", "running", "admitted", "rejected", "ended"]
+    attempt: int = 0
+    found: Found | None = None
+    mapped: int = 0

@@ -1,0 +1,228 @@
+"""A host's part in reserving what a map needs: from the sink to the source, for a time, and all of it or nothing.
+
+- R1: a probe goes from the sink to the source; a host that cannot give what its visit needs sends a rollback to where
+  the probe came from, and the sink probes the next map;
+- R2: the source alone admits a task, and once; from then on it renews leases along the way, at once and every third of
+  a lease, until the task ends;
+- R3: a host that holds nothing for a renewal, because its lease ended, takes it anew, or says that the task is broken;
+- R4: the sink answers the renewals of the attempt that it knows to run, and says of any other that it is broken; a
+  source that was not answered for a lease, or was told that the task is broken, ends it and releases what it holds;
+- R5: what nobody renews is released when its lease ends, so a lost message leaves nothing behind;
+- R6: a sink that is not answered in ``probe_s`` probes the next map; what the source then says is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from thalweg.middleware.planning.mapping.holdings import Key, Resources
+from thalweg.middleware.planning.mapping.messages import (
+    CONTROL,
+    DEDICATED,
+    Broken,
+    Found,
+    Kept,
+    Message,
+    Network,
+    Probe,
+    Release,
+    Renew,
+    Rollback,
+    Send,
+    Settled,
+)
+from thalweg.middleware.planning.mapping.rules import Rules
+from thalweg.middleware.planning.mapping.task import Host, Task
+
+RENEWALS = 3  # in a lease: two of them may be lost
+
+
+class _Seeking(msgspec.Struct):
+    """A sink that looks for a map that can be reserved."""
+
+    task: Task
+    maps: list[Found]
+    attempt: int
+    asked_s: float
+
+
+class _Running(msgspec.Struct):
+    """A source whose task runs."""
+
+    task: Task
+    attempt: int
+    found: Found
+    renewed_s: float
+    kept_s: float
+
+
+class Reservations:
+    """Of one host."""
+
+    def __init__(self, host: Host, resources: Resources, rules: Rules) -> None:
+        self.host, self.rules = host, rules
+        self.notes: list[Settled] = []
+        self._resources = resources
+        self._seeking: dict[int, _Seeking] = {}
+        self._running: dict[int, _Running] = {}
+        self._admitted: dict[int, int] = {}  # tasks whose sinks are here and that run, with their attempts
+        self._over: dict[int, float] = {}  # tasks that have run from here, and when they ended
+
+    @property
+    def running(self) -> dict[int, Found]:
+        """The tasks that begin here and run, with the map that each has."""
+        return {number: one.found for number, one in self._running.items()}
+
+    def seek(self, task: Task, maps: list[Found], now: float, out: list[Send]) -> None:
+        """Reserve the first of these maps that can be reserved, for a task whose sink is here."""
+        self._note(Settled(task.number, "mapped", mapped=len(maps)))
+        self._seeking[task.number] = _Seeking(task, maps[: self.rules.attempts], -1, now)
+        self._next(task.number, now, out)
+
+    def end(self, number: int, now: float, out: list[Send]) -> None:
+        """A task that begins here has ended: release what it holds."""
+        if (one := self._running.pop(number, None)) is None:
+            return
+        self._over[number] = now
+        self._resources.release((number, one.attempt))
+        self._note(Settled(number, "ended", one.attempt, one.found))
+        out.append(self._onward(Release(number, one.attempt, one.found, 1), one.found, 0, 1))
+
+    def cut(self, to: Host, out: list[Send]) -> None:
+        """The dedicated link to a neighbour is gone: who holds some of it is told."""
+        for key in self._resources.cut(to):
+            self._lose(key, out)
+
+    def tick(self, now: float, out: list[Send]) -> None:
+        """Renew, give up, and release what nobody renews."""
+        for one in [*self._running.values()]:
+            if now - one.kept_s >= self.rules.lease_s:
+                self.end(one.task.number, now, out)  # R4
+            elif now - one.renewed_s >= self.rules.lease_s / RENEWALS:
+                self._renew(one, now, out)
+        for key in self._resources.expired(now):
+            self._free(key)  # R5
+        for number in [number for number, ended_s in self._over.items() if now - ended_s >= self.rules.patience_s]:
+            del self._over[number]
+        for number, seeking in [*self._seeking.items()]:
+            if now - seeking.asked_s >= self.rules.probe_s:
+                self._next(number, now, out)  # R6
+
+    def handle(self, message: Message, now: float, out: list[Send]) -> None:
+        """What a message on reservations makes it send."""
+        match message:
+            case Probe():
+                self._on_probe(message, now, out)
+            case Rollback():
+                self._on_rollback(message, now, out)
+            case Renew():
+                self._on_renew(message, now, out)
+            case Kept(task, attempt):
+                if (one := self._running.get(task)) is not None and one.attempt == attempt:
+                    one.kept_s = now
+            case Broken(task, attempt):
+                if (one := self._running.get(task)) is not None and one.attempt == attempt:
+                    self.end(task, now, out)
+            case Release(task, attempt, found, at):
+                self._free((task, attempt))
+                if at + 1 < len(found.legs):
+                    out.append(self._onward(Release(task, attempt, found, at + 1), found, at, at + 1))
+
+    # --- the sink -------------------------------------------------------------------------------------
+
+    def _next(self, number: int, now: float, out: list[Send]) -> None:
+        """Probe the next map; there is none: the task is rejected."""
+        seeking = self._seeking[number]
+        seeking.attempt += 1
+        seeking.asked_s = now
+        if seeking.attempt >= len(seeking.maps):
+            del self._seeking[number]
+            self._note(Settled(number, "rejected", seeking.attempt))
+            return
+        found = seeking.maps[seeking.attempt]
+        self._on_probe(Probe(seeking.task, seeking.attempt, found, len(found.legs) - 1), now, out)
+
+    def _on_rollback(self, message: Rollback, now: float, out: list[Send]) -> None:
+        self._resources.release((message.task, message.attempt))
+        if message.at + 1 < len(message.found.legs):
+            after = msgspec.structs.replace(message, at=message.at + 1)
+            out.append(self._onward(after, message.found, message.at, message.at + 1))
+        elif (seeking := self._seeking.get(message.task)) is not None and seeking.attempt == message.attempt:
+            self._next(message.task, now, out)
+
+    # --- every host -----------------------------------------------------------------------------------
+
+    def _on_probe(self, message: Probe, now: float, out: list[Send]) -> None:
+        task, attempt, found, at = message.task, message.attempt, message.found, message.at
+        key = task.number, attempt
+        admitted = task.number in self._running or task.number in self._over
+        if (at == 0 and admitted) or not self._take(task, attempt, found, at, now + self.rules.probe_s):
+            if at == 0 and (one := self._running.get(task.number)) is not None and one.attempt == attempt:
+                return  # the same probe once more
+            self._resources.release(key)  # R1
+            if at + 1 < len(found.legs):
+                out.append(self._onward(Rollback(task.number, attempt, found, at + 1), found, at, at + 1))
+            else:
+                self._on_rollback(Rollback(task.number, attempt, found, at), now, out)
+        elif at:
+            out.append(self._onward(msgspec.structs.replace(message, at=at - 1), found, at, at - 1))
+        else:  # R2
+            one = self._running[task.number] = _Running(task, attempt, found, now, now)
+            self._note(Settled(task.number, "running", attempt, found))
+            self._renew(one, now, out)
+
+    def _renew(self, one: _Running, now: float, out: list[Send]) -> None:
+        one.renewed_s = now
+        self._on_renew(Renew(one.task, one.attempt, one.found, 0), now, out)
+
+    def _on_renew(self, message: Renew, now: float, out: list[Send]) -> None:
+        task, attempt, found, at = message.task, message.attempt, message.found, message.at
+        if at == 0 and task.number not in self._running:
+            return  # late: it has ended
+        if not self._take(task, attempt, found, at, now + self.rules.lease_s):  # R3
+            self._tell_source(found, Broken(task.number, attempt), out)
+        elif at + 1 < len(found.legs):
+            out.append(self._onward(msgspec.structs.replace(message, at=at + 1), found, at, at + 1))
+        else:
+            if self._seeking.pop(task.number, None) is not None:
+                self._admitted[task.number] = attempt
+                self._note(Settled(task.number, "admitted", attempt, found))
+            kept = self._admitted.get(task.number) == attempt  # R4
+            if not kept:
+                self._resources.release((task.number, attempt))
+            self._tell_source(found, (Kept if kept else Broken)(task.number, attempt), out)
+
+    def _take(self, task: Task, attempt: int, found: Found, at: int, until_s: float) -> bool:
+        """Hold what a visit needs."""
+        leg = found.legs[at]
+        ways: Iterable[tuple[Network, Host, float]] = ()
+        if at + 1 < len(found.legs):
+            ways = ((leg.via, found.legs[at + 1].host, task.rates_bps[leg.placed]),)
+        need = sum(task.needs[leg.first : leg.placed])
+        return self._resources.take((task.number, attempt), at, need, ways, until_s, found)
+
+    def _free(self, key: Key) -> None:
+        """Release what is held, and forget that the task runs."""
+        self._resources.release(key)
+        if self._admitted.get(key[0]) == key[1]:
+            del self._admitted[key[0]]
+
+    def _lose(self, key: Key, out: list[Send]) -> None:
+        """What is held cannot be used: release it, and tell the source."""
+        found: Found = self._resources.held[key].context
+        self._free(key)
+        self._tell_source(found, Broken(*key), out)
+
+    def _tell_source(self, found: Found, message: Kept | Broken, out: list[Send]) -> None:
+        source = found.legs[0].host
+        out.append(Send(source, CONTROL, 0.0, message))
+
+    def _onward(self, message: Message, found: Found, at: int, to: int) -> Send:
+        """To the next visit, or to the one before, over what joins them."""
+        via = found.legs[min(at, to)].via
+        return Send(found.legs[to].host, DEDICATED if via == DEDICATED else CONTROL, 0.0, message)
+
+    def _note(self, note: Settled) -> None:
+        self.notes.append(note)

@@ -1,0 +1,133 @@
+"""What is mapped, and on what: a task, and a platform of hosts that dedicated links and the public network join.
+
+A task is a path: its source's data goes through components, each with the *service* that it needs, to its sink. *Edge*
+``i`` leads to component ``i``, counted from 0; the last one leads to the sink. Hosts and services are numbers. A
+dedicated link has a rate each way, of which the host at its end gives parts away; of the public network a host gives
+away its uplink alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+
+Host = int
+HOST_LIMIT = 1_000_000  # a map has a bit for each host it has been at
+SINK = -1  # the service, in a directory, of every host on the public network
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A task's specification.
+
+    ``services``, ``needs``: of every component, what it is and what of a host's capacity it takes. ``rates_bps``: of
+    every edge, one more. ``budget``, ``forwarding``: what a component may pay for a byte on its way to the next, and
+    what a host wants for passing on a byte that it does not process.
+    """
+
+    number: int
+    source: Host
+    sink: Host
+    services: tuple[int, ...]
+    needs: tuple[float, ...]
+    rates_bps: tuple[float, ...]
+    budget: float = 2.0
+    forwarding: float = 1.0
+
+    @property
+    def most_empty(self) -> int:
+        """How many hosts an edge may go through that do nothing but pass it on (``max_null``)."""
+        return int(self.budget / self.forwarding + 1e-9)
+
+    def check(self) -> Task:
+        """Return self; UsageError for what no task has."""
+        what = f"task {self.number}"
+        if self.source == self.sink:
+            raise UsageError(f"{what} has its source and its sink on host {self.source}; give it two hosts")
+        if not self.services or len(self.needs) != len(self.services) or len(self.rates_bps) != len(self.services) + 1:
+            raise UsageError(f"{what} needs a component or more, one need for each, and one rate more than that")
+        for name, values in (("need", self.needs), ("rate", self.rates_bps)):
+            if bad := [value for value in values if not (math.isfinite(value) and value > 0)]:
+                raise UsageError(f"{what} has a {name} of {bad[0]:g}; it must be above 0 and finite")
+        if not (math.isfinite(self.forwarding) and self.forwarding > 0 and math.isfinite(self.budget)):
+            raise UsageError(f"{what} has budget {self.budget:g}, forwarding {self.forwarding:g}; give finite prices")
+        if self.budget != 0 and self.budget < self.forwarding:
+            raise UsageError(
+                f"the budget of {what}, {self.budget:g} a byte, is below one hop's, {self.forwarding:g};"
+                f" give at least that, or 0 for no hosts in between"
+            )
+        return self
+
+
+class Dedicated(msgspec.Struct, frozen=True):
+    """A dedicated link between two hosts; ``cost``: of its use by an edge, for costs that are sums over links."""
+
+    one: Host
+    other: Host
+    rate_bps: float
+    delay_s: float = 0.0
+    cost: float = 1.0
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A host: what it can take, which services it has, and its share in the public network (0: it is not on it)."""
+
+    capacity: float
+    services: frozenset[int]
+    uplink_bps: float = 0.0
+    downlink_bps: float = 0.0
+
+
+class Platform(msgspec.Struct, frozen=True):
+    """All hosts by their numbers, and the dedicated links; ``public_s``: by the two hosts' numbers, the smaller first,
+    the delay over the public network, 0 where nothing is said."""
+
+    servers: tuple[Server, ...]
+    links: tuple[Dedicated, ...] = ()
+    public_s: Mapping[tuple[Host, Host], float] = {}
+
+    def check(self, *tasks: Task) -> Platform:
+        """Return self; UsageError for what no platform has, and for tasks that ask for what is not there."""
+        if len(self.servers) > HOST_LIMIT:
+            raise UsageError(f"a platform has {len(self.servers)} hosts; give at most {HOST_LIMIT}")
+        for number, server in enumerate(self.servers):
+            if not all(
+                math.isfinite(one) and one >= 0 for one in msgspec.structs.astuple(server) if one.__class__ is float
+            ):
+                raise UsageError(f"host {number} has a capacity, an uplink or a downlink below 0 or without end")
+        known: set[tuple[Host, Host]] = set()
+        for link in self.links:
+            pair, name = ends(link.one, link.other), f"the dedicated link {link.one} - {link.other}"
+            if link.one == link.other or not (pair[0] >= 0 and pair[1] < len(self.servers)):
+                raise UsageError(f"{name} does not join two hosts of 0 to {len(self.servers) - 1}")
+            if not (math.isfinite(link.rate_bps) and link.rate_bps > 0):
+                raise UsageError(f"{name} has the rate {link.rate_bps:g}; say how many bits per second it carries")
+            if pair in known:
+                raise UsageError(f"{name} is there twice; add up its rates")
+            known.add(pair)
+        there = frozenset(itertools.chain.from_iterable(server.services for server in self.servers))
+        for task in tasks:
+            task.check()
+            if lost := {task.source, task.sink} - {*range(len(self.servers))}:
+                raise UsageError(f"task {task.number} names host {min(lost)}; there are 0 to {len(self.servers) - 1}")
+            if unknown := [service for service in task.services if service not in there]:
+                raise UsageError(f"task {task.number} needs service {unknown[0]}, which no host has")
+        return self
+
+    def directory(self) -> dict[int, tuple[Host, ...]]:
+        """Of every service, and of being a sink, the hosts that have it and are on the public network."""
+        found: dict[int, list[Host]] = {}
+        for number, server in enumerate(self.servers):
+            if server.uplink_bps > 0 or server.downlink_bps > 0:
+                for service in (SINK, *server.services):
+                    found.setdefault(service, []).append(number)
+        return {service: tuple(hosts) for service, hosts in found.items()}
+
+
+def ends(one: Host, other: Host) -> tuple[Host, Host]:
+    """A pair of hosts, the smaller first."""
+    return (one, other) if one < other else (other, one)

@@ -1,0 +1,370 @@
+"""Simulated annealing over which units share a machine, from any answer or from a machine for each.
+
+A step moves a unit, or it and what of its tree is on its machine, to another machine or to a new one; exchanges two
+units or two such trees; puts all of a machine on another; splits one; or has a machine be of another kind. Only the
+machines that it touches are priced again, and a step that is not taken is made backwards.
+
+- R1: what machines, links between them and operators' time lack is allowed, and costs: ``PENALTY`` times the largest
+  machine's price for every share that is short, and ``ANY`` more for a machine that is short of anything.
+- R2: an answer counts if all constraints are kept, servers' among them, which steps do not see. Where so many as
+  ``REFUSALS`` have failed by servers alone, no more are tried.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from thalweg.middleware.planning.provisioning.answer import Answer
+from thalweg.middleware.planning.provisioning.instance import SLACK
+from thalweg.middleware.planning.provisioning.parts import Parts
+
+PENALTY, ANY = 2.0, 0.1
+REFUSALS = 300
+HOT, COLD = 0.15, 0.002  # the first and the last temperature, of the largest machine's price
+STEPS = 1_500  # for each unit
+RUNS = 4
+
+Move = list[tuple[int, int]]  # units, and the machine that each goes to
+
+
+def anneal(
+    parts: Parts, seed: int = 0, starts: Sequence[Answer] = (), *, steps: int = STEPS, runs: int = RUNS
+) -> tuple[float, Answer] | None:
+    """The cheapest answer that was seen, and what it costs; None if none keeps all constraints.
+
+    ``starts``: answers to begin from, one a run; other runs begin with a machine for every unit. ``steps``: of a run,
+    for each unit.
+    """
+    best: tuple[float, Answer] | None = None
+    for run in range(runs):
+        begun = parts.groups(starts[run]) if run < len(starts) else None
+        found = Walk(parts, random.Random(f"{seed} {run}"), begun).best(steps * parts.count, best)
+        best = found or best
+    return best
+
+
+class Walk:
+    """A placement that changes step by step, with what it costs."""
+
+    def __init__(
+        self, parts: Parts, chance: random.Random, start: tuple[Sequence[int], Sequence[int]] | None = None
+    ) -> None:
+        self.parts, self._chance, self._count = parts, chance, parts.count
+        self._kinds, self._priced, self._between = parts.kinds, parts.priced, parts.between
+        self._rates, self._objects, self._mop_s = parts.instance.rate_bytes_s.tolist(), parts.objects, parts.mop_s
+        self._near: list[list[tuple[int, float, bool]]] = [[] for _ in range(parts.count)]
+        self._below: list[list[int]] = [[] for _ in range(parts.count)]
+        for unit, other, sent in parts.streams:
+            self._near[unit].append((other, sent, True))
+            self._near[other].append((unit, sent, False))
+            self._below[other].append(unit)
+        self._limited = sum(sent for *_, sent in parts.streams) > min(map(min, parts.link))
+        dearest = max((price for kind in parts.kinds for price in kind.prices[-1]), default=0.0)
+        self._dear = dearest or 1.0
+        group_of, kind_of = start or self._apart()
+        self._left = [kind.limit for kind in parts.kinds]
+        self._kind = [0] * self._count
+        self._at = list(group_of)
+        self._on: list[set[int]] = [set() for _ in range(self._count)]
+        self._asked, self._card, self._paid = ([0.0] * self._count for _ in range(3))
+        self._held = [[0] * len(self._rates) for _ in range(self._count)]
+        self._links: dict[tuple[int, int], float] = {}
+        self._short = self._moving = self._late = 0.0
+        self._turn = [0.0] * self._count
+        self._fill(kind_of)
+        self._price = [self._price_of(group) for group in range(self._count)]
+        self._refused = 0
+
+    def _apart(self) -> tuple[list[int], list[int]]:
+        """A machine for every unit, of the kind with the largest; of fewer machines as many as there are."""
+        order = sorted(range(len(self._kinds)), key=lambda kind: -self._kinds[kind].speeds[-1])
+        kinds = [kind for kind in order for _ in range(int(min(self._kinds[kind].limit, self._count)))][: self._count]
+        return [unit % len(kinds) for unit in range(self._count)], kinds
+
+    def _fill(self, kind_of: Sequence[int]) -> None:
+        for group, kind in enumerate(kind_of):
+            self._kind[group] = kind
+        for unit, group in enumerate(self._at):
+            self._on[group].add(unit)
+            self._asked[group] += self._mop_s[unit]
+            for what in self._objects[unit]:
+                self._held[group][what] += 1
+        for group, held in enumerate(self._held):
+            if self._on[group]:
+                self._left[self._kind[group]] -= 1
+            fetched = self.parts.fetched
+            self._card[group] = sum(self._rates[what] for what, times in enumerate(held) if times)
+            self._paid[group] = sum(fetched[what][self._kind[group]] for what, times in enumerate(held) if times)
+        for unit, other, sent in self.parts.streams:
+            one, two = self._at[unit], self._at[other]
+            if one != two:
+                self._card[one] += sent
+                self._card[two] += sent
+                self._moving += sent * self._between[self._kind[one]][self._kind[two]]
+                self._carry(one, two, sent)
+        self._retime(range(self._count))
+
+    # --- what it costs --------------------------------------------------------------------------
+
+    def _price_of(self, group: int) -> float:  # R1
+        if not self._on[group]:
+            return 0.0
+        kind = self._kinds[self._kind[group]]
+        asked, card, speeds, cards = self._asked[group], self._card[group], kind.speeds, kind.cards
+        i, j = bisect_left(speeds, asked / (1 + SLACK)), bisect_left(cards, card / (1 + SLACK))
+        lacks = 0.0
+        if i == len(speeds):
+            lacks += asked / speeds[-1] - 1 + ANY
+            i -= 1
+        if j == len(cards):
+            lacks += card / (cards[-1] or 1.0) - 1 + ANY
+            j -= 1
+        price = kind.prices[i][j]
+        if price == math.inf:  # none has as much of both
+            lacks, price = lacks + ANY, self._dear
+        return price + self._paid[group] + PENALTY * lacks * self._dear
+
+    @property
+    def _together(self) -> float:
+        """What it costs but for machines and what they fetch: streams, results, and links that lack room."""
+        results = self.parts.results[self._kind[self._at[-1]]] if self._priced else 0.0
+        return self._moving + results + PENALTY * (self._short + self._late) * self._dear
+
+    def _carry(self, one: int, two: int, more: float) -> None:
+        """Have a link carry more, and say what it lacks."""
+        key = (one, two) if one < two else (two, one)
+        was = self._links.get(key, 0.0)
+        now = self._links[key] = was + more
+        most = self.parts.link[self._kind[one]][self._kind[two]] * (1 + SLACK)
+        if now > most or was > most:
+            self._short += (max(0.0, now - most) - max(0.0, was - most)) / (most or 1.0)
+
+    def _retime(self, units: Iterable[int]) -> None:
+        """Say anew how much later than they may units are that have moved, and those beside them (6)."""
+        turns = self.parts.turns
+        if turns is None:
+            return
+        at, kinds = self._at, self._kind
+        for unit in units:
+            kind, group = kinds[at[unit]], at[unit]
+            took = turns.own[unit][kind]
+            for other, sent, _ in self._near[unit]:
+                if at[other] != group:
+                    took += sent * turns.per_byte[kind][kinds[at[other]]]
+            was, self._turn[unit] = self._turn[unit], took
+            self._late += max(0.0, took - 1 - SLACK) - max(0.0, was - 1 - SLACK)
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def _shift(self, unit: int, group: int) -> None:
+        at, card, was = self._at, self._card, self._at[unit]
+        limited, priced = self._limited, self._priced
+        for other, sent, up in self._near[unit]:
+            there = at[other]
+            if there == was:
+                card[was] += sent
+                card[group] += sent
+                if limited:
+                    self._carry(was, group, sent)
+            elif there == group:
+                card[was] -= sent
+                card[group] -= sent
+                if limited:
+                    self._carry(was, group, -sent)
+            else:
+                card[was] -= sent
+                card[group] += sent
+                if limited:
+                    self._carry(was, there, -sent)
+                    self._carry(group, there, sent)
+            if priced:
+                self._moving += sent * (self._per_byte(group, there, up) - self._per_byte(was, there, up))
+        old, held, rates = self._held[was], self._held[group], self._rates
+        for what in self._objects[unit]:
+            old[what] -= 1
+            held[what] += 1
+            if not old[what]:
+                card[was] -= rates[what]
+                self._paid[was] -= self.parts.fetched[what][self._kind[was]]
+            if held[what] == 1:
+                card[group] += rates[what]
+                self._paid[group] += self.parts.fetched[what][self._kind[group]]
+        self._asked[was] -= self._mop_s[unit]
+        self._asked[group] += self._mop_s[unit]
+        self._on[was].discard(unit)
+        self._on[group].add(unit)
+        at[unit] = group
+        if self.parts.turns is not None:
+            self._retime((unit, *(other for other, *_ in self._near[unit])))
+
+    def _per_byte(self, one: int, two: int, up: bool) -> float:
+        if one == two:
+            return 0.0
+        a, b = (one, two) if up else (two, one)
+        return self._between[self._kind[a]][self._kind[b]]
+
+    def _rehost(self, group: int, kind: int) -> None:
+        """Have a machine be of another kind."""
+        for unit in self._on[group]:
+            for other, sent, up in self._near[unit]:
+                there = self._at[other]
+                if there != group:
+                    self._moving -= sent * self._per_byte(group, there, up)
+                    self._carry(group, there, -sent)
+        was, self._kind[group] = self._kind[group], kind
+        for unit in self._on[group]:
+            for other, sent, up in self._near[unit]:
+                there = self._at[other]
+                if there != group:
+                    self._moving += sent * self._per_byte(group, there, up)
+                    self._carry(group, there, sent)
+        for unit in self._on[group]:
+            self._retime((unit, *(other for other, *_ in self._near[unit])))
+        fetched = self.parts.fetched
+        for what, times in enumerate(self._held[group]):
+            if times:
+                self._paid[group] += fetched[what][kind] - fetched[what][was]
+
+    def _tree(self, unit: int) -> list[int]:
+        """A unit and what is below it without a break on its machine."""
+        found = [unit]
+        for each in found:
+            found += [below for below in self._below[each] if self._at[below] == self._at[unit]]
+        return found
+
+    def _new(self) -> int:
+        """An empty machine of a kind of which there is one, or -1."""
+        group = next((group for group, on in enumerate(self._on) if not on), -1)
+        if group >= 0 and len(self._kinds) > 1:
+            free = [kind for kind, left in enumerate(self._left) if left >= 1]
+            if not free:
+                return -1
+            self._kind[group] = self._chance.choice(free)
+        elif group >= 0 and self._left[0] < 1:
+            return -1
+        return group
+
+    def _beside(self, unit: int) -> int:
+        near = self._near[unit]
+        return self._at[near[int(self._chance.random() * len(near))][0]] if near else self._at[unit]
+
+    def _step(self) -> Move:
+        chance, at = self._chance.random, self._at
+        unit, other, which = int(chance() * self._count), int(chance() * self._count), chance()
+        group = at[unit]
+        if which < 0.65:  # a unit, or a tree, elsewhere
+            where = chance()
+            to = self._beside(unit) if where < 0.6 else at[other] if where < 0.92 else self._new()
+            if to in (-1, group):
+                return []
+            return [(unit, to)] if which < 0.45 else [(each, to) for each in self._tree(unit)]
+        if which < 0.85:  # two exchanged
+            to = at[other]
+            if to == group:
+                return []
+            if which < 0.78:
+                return [(unit, to), (other, group)]
+            return [(each, to) for each in self._tree(unit)] + [(each, group) for each in self._tree(other)]
+        if which < 0.92:  # two machines become one
+            to = self._beside(unit) if chance() < 0.5 else at[other]
+            return [] if to == group else [(each, to) for each in sorted(self._on[group])]
+        if len(self._on[group]) < 2 or (to := self._new()) < 0:  # one becomes two
+            return []
+        if chance() < 0.5:
+            return [(each, to) for each in self._tree(unit)]
+        return [(each, to) for each in sorted(self._on[group]) if chance() < 0.5]
+
+    # --- the search -----------------------------------------------------------------------------
+
+    def best(self, steps: int, known: tuple[float, Answer] | None = None) -> tuple[float, Answer] | None:
+        """The cheapest answer below the known one's cost that so many steps come by, or None."""
+        hot, cold = HOT * self._dear, COLD * self._dear
+        cools, heat, chance = (cold / hot) ** (1 / max(steps, 1)), hot, self._chance.random
+        kinds, several = len(self._kinds), len(self._kinds) > 1
+        price, best = self._price, known
+        least = known[0] if known else math.inf
+        now = sum(price) + self._together
+        if (found := self._answer(now, least)) is not None:
+            best, least = found, found[0]
+        for _ in range(steps):
+            heat *= cools
+            if several and chance() < 0.1:
+                group, kind = self._at[int(chance() * self._count)], int(chance() * kinds)
+                now += self._try_kind(group, kind, heat)
+            else:
+                now += self._try(self._step(), heat)
+            if now < least * (1 - SLACK) and (found := self._answer(now, least)) is not None:
+                best, least = found, found[0]
+        return best if best is not known else None
+
+    def _answer(self, now: float, least: float) -> tuple[float, Answer] | None:  # R2
+        if now >= least or self._refused >= REFUSALS or not self._kept():
+            return None
+        found = self.parts.answer(self._at, self._kind)
+        self._refused += found is None
+        return found if found is not None and found[0] < least else None
+
+    def _kept(self) -> bool:
+        """Whether all constraints are kept that steps see."""
+        if self._short > SLACK or self._late > SLACK:
+            return False
+        machines = ((self._kinds[self._kind[group]], group) for group, on in enumerate(self._on) if on)
+        return all(kind.class_for(self._asked[group], self._card[group]) >= 0 for kind, group in machines)
+
+    def _taken(self, more: float, heat: float) -> bool:
+        return more <= 0 or self._chance.random() < math.exp(-more / heat)
+
+    def _try(self, moves: Move, heat: float) -> float:
+        """Make a step, and say what it costs more; 0 if it was not taken."""
+        if not moves:
+            return 0.0
+        at, price, on = self._at, self._price, self._on
+        back = [(unit, at[unit]) for unit, _ in moves]
+        touched = {group for _, group in moves} | {group for _, group in back}
+        used = {group for group in touched if on[group]}
+        was = self._together
+        for unit, group in moves:
+            self._shift(unit, group)
+        more, prices = self._together - was, []
+        for group in touched:
+            prices.append((group, self._price_of(group)))
+            more += prices[-1][1] - price[group]
+        if self._taken(more, heat):
+            for group, value in prices:
+                price[group] = value
+                self._left[self._kind[group]] += (group in used) - bool(on[group])
+            return more
+        for unit, group in reversed(back):
+            self._shift(unit, group)
+        return 0.0
+
+    def _try_kind(self, group: int, kind: int, heat: float) -> float:
+        """Have a machine be of another kind, if there is one; what that costs more, 0 if it stays."""
+        was = self._kind[group]
+        if was == kind:
+            return 0.0
+        before = self._together
+        swaps = next((each for each, on in enumerate(self._on) if on and self._kind[each] == kind), -1)
+        if self._left[kind] >= 1:
+            changes = [(group, kind)]
+        elif swaps >= 0:
+            changes = [(group, kind), (swaps, was)]
+        else:
+            return 0.0
+        for each, to in changes:
+            self._rehost(each, to)
+        values = [self._price_of(each) for each, _ in changes]
+        more = self._together - before + sum(values) - sum(self._price[each] for each, _ in changes)
+        if self._taken(more, heat):
+            for (each, _), value in zip(changes, values, strict=True):
+                self._price[each] = value
+            if len(changes) == 1:
+                self._left[was] += 1
+                self._left[kind] -= 1
+            return more
+        for each, to in ((group, was), (swaps, kind))[: len(changes)]:
+            self._rehost(each, to)
+        return 0.0

@@ -1,0 +1,236 @@
+"""An answer to a provisioning problem, what it asks of machines, servers and links, and what it violates.
+
+The paper's constraints (section 2.3), by their numbers:
+
+- (1) a machine computes what is on it, ρ times a second
+- (2) its card carries the objects it fetches, and what it receives from and sends to other machines
+- (3) a server's card carries all that is fetched from it
+- (4) so does the link from a server to a machine
+- (5) the link between two machines carries what goes either way
+
+Ours are besides:
+
+- (0) what is no answer at all: an object that is not fetched, or from a server that does not hold it, or more machines
+  of a class than there are
+- (6) without ``overlap``, what an operator receives, computes and sends in turn takes no longer than 1/ρ; a
+  :class:`Period` of the same placement is never less (``planning.costs.period``)
+
+A machine fetches an object once, however many of its operators need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import PlacementError
+from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Flags, Floats, Indices, Instance
+
+NOWHERE = -1  # instead of a server: the machine does not fetch the object
+
+
+class Answer(msgspec.Struct, frozen=True, dict=True):
+    """Machines that are rented, from 0, and what they do.
+
+    - ``machine_of``: (n,) the machine of every operator (a)
+    - ``class_of``: (m,) the class of every machine
+    - ``server_of``: (m, k) the server that a machine fetches an object from, ``NOWHERE`` where it does not (download)
+    """
+
+    machine_of: Indices
+    class_of: Indices
+    server_of: Indices
+
+    @property
+    def machines(self) -> int:
+        """How many are rented."""
+        return len(self.class_of)
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Of every machine the operators on it."""
+        return tuple(tuple(np.flatnonzero(self.machine_of == at).tolist()) for at in range(self.machines))
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """What an answer asks for.
+
+    - ``mop_s``: (m,) of machines (1); ``card_bytes_s``: (m,) of their cards (2)
+    - ``server_bytes_s``: (l,) of servers' cards (3); ``server_link_bytes_s``: (l, m) of their links (4)
+    - ``link_bytes_s``: (m, m) from a machine to another; a link carries both ways (5)
+    """
+
+    mop_s: Floats
+    card_bytes_s: Floats
+    server_bytes_s: Floats
+    server_link_bytes_s: Floats
+    link_bytes_s: Floats
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A constraint that is not kept: its number, where, what is asked there and what there is, in ``unit``."""
+
+    constraint: int
+    where: str
+    asked: float
+    there_is: float
+    unit: str
+
+    @property
+    def over(self) -> float:
+        """By how much."""
+        return self.asked - self.there_is
+
+    def __str__(self) -> str:
+        if not self.constraint:
+            return self.where
+        said = f"{self.where} has {self.there_is:,.6g} {self.unit}"
+        return f"{said}, {self.over:,.6g} short of {self.asked:,.6g} ({self.constraint})"
+
+
+def needed(instance: Instance, machine_of: Indices, machines: int) -> Flags:
+    """(m, k) which objects every machine has to fetch."""
+    found = np.zeros((machines, len(instance.objects)), dtype=bool)
+    np.logical_or.at(found, machine_of, instance.needs)
+    return found
+
+
+def loads(instance: Instance, answer: Answer) -> Loads:
+    """What an answer asks of everything; what is of the wrong form is left to :func:`violations`."""
+    machine, count = answer.machine_of, answer.machines
+    links = np.zeros((count, count))
+    ends = machine[:-1], machine[instance.parent[:-1]]
+    np.add.at(links, ends, instance.sent_bytes_s[:-1])
+    np.fill_diagonal(links, 0.0)  # what stays on a machine is free
+    fetched = np.zeros((len(instance.servers), count))
+    at, what = np.nonzero(answer.server_of >= 0)
+    np.add.at(fetched, (answer.server_of[at, what], at), instance.rate_bytes_s[what])
+    return Loads(
+        mop_s=np.bincount(machine, instance.asked_mop_s, count).astype(np.float64, copy=False),
+        card_bytes_s=fetched.sum(axis=0) + links.sum(axis=0) + links.sum(axis=1),
+        server_bytes_s=fetched.sum(axis=1),
+        server_link_bytes_s=fetched,
+        link_bytes_s=links,
+    )
+
+
+def in_turn_s(instance: Instance, answer: Answer) -> Floats:
+    """(n,) how long every operator takes for a result if it receives, computes and sends in turn (6).
+
+    Each transfer has the slowest of its link and the cards at its ends to itself, and each operator a core. The root's
+    result leaves its machine.
+    """
+    machine, classes, parent = answer.machine_of, answer.class_of, instance.parent[:-1]
+    cards = instance.card_bytes_s[classes]
+    took = instance.work_mop / instance.core_mop_s[classes[machine]]
+    source, target = machine[:-1], machine[parent]
+    rates = np.minimum(instance.machine_link_bytes_s[classes[source], classes[target]], cards[source])
+    sent = _seconds(instance.output_bytes[:-1] * (source != target), np.minimum(rates, cards[target]))
+    took[:-1] += sent
+    np.add.at(took, parent, sent)
+    took[-1:] += _seconds(instance.output_bytes[-1:], cards[machine[-1:]])
+    node, what = np.nonzero(instance.needs)
+    server = answer.server_of[machine[node], what]
+    rates = np.minimum(instance.server_link_bytes_s[server, classes[machine[node]]], cards[machine[node]])
+    rates = np.minimum(rates, instance.server_card_bytes_s[server])
+    np.add.at(took, node, _seconds(instance.object_bytes[what], rates))
+    return took
+
+
+def _seconds(size_bytes: Floats, rates: Floats) -> Floats:
+    """What these bytes take; those that there are take for ever at a rate of 0."""
+    endless = np.where(size_bytes > 0, np.inf, 0.0)
+    return np.divide(size_bytes, rates, out=endless, where=rates > 0)
+
+
+def violations(instance: Instance, answer: Answer) -> list[Violation]:
+    """Every constraint that an answer does not keep, by number: none for one that sustains the throughput.
+
+    Raises PlacementError for arrays that do not fit the problem at all.
+    """
+    _check_form(instance, answer)
+    return [*_undone(instance, answer), *_overloads(instance, answer, loads(instance, answer))]
+
+
+def require(instance: Instance, answer: Answer) -> Answer:
+    """The answer; PlacementError with the first constraint that it violates."""
+    for violation in violations(instance, answer)[:1]:
+        raise PlacementError(f"the machines do not sustain the throughput: {violation}")
+    return answer
+
+
+def cost(instance: Instance, answer: Answer) -> float:
+    """What an answer costs: its machines, and what its bytes cost while those are paid for."""
+    machines, egress = float(instance.price[answer.class_of].sum()), instance.egress
+    if egress is None:
+        return machines
+    asked, classes = loads(instance, answer), answer.class_of
+    per_s = float((asked.server_link_bytes_s * egress.from_servers[:, classes]).sum())
+    per_s += float((asked.link_bytes_s * egress.between[np.ix_(classes, classes)]).sum())
+    results = instance.throughput_hz * float(instance.output_bytes[-1])
+    per_s += results * float(egress.results[classes[answer.machine_of[-1]]])
+    return machines + per_s * egress.paid_s / GB
+
+
+def _check_form(instance: Instance, answer: Answer) -> None:
+    n, m, k = instance.count, answer.machines, len(instance.objects)
+    for what, form, least, end in (
+        ("machine_of", (n,), 0, m),
+        ("class_of", (m,), 0, len(instance.classes)),
+        ("server_of", (m, k), NOWHERE, len(instance.servers)),
+    ):
+        values: Indices = getattr(answer, what)
+        if values.shape != form:
+            raise PlacementError(f"{what} of the answer has the form {values.shape}; it must be {form}")
+        if values.size and not (values.min() >= least and values.max() < end):
+            raise PlacementError(
+                f"{what} of the answer goes from {values.min()} to {values.max()}, not {least}…{end - 1}"
+            )
+
+
+def _undone(instance: Instance, answer: Answer) -> Iterator[Violation]:
+    names = machine_names(instance, answer)
+    fetched = answer.server_of >= 0
+    for machine, what in np.argwhere(needed(instance, answer.machine_of, answer.machines) & ~fetched).tolist():
+        yield Violation(0, f"{names[machine]} does not fetch object {instance.objects[what]!r}", 1, 0, "")
+    for machine, what in np.argwhere(fetched).tolist():
+        server = answer.server_of[machine, what]
+        if not instance.holds[what, server]:
+            said = (
+                f"{names[machine]} fetches object {instance.objects[what]!r} from server {instance.servers[server]!r}"
+            )
+            yield Violation(0, f"{said}, which does not hold it", 1, 0, "")
+    rented = np.bincount(answer.class_of, minlength=len(instance.classes))
+    for kind in np.flatnonzero(rented > instance.limit).tolist():
+        said = f"{rented[kind]} machines of class {instance.classes[kind]!r} are rented"
+        yield Violation(0, f"{said}; there are {instance.limit[kind]:g}", float(rented[kind]), instance.limit[kind], "")
+
+
+def _overloads(instance: Instance, answer: Answer, asked: Loads) -> Iterator[Violation]:
+    names, classes = machine_names(instance, answer), answer.class_of
+    servers = [f"server {name!r}" for name in instance.servers]
+    # a link is there once, and carries both ways
+    both = np.triu(asked.link_bytes_s + asked.link_bytes_s.T)
+    for number, what, limits, unit, of in (
+        (1, asked.mop_s, instance.speed_mop_s[classes], "Mop/s", names),
+        (2, asked.card_bytes_s, instance.card_bytes_s[classes], "bytes/s", [f"the card of {name}" for name in names]),
+        (3, asked.server_bytes_s, instance.server_card_bytes_s, "bytes/s", [f"the card of {name}" for name in servers]),
+        (4, asked.server_link_bytes_s, instance.server_link_bytes_s[:, classes], "bytes/s", (servers, names)),
+        (5, both, instance.machine_link_bytes_s[np.ix_(classes, classes)], "bytes/s", (names, names)),
+    ):
+        for at in map(tuple, np.argwhere(what > limits * (1 + SLACK)).tolist()):
+            where = f"the link from {of[0][at[0]]} to {of[1][at[1]]}" if isinstance(of, tuple) else of[at[0]]
+            yield Violation(number, where, float(what[at]), float(limits[at]), unit)
+    if not instance.overlap:
+        took_s, limit_s = in_turn_s(instance, answer), 1 / instance.throughput_hz
+        for node in np.flatnonzero(took_s > limit_s * (1 + SLACK)).tolist():
+            where = f"operator {instance.operators[node]!r} on {names[answer.machine_of[node]]}"
+            yield Violation(6, where, float(took_s[node]), limit_s, "s")
+
+
+def machine_names(instance: Instance, answer: Answer) -> list[str]:
+    """What machines are called: ``m1 (class)`` and so on."""
+    return [f"m{at + 1} ({instance.classes[kind]})" for at, kind in enumerate(answer.class_of.tolist())]

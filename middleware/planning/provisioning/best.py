@@ -1,0 +1,153 @@
+"""The cheapest machines that are found, and what none can beat: heuristics, annealing, the program, at any time.
+
+- B1: the cover bound says of which numbers of machines any may be cheaper than what is known; where of none, that is
+  the optimum already.
+- B2: the program is solved number by number, the lowest bound first. Numbers beyond the first few are one program.
+- B3: what a heuristic finds is an answer, so there is one wherever any of them has one, whenever time ends.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.planning.provisioning.annealing import RUNS, STEPS, anneal
+from thalweg.middleware.planning.provisioning.answer import Answer, cost
+from thalweg.middleware.planning.provisioning.cover import cover
+from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
+from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.parts import Parts, parts_of
+from thalweg.middleware.planning.provisioning.program import PROVEN, Counted
+from thalweg.middleware.planning.solver import NoSolutionError
+
+NUMBERS = 8  # of machines that are looked at one by one
+
+
+class Effort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long is searched: ``time_limit_s`` of the solver's, until nothing is cheaper by more than ``gap``, a share.
+
+    ``steps``: of an annealing run for each unit; there are ``runs``; ``seed``: of theirs.
+    """
+
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    seed: int = 0
+    steps: int = STEPS
+    runs: int = RUNS
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise UsageError(f"the time limit is {self.time_limit_s} s; give seconds above 0")
+        if not 0 <= self.gap < 1:
+            raise UsageError(f"the gap is {self.gap}; it is a share, at least 0 and below 1")
+
+
+class Rented(msgspec.Struct, frozen=True):
+    """An answer, what it costs, what none can cost less than, and the way it was found: a heuristic's name, or so.
+
+    ``cover``: the cover bound alone.
+    """
+
+    answer: Answer
+    cost: float
+    bound: float
+    cover: float
+    way: str
+
+    @property
+    def gap(self) -> float:
+        """How far the bound is below the cost, as a share of it."""
+        return max(0.0, 1 - self.bound / self.cost) if self.cost > 0 else 0.0
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is the optimum."""
+        return self.gap <= 2 * PROVEN
+
+
+def best(instance: Instance, effort: Effort | None = None) -> Rented:
+    """The cheapest answer that is found in time; PlannerError where there is none, or none was found."""
+    effort = effort or Effort()
+    parts = parts_of(instance)
+    found: tuple[float, Answer, str] | None = None
+    if not parts.kinds:
+        raise NoSolutionError("there are no machines: the limit of every class is below 1")
+    for name in sorted(HEURISTICS, key=lambda name: name == "random"):  # B3; of equals one that has a reason
+        try:
+            answer = rented(instance, name, effort.seed)
+        except PlannerError:
+            continue
+        if found is None or cost(instance, answer) < found[0]:
+            found = cost(instance, answer), answer, name
+    ranges = Ranges(parts, found[0] if found else math.inf, effort.gap)
+    covered = ranges.bound
+    if ranges.left:
+        starts = [found[1]] if found else []
+        annealed = anneal(parts, effort.seed, starts, steps=effort.steps, runs=effort.runs)
+        if annealed is not None and (found is None or annealed[0] < found[0]):
+            found = *annealed, "annealing"
+            ranges.below = found[0]
+    took_s = 0.0
+    while (numbers := ranges.next()) is not None:
+        least, most, bound = numbers
+        program = Counted(parts, least, most, bound, ranges.below, effort.gap)
+        solved = program.solve(effort.time_limit_s - took_s)
+        took_s += solved.took_s
+        if solved.best is not None and (found is None or solved.best[0] < found[0]):
+            found = *solved.best, "program"
+            ranges.below = found[0]
+        ranges.say(least, solved.bound)
+        if not solved.proven:
+            break
+    if found is None:
+        if math.isinf(ranges.bound):
+            raise NoSolutionError("no machines sustain the throughput")
+        raise PlannerError("no machines were found in time, and it is not proven that there are none")
+    return Rented(found[1], found[0], min(found[0], ranges.bound), min(found[0], covered), found[2])
+
+
+class Ranges:
+    """Of so many machines what they cost at least, and which numbers are to be looked at (B1, B2)."""
+
+    def __init__(self, parts: Parts, below: float, gap: float) -> None:
+        self.below, self._gap = below, gap
+        self._bounds: dict[int, float] = {}
+        self._most: dict[int, int] = {}
+        cheapest = min(min(map(min, kind.prices)) for kind in parts.kinds)
+        largest = int(min(parts.count, sum(kind.limit for kind in parts.kinds)))
+        self._open: set[int] = set()
+        for machines in range(1, largest + 1):
+            if machines * cheapest >= below:
+                break
+            bound = cover(parts, machines)
+            self._bounds[machines], self._most[machines] = bound, machines
+            if math.isfinite(bound):
+                self._open.add(machines)
+            if len(self._open) == NUMBERS:
+                self._most[machines] = largest
+                self._bounds[machines] = machines * cheapest
+                break
+
+    @property
+    def left(self) -> list[int]:
+        """Numbers of machines of which some answer may be cheaper."""
+        return [each for each in self._open if self._bounds[each] < self.below * (1 - max(self._gap, PROVEN))]
+
+    @property
+    def bound(self) -> float:
+        """What no answer costs less than."""
+        return min([self.below, *(self._bounds[each] for each in self._bounds)])
+
+    def next(self) -> tuple[int, int, float] | None:
+        """The least and the largest of numbers to be looked at, and their bound; None: there are none."""
+        if not self.left:
+            return None
+        machines = min(self.left, key=lambda each: self._bounds[each])
+        return machines, self._most[machines], self._bounds[machines]
+
+    def say(self, machines: int, bound: float) -> None:
+        """What was proven of so many, which were looked at."""
+        self._bounds[machines] = max(self._bounds[machines], bound)
+        self._open.discard(machines)

@@ -1,0 +1,50 @@
+"""What so many machines cost at least: the cover bound.
+
+Machines that sustain the throughput have processors for all the work, and cards for every object once and, as units
+are a tree that m machines cut m - 1 times or more, for m - 1 streams twice, at least the smallest. The cheapest that
+have as much, whatever is on them, is a small program. Egress is at least that of every object once, from its cheapest
+server to the cheapest kind, and of the results.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from thalweg.middleware.planning.provisioning.parts import Parts
+from thalweg.middleware.planning.solver import NoSolutionError, Program
+
+
+def cover(parts: Parts, machines: int) -> float:
+    """What so many machines cost at least; inf if so many cannot do."""
+    rates, wanted = parts.instance.rate_bytes_s, {what for objects in parts.objects for what in objects}
+    smallest = sorted(sent for *_, sent in parts.streams)[: machines - 1]
+    asked, carried = sum(parts.mop_s), float(rates[list(wanted)].sum()) + 2 * sum(smallest)
+    program, menus = Program(), list[np.ndarray]()
+    speeds, cards, counts = list[float](), list[float](), list[np.ndarray]()
+    for kind in parts.kinds:
+        most = min(kind.limit, machines)
+        first: np.ndarray | None = None
+        for menu in kind.menus:
+            chosen = program.variables(len(menu), high=most, cost=np.array([price for *_, price in menu]), integer=True)
+            speeds += [min(speed / asked, 1.0) if asked else 1.0 for speed, _, _ in menu]
+            cards += [min(card / carried, 1.0) if carried else 1.0 for _, card, _ in menu]
+            if first is not None:
+                both = np.concatenate((first, chosen))
+                program.row(both, np.repeat([1.0, -1.0], (len(first), len(chosen))), low=0.0, high=0.0)
+            else:
+                first = chosen
+                counts.append(chosen)
+                if most < machines:
+                    program.row(chosen, np.ones(len(chosen)), high=most)
+            menus.append(chosen)
+    own, every = np.concatenate(counts), np.concatenate(menus)
+    program.row(own, np.ones(len(own)), low=machines, high=machines)
+    program.row(every, np.array(speeds), low=1.0 - 1e-9)
+    program.row(every, np.array(cards), low=1.0 - 1e-9)
+    least = [min(parts.fetched[what]) for what in wanted]
+    try:
+        return program.solve().bound + sum(least) + min(parts.results)
+    except NoSolutionError:
+        return math.inf

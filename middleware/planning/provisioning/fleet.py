@@ -1,0 +1,157 @@
+"""Machines while they are being bought: what is on each, and whether more fits.
+
+- R1: a stream to an operator that is on no machine yet is not counted; else no operator with big inputs could begin.
+- R2: a stream between two machines is counted on both cards, so what is put on one must leave the other within its own.
+- R3: a machine may be traded in for another class at any time, so what some class can carry fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from thalweg.middleware.planning.provisioning.instance import SLACK, Instance
+
+
+class Part:
+    """Operators that are together: Mop/s, the objects they need as bits, and bytes/s to and from other machines."""
+
+    __slots__ = ("links", "mop_s", "objects", "operators")
+
+    def __init__(self) -> None:
+        self.operators: list[int] = []
+        self.mop_s = 0.0
+        self.objects = 0
+        self.links: dict[int, float] = {}
+
+
+class Fleet:
+    """Machines by number, and of every operator the one it is on."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.machines: dict[int, Part] = {}
+        self.at: list[int | None] = [None] * instance.count
+        self.sold = 0
+        self._next = 0
+        self._asked_mop_s = instance.asked_mop_s.tolist()
+        self._sent = instance.sent_bytes_s.tolist()
+        self._objects = [sum(1 << leaf for leaf in set(leaves)) for leaves in instance.leaves]
+        self._rates = instance.rate_bytes_s.tolist()
+        self._fetched: dict[int, float] = {}
+        parents = instance.parent.tolist()
+        # of every operator those beside it, with what goes between them
+        self.beside: list[list[tuple[int, float]]] = [
+            [(child, self._sent[child]) for child in children] + ([(parent, sent)] if parent >= 0 else [])
+            for children, parent, sent in zip(instance.children, parents, self._sent, strict=True)
+        ]
+        slack = 1 + SLACK
+        self._link = float(instance.machine_link_bytes_s.max()) * slack
+        rows = zip((instance.speed_mop_s * slack).tolist(), (instance.card_bytes_s * slack).tolist(), strict=True)
+        self._largest: list[tuple[float, float]] = []  # classes that no other beats both ways
+        for speed, card in sorted(rows, reverse=True):
+            if not self._largest or card > self._largest[-1][1]:
+                self._largest.append((speed, card))
+
+    def free(self, among: Iterable[int]) -> list[int]:
+        """Those operators that are on no machine."""
+        return [node for node in among if self.at[node] is None]
+
+    # --- what fits ------------------------------------------------------------------------------
+
+    def fits(self, operators: Sequence[int], machine: int | None = None) -> bool:
+        """Whether free operators fit on a machine, or together on one that is bought for them."""
+        there = 0.0 if machine is None else self.machines[machine].mop_s
+        if there + sum([self._asked_mop_s[node] for node in operators]) > self._largest[0][0]:
+            return False  # said soon, as it is the commonest
+        added = self._together(operators)
+        parts = [added] if machine is None else [added, self.machines[machine]]
+        if not self._carried(parts, {machine} if machine is not None else set()):
+            return False
+        for other, sent in added.links.items():  # R2
+            if other != machine and not self._some_class(self.machines[other], sent):
+                return False
+        return True
+
+    def joins(self, machines: Iterable[int]) -> bool:
+        """Whether all that is on these machines fits on one."""
+        those = set(machines)
+        return self._carried([self.machines[machine] for machine in those], those)
+
+    def _together(self, operators: Sequence[int]) -> Part:
+        made = Part()
+        made.operators = list(operators)
+        for node in operators:
+            made.mop_s += self._asked_mop_s[node]
+            made.objects |= self._objects[node]
+            for other, sent in self.beside[node]:
+                machine = self.at[other]
+                if machine is not None:  # R1
+                    made.links[machine] = made.links.get(machine, 0.0) + sent
+        return made
+
+    def _carried(self, parts: Sequence[Part], own: set[int]) -> bool:
+        mop_s = sum([part.mop_s for part in parts])
+        if mop_s > self._largest[0][0]:
+            return False
+        objects, links = 0, dict[int, float]()
+        for part in parts:
+            objects |= part.objects
+            for other, sent in part.links.items():
+                if other not in own:
+                    links[other] = links.get(other, 0.0) + sent
+        if links and max(links.values()) > self._link:
+            return False
+        return self._class_for(mop_s, self._fetch(objects) + sum(links.values()))
+
+    def _some_class(self, part: Part, more: float) -> bool:
+        return self._class_for(part.mop_s, self._fetch(part.objects) + sum(part.links.values()) + more)
+
+    def _class_for(self, mop_s: float, card: float) -> bool:
+        return any(mop_s <= speed and card <= most for speed, most in self._largest)  # R3
+
+    def _fetch(self, objects: int) -> float:
+        found = self._fetched.get(objects)
+        if found is None:
+            found = sum(rate for at, rate in enumerate(self._rates) if objects >> at & 1)
+            self._fetched[objects] = found
+        return found
+
+    # --- buying and selling ---------------------------------------------------------------------
+
+    def put(self, operators: Sequence[int], machine: int | None = None) -> int:
+        """Put free operators on a machine, or on one that is bought for them; its number."""
+        added = self._together(operators)
+        if machine is None:
+            machine, self._next = self._next, self._next + 1
+            self.machines[machine] = Part()
+        self._add(added, machine)
+        return machine
+
+    def join(self, machines: Sequence[int]) -> int:
+        """Put all that is on these machines on the first of them, and sell the others."""
+        first, *others = dict.fromkeys(machines)
+        for other in others:
+            self.put(self.sell(other), first)
+        return first
+
+    def sell(self, machine: int) -> list[int]:
+        """Sell a machine; the operators that were on it, which are free now."""
+        gone = self.machines.pop(machine)
+        for other in gone.links:
+            del self.machines[other].links[machine]
+        for node in gone.operators:
+            self.at[node] = None
+        self.sold += 1
+        return gone.operators
+
+    def _add(self, added: Part, machine: int) -> None:
+        part = self.machines[machine]
+        part.operators += added.operators
+        part.mop_s += added.mop_s
+        part.objects |= added.objects
+        for node in added.operators:
+            self.at[node] = machine
+        for other, sent in added.links.items():
+            if other != machine:
+                for links, end in ((part.links, other), (self.machines[other].links, machine)):
+                    links[end] = links.get(end, 0.0) + sent

@@ -1,0 +1,93 @@
+"""Why no machines sustain a throughput: what each constraint asks at the least, whatever is rented.
+
+The numbers are those of ``answer``: what an operator asks of the largest machine (1), an object that no card (2),
+server (3) or link (4) carries, all objects together of all servers (3), operators that no link between machines (5)
+lets apart and no machine holds together, and an operator that alone takes too long in turn (6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
+from thalweg.middleware.planning.provisioning.instance import SLACK, Floats, Instance
+from thalweg.middleware.planning.provisioning.parts import parts_of
+
+ENOUGH = 1e9
+
+
+def why_not(instance: Instance, where: str) -> None:
+    """UsageError with the first thing that no machines can do; there may be reasons that this does not see."""
+    for reason in _reasons(instance):
+        raise UsageError(f"{where}: {reason}")
+
+
+def in_the_way(instance: Instance) -> str:
+    """Which constraints stand in the way of the heuristics: without one of them they would find machines."""
+    ways: dict[int, tuple[str, dict[str, Any]]] = {
+        1: ("what machines compute (1)", {"speed_mop_s": instance.speed_mop_s * ENOUGH}),
+        2: ("the cards of machines (2)", {"card_bytes_s": instance.card_bytes_s + np.inf}),
+        3: ("the cards of servers (3)", {"server_card_bytes_s": instance.server_card_bytes_s + np.inf}),
+        4: ("the links from servers (4)", {"server_link_bytes_s": instance.server_link_bytes_s + np.inf}),
+        5: ("the links between machines (5)", {"machine_link_bytes_s": instance.machine_link_bytes_s + np.inf}),
+        6: ("what an operator does at once (6)", {"overlap": True}),
+    }
+    if instance.overlap:
+        del ways[6]
+    found = [said for said, fields in ways.values() if _is_found(msgspec.structs.replace(instance, **fields))]
+    if not found:
+        return "more than one constraint stands in the way"
+    return f"there would be some if there were no limit to {' or '.join(found)}"
+
+
+def _is_found(instance: Instance) -> bool:
+    for heuristic in HEURISTICS:
+        with contextlib.suppress(PlannerError):
+            rented(instance, heuristic)
+            return True
+    return False
+
+
+def _reasons(instance: Instance) -> Iterator[str]:
+    if not (instance.limit >= 1).any():
+        yield "there are no machines: the count of every one is below 1"
+    wanted = f"{instance.throughput_hz:g} results a second"
+    speed, largest = float(instance.speed_mop_s.max()), instance.classes[int(instance.speed_mop_s.argmax())]
+    for node in np.flatnonzero(instance.asked_mop_s > speed * (1 + SLACK)).tolist():
+        asked = float(instance.asked_mop_s[node])
+        said = f"operator {instance.operators[node]!r} asks for {asked:,.6g} Mop/s at {wanted}"
+        yield f"{said}, {asked - speed:,.6g} more than the largest machine computes ({largest}, {speed:,.6g}) (1)"
+    used = instance.needs.any(axis=0)
+    for number, most, what in (
+        (2, float(instance.card_bytes_s.max()), "the card of any machine"),
+        (3, np.where(instance.holds, instance.server_card_bytes_s, -1.0).max(axis=1), "the card of any of its servers"),
+        (4, np.where(instance.holds, instance.server_link_bytes_s.max(axis=1), -1.0).max(axis=1), "any link from one"),
+    ):
+        limits: Floats = np.broadcast_to(most, used.shape)
+        for at in np.flatnonzero(used & (instance.rate_bytes_s > limits * (1 + SLACK))).tolist():
+            asked, limit = float(instance.rate_bytes_s[at]), float(limits[at])
+            said = f"object {instance.objects[at]!r} takes {asked:,.6g} bytes/s"
+            yield f"{said}, {asked - limit:,.6g} more than {what} carries ({limit:,.6g}) ({number})"
+    asked, limit = float(instance.rate_bytes_s[used].sum()), float(instance.server_card_bytes_s.sum())
+    if asked > limit * (1 + SLACK):
+        said = f"all objects together take {asked:,.6g} bytes/s, {asked - limit:,.6g} more than all servers' cards"
+        yield f"{said} carry ({limit:,.6g}) (3)"
+    parts = parts_of(instance)
+    for unit, asked in enumerate(parts.mop_s):
+        if asked > speed * (1 + SLACK):
+            names = [repr(name) for name, its in zip(instance.operators, parts.unit_of, strict=True) if its == unit]
+            said = f"operators {', '.join(names)} exchange more than any link or card (5) carries"
+            yield f"{said}, and together ask for {asked:,.6g} Mop/s, {asked - speed:,.6g} more than the largest (1)"
+    if not instance.overlap:
+        core, period_s = float(instance.core_mop_s.max()), 1 / instance.throughput_hz
+        for node, took_s in enumerate((instance.work_mop / core).tolist()):
+            if took_s > period_s * (1 + SLACK):
+                said = f"operator {instance.operators[node]!r} computes {took_s:,.6g} s on one processor at best"
+                more = f"{took_s - period_s:,.6g} more than there are between two results"
+                yield f"{said}, {more} ({period_s:,.6g} s) (6)"

@@ -1,0 +1,116 @@
+"""An answer as what hosts run: a graph of sources, operators and a sink, where each of them is, and the links between.
+
+- R1: a source for each object and each server that it is fetched from, on that server; a machine fetches an object
+  once, as consumers of one node on one host are sent one partition
+- R2: an operator takes each object that it needs once, then its children's results
+- R3: the root's results go to ``client``, which is a host of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.planning.provisioning.answer import Answer
+from thalweg.middleware.planning.provisioning.instance import Instance
+
+SINK = "results"
+FREE = CostParameters(startup_s=0.0, disk_bytes_per_s=float("inf"))  # what the paper reckons with: bytes and work alone
+CodeOf = Callable[[str, float, float], Code]
+"""What makes the results of a node: its name, the bytes of one, and the work, Mop; 0 of an object."""
+
+
+def in_order(answer: Answer) -> Answer:
+    """The same with machines numbered by their first operators, whatever found it."""
+    _, first = np.unique(answer.machine_of, return_index=True)
+    order = np.argsort(first)
+    return Answer(np.argsort(order)[answer.machine_of], answer.class_of[order], answer.server_of[order])
+
+
+def machine_hosts(answer: Answer) -> tuple[str, ...]:
+    """The hosts that the machines are."""
+    return tuple(f"m{at + 1}" for at in range(answer.machines))
+
+
+def graph(instance: Instance, answer: Answer, code_of: CodeOf, client: str) -> tuple[Dataflow, Placement]:
+    """The graph, in which objects are served ρ times a second, and where its nodes are."""
+    machines, nodes, placement = machine_hosts(answer), list[Node](), Placement()
+    sources: dict[tuple[int, int], str] = {}
+    for what, server in sorted({(what, server) for _, what, server in fetched(answer)}):  # R1
+        host = instance.servers[server]
+        name = sources[what, server] = f"{instance.objects[what]}@{host}"
+        code = code_of(instance.objects[what], float(instance.object_bytes[what]), 0.0)
+        nodes.append(Node(name, "source", (), code, host, rate=instance.throughput_hz))
+        placement[name] = host
+    for node, name in enumerate(instance.operators):
+        machine = int(answer.machine_of[node])
+        objects = [sources[what, int(answer.server_of[machine, what])] for what in dict.fromkeys(instance.leaves[node])]
+        inputs = (*objects, *(instance.operators[child] for child in instance.children[node]))  # R2
+        code = code_of(name, float(instance.output_bytes[node]), float(instance.work_mop[node]))
+        nodes.append(Node(name, "operator", inputs, code))
+        placement[name] = machines[machine]
+    nodes.append(Node(SINK, "sink", (instance.operators[-1],), None, client))  # R3
+    return Dataflow(tuple(nodes)).validate(), placement | {SINK: client}
+
+
+def fetched(answer: Answer) -> list[tuple[int, int, int]]:
+    """Which machine fetches which object from which server."""
+    found: list[list[int]] = np.argwhere(answer.server_of >= 0).tolist()
+    return [(machine, what, int(answer.server_of[machine, what])) for machine, what in found]
+
+
+def links(instance: Instance, answer: Answer, client: str) -> dict[Link, float]:
+    """Bytes a second of every link, inf where only the cards at its ends limit it. The client's have no limit."""
+    machines, classes = machine_hosts(answer), answer.class_of.tolist()
+    found = {Link(*ends): float("inf") for ends in permutations((client, *instance.servers, *machines), 2)}
+    for machine, kind in zip(machines, classes, strict=True):
+        for server, name in enumerate(instance.servers):
+            for link in (Link(name, machine), Link(machine, name)):
+                found[link] = float(instance.server_link_bytes_s[server, kind])
+        for other, its in zip(machines, classes, strict=True):
+            if other != machine:
+                found[Link(machine, other)] = float(instance.machine_link_bytes_s[kind, its])
+    return found
+
+
+def cards(instance: Instance, answer: Answer) -> dict[str, float]:
+    """Bytes a second of every host's card but the client's."""
+    servers = zip(instance.servers, instance.server_card_bytes_s.tolist(), strict=True)
+    return {**dict(servers), **dict(zip(machine_hosts(answer), instance.card_bytes_s[answer.class_of], strict=True))}
+
+
+def task(instance: Instance, answer: Answer, core_mop_s: float, client: str = "client") -> Task:
+    """The task whose present placement is the answer; ``core_mop_s``: what a host of speed 1 computes.
+
+    A link has what the cards at its ends leave of it, so that its transfers take as long as (6) counts.
+    """
+    dataflow, placement = graph(instance, answer, lambda *_: Code("unused"), client)
+    limits = cards(instance, answer) | {client: float("inf")}
+    rates = {
+        link: min(rate, limits[link[0]], limits[link[1]]) for link, rate in links(instance, answer, client).items()
+    }
+    sizes = dict(zip(instance.operators, instance.output_bytes.tolist(), strict=True))
+    for _, what, server in fetched(answer):
+        sizes[f"{instance.objects[what]}@{instance.servers[server]}"] = float(instance.object_bytes[what])
+    work = dict(zip(instance.operators, (instance.work_mop / core_mop_s).tolist(), strict=True))
+    speeds = zip(machine_hosts(answer), (instance.core_mop_s[answer.class_of] / core_mop_s).tolist(), strict=True)
+    cores = np.ones(len(instance.classes)) if instance.cores is None else instance.cores
+    hosts = {
+        name: HostFigures(speed, int(cores[kind]))
+        for (name, speed), kind in zip(speeds, answer.class_of.tolist(), strict=True)
+    }
+    return Task(
+        (dataflow,),
+        tuple(limits),
+        NetworkView({link: LinkEstimate(8 * rate) for link, rate in rates.items()}),
+        Hints(sizes, work, hosts=hosts),
+        FREE,
+        placement,
+    )

@@ -1,0 +1,329 @@
+"""The cheapest answer with so many machines, as a mixed-integer program for HiGHS.
+
+The paper's program (section 5) has |N|⁴·|C|² variables. This one has x_it, whether unit *i* is on machine *t*, and
+z_to, which option of a menu *t* has. The lowest unit of a machine represents it; units that ask most are the lowest.
+
+P1. Machines of a kind are in the order of their lowest units: a unit is on one only if a lower unit is on the one
+    before. So of all numberings of the same groups one is left.
+P2. in_et, whether both ends of stream *e* are on *t*, is at most x of either end, and on a machine in use there is one
+    more unit than streams that stay, or more, as units are a tree. What leaves a machine is what its units exchange,
+    less twice what stays.
+P3. D_kt, whether *t* fetches object *k*, is at least x of every unit that needs it; every object is fetched by one.
+P4. The cost lies between the bound that is known for so many machines and the best answer that is, less the gap.
+P5. Servers (3), (4) and links between machines (5) are left out until an answer breaks them: what is not beaten without
+    them is not beaten with them. Then d_klt, whether *t* fetches *k* from server *l*, and the stream's machines y_etu,
+    with Σ_u y_etu = x of its one end on *t* and Σ_t y_etu = x of the other on *u*, say what goes where.
+P6. HiGHS takes a millionth for none. Groups that break a constraint by that, or cost more, are forbidden by a row, and
+    the next best are found.
+P7. What streams cost, or take in turn, by kinds is Σ f_eab, of streams from kind *a* to kind *b*, whose sums are x of
+    the ends by kind, less what stays on a machine. Objects come from the fastest server until an answer breaks that:
+    then what another takes more counts with d_klt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import PlannerError
+from thalweg.middleware.planning.provisioning.answer import Answer
+from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
+from thalweg.middleware.planning.provisioning.parts import Parts
+from thalweg.middleware.planning.provisioning.servers import LATE
+from thalweg.middleware.planning.solver import NoSolutionError, Program
+
+PROVEN = 1e-6  # of a cost; HiGHS is exact to as much
+SCALE = 1_000.0  # of the cost that is known
+
+Terms = Iterable[tuple[int, float]]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The cheapest answer below a cost, None if there is none; ``bound``: what no answer with so many machines beats.
+
+    ``proven``: False where time ended the search, which took ``took_s``.
+    """
+
+    best: tuple[float, Answer] | None
+    bound: float
+    proven: bool
+    took_s: float
+
+
+class Counted:
+    """The program of so many machines, from ``least`` to ``most``.
+
+    ``bound``: what they cost at least; ``below``: what answers are to cost less than, inf if none is known, and by
+    what share at least (``gap``).
+    """
+
+    def __init__(self, parts: Parts, least: int, most: int, bound: float, below: float, gap: float = 0.0) -> None:
+        self.parts, self.bound, self.below, self.gap = parts, bound, below, gap
+        self.least, self.most = least, most
+        self.servers = self.links = False  # P5
+        self.forbidden: list[list[int]] = []  # P6: of every unit its machine
+        self.order = sorted(range(parts.count), key=lambda unit: (-parts.mop_s[unit], unit))
+        self.slots = [
+            (kind, number)
+            for kind, of in enumerate(parts.kinds)
+            for number in range(int(min(most, of.limit, parts.count)))
+        ]
+        known = below if math.isfinite(below) else bound
+        self.scale = SCALE / known if known > 0 else 1.0
+
+    def solve(self, time_limit_s: float = math.inf) -> Found:
+        """The cheapest answer below what is known, or that there is none, or what was found in time."""
+        took_s, best = 0.0, None
+        while True:
+            built = _Built(self, time_limit_s - took_s)
+            try:
+                solution = built.program.solve()
+            except NoSolutionError:
+                return Found(best, max(self.bound, self.below * (1 - self.gap)), True, took_s + built.program.took_s)
+            except PlannerError:
+                return Found(best, self.bound, False, took_s + built.program.took_s)
+            took_s += built.program.took_s
+            self.bound = max(self.bound, min(self.below, solution.bound / self.scale))
+            group_of = built.group_of(solution.variables)
+            found = self.parts.answer(group_of, [kind for kind, _ in self.slots])
+            if found is not None and found[0] < self.below:
+                best, self.below = found, found[0]
+            if found is not None and found[0] <= solution.value / self.scale * (1 + PROVEN):
+                return Found(best, min(found[0], self.bound), solution.optimal, took_s)
+            if not self.links and self._overfull(group_of):  # P5
+                self.links = True
+            elif not self.servers:
+                self.servers = True
+            else:
+                self.forbidden.append(group_of)
+
+    def _overfull(self, group_of: Sequence[int]) -> bool:
+        sums: dict[tuple[int, int], float] = {}
+        for unit, other, sent in self.parts.streams:
+            one, two = sorted((group_of[unit], group_of[other]))
+            sums[one, two] = sums.get((one, two), 0.0) + sent * (one != two)
+        return any(sent > self.link(one, two) for (one, two), sent in sums.items())
+
+    def link(self, one: int, two: int) -> float:
+        """Bytes/s between two machines."""
+        return self.parts.link[self.slots[one][0]][self.slots[two][0]]
+
+
+class _Built:
+    """The variables and rows of a program, as HiGHS has them."""
+
+    def __init__(self, of: Counted, time_limit_s: float) -> None:
+        self._of, self._parts = of, of.parts
+        self.program = Program(gap=of.gap, time_limit_s=max(time_limit_s, 0.0))
+        parts, slots = of.parts, of.slots
+        instance = parts.instance
+        self._speed = max(kind.speeds[-1] for kind in parts.kinds)
+        traffic = float(instance.rate_bytes_s.sum()) + 2 * sum(sent for *_, sent in parts.streams)
+        self._card = min(max(kind.cards[-1] for kind in parts.kinds), traffic) or 1.0
+        self._rates = instance.rate_bytes_s.tolist()
+        self._wanted = sorted({what for objects in parts.objects for what in objects})
+        self._costs: list[tuple[int, float]] = []
+        self._x = np.full((parts.count, len(slots)), -1, dtype=np.intp)
+        for rank, unit in enumerate(of.order):  # P1
+            for slot, (kind, number) in enumerate(slots):
+                if rank >= number and parts.mop_s[unit] <= parts.kinds[kind].speeds[-1] * (1 + SLACK):
+                    self._x[unit, slot] = self._new(integer=True)
+        self._used = [self._new(integer=True) for _ in slots]
+        self._stays: dict[tuple[int, int], int] = {}
+        self._fetches: dict[tuple[int, int], int] = {}
+        for slot in range(len(slots)):
+            self._machine(slot)
+        self._everything()
+        if parts.priced or parts.turns is not None:
+            self._between_kinds()
+        if of.links:
+            self._links()
+        if of.servers:
+            self._servers()
+        self._bounds()
+
+    def group_of(self, variables: Floats) -> list[int]:
+        """Of every unit its machine."""
+        found: list[int] = np.where(self._x >= 0, variables[self._x], -1.0).argmax(axis=1).tolist()
+        return found
+
+    # --- what is said in short --------------------------------------------------------------------
+
+    def _new(self, *, integer: bool = False) -> int:
+        return int(self.program.variables(1, high=1.0, integer=integer)[0])
+
+    def _row(self, terms: Terms, low: float = -math.inf, high: float = math.inf) -> None:
+        sums: dict[int, float] = {}
+        for column, value in terms:
+            sums[column] = sums.get(column, 0.0) + value
+        self.program.row(np.array(list(sums), dtype=np.intp), np.array(list(sums.values())), low=low, high=high)
+
+    def _units(self, slot: int) -> list[int]:
+        return [unit for unit in self._of.order if self._x[unit, slot] >= 0]
+
+    def _pays(self, column: int, price: float) -> None:
+        if price:
+            self._costs.append((column, price))
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def _machine(self, slot: int) -> None:
+        """What one machine is, carries and fetches (P1 to P3)."""
+        parts, (kind, number) = self._parts, self._of.slots[slot]
+        used, units = self._used[slot], self._units(slot)
+        x = {unit: int(self._x[unit, slot]) for unit in units}
+        for unit in units:
+            self._row([(x[unit], 1.0), (used, -1.0)], high=0.0)
+        self._row([(used, 1.0), *((column, -1.0) for column in x.values())], high=0.0)
+        if number:  # P1
+            before = list[tuple[int, float]]()
+            for unit in self._of.order:
+                if unit in x:
+                    self._row([(x[unit], 1.0), *before], high=0.0)
+                if self._x[unit, slot - 1] >= 0:
+                    before.append((int(self._x[unit, slot - 1]), -1.0))
+        asks, carries = list[tuple[int, float]](), list[tuple[int, float]]()
+        for menu in parts.kinds[kind].menus:
+            chosen = [self._new(integer=True) for _ in menu]
+            self._row([(used, -1.0), *((column, 1.0) for column in chosen)], low=0.0, high=0.0)
+            for column, (speed, card, price) in zip(chosen, menu, strict=True):
+                asks.append((column, -speed / self._speed))
+                carries.append((column, -min(card, self._card) / self._card))
+                self._pays(column, price)
+        self._row([*asks, *((x[unit], parts.mop_s[unit] / self._speed) for unit in units)], high=0.0)
+        stays = list[int]()
+        for stream, (unit, other, sent) in enumerate(parts.streams):
+            share = sent / self._card
+            carries += [(x[end], share) for end in (unit, other) if end in x]
+            if unit in x and other in x:  # P2
+                self._stays[stream, slot] = column = self._new()
+                stays.append(column)
+                carries.append((column, -2.0 * share))
+                for end in (unit, other):
+                    self._row([(column, 1.0), (x[end], -1.0)], high=0.0)
+        self._row([(used, 1.0), *((column, 1.0) for column in stays), *((x[unit], -1.0) for unit in units)], high=0.0)
+        for what in self._wanted:  # P3
+            users = [unit for unit in units if what in parts.objects[unit]]
+            if users:
+                self._fetches[what, slot] = column = self._new()
+                carries.append((column, self._rates[what] / self._card))
+                self._pays(column, parts.fetched[what][kind])
+                for unit in users:
+                    self._row([(x[unit], 1.0), (column, -1.0)], high=0.0)
+        self._row(carries, high=0.0)
+
+    def _everything(self) -> None:
+        """Every unit is on a machine, every object is fetched, and there are as many machines as are to be."""
+        of, slots = self._of, self._of.slots
+        for row in self._x:
+            self._row([(int(column), 1.0) for column in row if column >= 0], low=1.0, high=1.0)
+        for what in self._wanted:  # P3
+            fetches = [self._fetches[what, slot] for slot in range(len(slots)) if (what, slot) in self._fetches]
+            self._row([(column, 1.0) for column in fetches], low=1.0)
+        self._row([(column, 1.0) for column in self._used], low=of.least, high=of.most)
+        for group_of in of.forbidden:  # P6
+            there = [(int(self._x[unit, slot]), 1.0) for unit, slot in enumerate(group_of)]
+            self._row(there, high=len(there) - 1.0)
+
+    def _between_kinds(self) -> None:  # P7
+        parts, slots = self._parts, self._of.slots
+        self._takes: list[list[tuple[int, float]]] = [[] for _ in range(parts.count)]
+        takes = self._takes
+        kinds = range(len(parts.kinds))
+        of_kind = [[slot for slot, (kind, _) in enumerate(slots) if kind == each] for each in kinds]
+
+        def on(unit: int, kind: int) -> list[tuple[int, float]]:
+            return [(int(self._x[unit, slot]), -1.0) for slot in of_kind[kind] if self._x[unit, slot] >= 0]
+
+        for kind in kinds:
+            for column, _ in on(parts.count - 1, kind):
+                self._pays(column, parts.results[kind])
+        for stream, (unit, other, sent) in enumerate(parts.streams):
+            goes = [[self._new() for _ in kinds] for _ in kinds]
+            for kind in kinds:
+                self._row([*((column, 1.0) for column in goes[kind]), *on(unit, kind)], low=0.0, high=0.0)
+                self._row([*((row[kind], 1.0) for row in goes), *on(other, kind)], low=0.0, high=0.0)
+                for to in kinds:
+                    self._pays(goes[kind][to], sent * parts.between[kind][to])
+                    if parts.turns is not None:
+                        took = min(sent * parts.turns.per_byte[kind][to], LATE)
+                        for end in (unit, other):
+                            takes[end].append((goes[kind][to], took))
+            for slot, (kind, _) in enumerate(slots):
+                if (stream, slot) in self._stays:
+                    self._pays(self._stays[stream, slot], -sent * parts.between[kind][kind])
+                    if parts.turns is not None:
+                        took = min(sent * parts.turns.per_byte[kind][kind], LATE)
+                        for end in (unit, other):
+                            takes[end].append((self._stays[stream, slot], -took))
+        if parts.turns is not None:
+            for unit, terms in enumerate(takes):
+                for slot, (kind, _) in enumerate(slots):
+                    if self._x[unit, slot] >= 0:
+                        terms.append((int(self._x[unit, slot]), parts.turns.own[unit][kind]))
+                self._row(terms, high=1.0)
+
+    def _links(self) -> None:  # P5
+        slots = range(len(self._of.slots))
+        sums: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        for stream, (unit, other, sent) in enumerate(self._parts.streams):
+            goes = {(one, two): self._new() for one in slots for two in slots if one != two}
+            goes |= {(slot, slot): self._stays[stream, slot] for slot in slots if (stream, slot) in self._stays}
+            for slot in slots:
+                for end, at in ((unit, 0), (other, 1)):
+                    own = [(column, 1.0) for pair, column in goes.items() if pair[at] == slot]
+                    if self._x[end, slot] >= 0:
+                        own.append((int(self._x[end, slot]), -1.0))
+                    self._row(own, low=0.0, high=0.0)
+            for (one, two), column in goes.items():
+                if one != two:
+                    share = sent / self._of.link(one, two) if self._of.link(one, two) else math.inf
+                    sums.setdefault((min(one, two), max(one, two)), []).append((column, min(share, 2.0)))
+        for terms in sums.values():
+            self._row(terms, high=1.0)
+
+    def _servers(self) -> None:  # P5
+        parts, instance = self._parts, self._parts.instance
+        cards: list[list[tuple[int, float]]] = [[] for _ in instance.servers]
+        for slot, (kind, _) in enumerate(self._of.slots):
+            one_of = parts.kinds[kind].classes[0]
+            links: list[list[tuple[int, float]]] = [[] for _ in instance.servers]
+            more: list[list[tuple[int, float]]] = [[] for _ in instance.objects]
+            for what in self._wanted:
+                if (what, slot) not in self._fetches:
+                    continue
+                servers = np.flatnonzero(instance.holds[what]).tolist()
+                chosen = [self._new(integer=True) for _ in servers]
+                fetches = (self._fetches[what, slot], -1.0)
+                self._row([fetches, *((column, 1.0) for column in chosen)], low=0.0, high=0.0)
+                for server, column in zip(servers, chosen, strict=True):
+                    links[server].append((column, self._rates[what]))
+                    cards[server].append((column, self._rates[what]))
+                    self._pays(column, parts.fetch_cost(what, server, kind) - parts.fetched[what][kind])
+                    if parts.turns is not None:
+                        more[what].append((column, parts.turns.more[what][server][kind]))
+            for unit in self._units(slot) if parts.turns is not None else ():  # P7, while the unit is there
+                slower = [term for what in parts.objects[unit] for term in more[what]]
+                there = LATE * len(parts.objects[unit])
+                self._row([*self._takes[unit], *slower, (int(self._x[unit, slot]), there)], high=1.0 + there)
+            for terms, most in zip(links, instance.server_link_bytes_s[:, one_of].tolist(), strict=True):
+                self._at_most(terms, most)
+        for terms, most in zip(cards, instance.server_card_bytes_s.tolist(), strict=True):
+            self._at_most(terms, most)
+
+    def _at_most(self, terms: Sequence[tuple[int, float]], most: float) -> None:
+        if sum(rate for _, rate in terms) > most:
+            unit = most or 1.0
+            self._row([(column, rate / unit) for column, rate in terms], high=most / unit)
+
+    def _bounds(self) -> None:  # P4
+        of = self._of
+        costs: dict[int, float] = {}
+        for column, price in self._costs:
+            costs[column] = costs.get(column, 0.0) + price * of.scale
+        self.program.price(np.array(list(costs), dtype=np.intp), np.array(list(costs.values())))
+        below = of.below * of.scale * (1 - max(of.gap, PROVEN))
+        self._row(costs.items(), low=of.bound * of.scale * (1 - PROVEN), high=below)

@@ -1,0 +1,187 @@
+"""Which server every machine fetches an object from (section 6.2), and the cheapest class that carries it all.
+
+What the paper leaves open: the bandwidth of a link, by which servers are taken, is what is left of it, as that of their
+cards is; a machine that is the only one left with a choice is served as the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from thalweg.middleware.errors import PlannerError
+from thalweg.middleware.planning.provisioning.answer import (
+    NOWHERE,
+    Answer,
+    cost,
+    in_turn_s,
+    loads,
+    needed,
+    violations,
+)
+from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Indices, Instance
+
+
+class NoServerError(PlannerError):
+    """Servers, or their links, have no room left for an object that a machine needs."""
+
+
+def at_random(instance: Instance, needs: Flags, random: np.random.Generator) -> Indices:
+    """Server-Selection-Random (6.2.1): (m, k) any server that holds an object, for each machine that needs it."""
+    liked = random.random((*needs.shape, len(instance.servers))) * instance.holds
+    return np.where(needs, liked.argmax(axis=2), NOWHERE)
+
+
+class Selection:
+    """Server-Selection-Intelligent (6.2.2): (m, k) by what is left of servers' cards and links.
+
+    ``needs``: (m, k) which objects every machine fetches; ``class_of``: (m,) its class, by which links are.
+    """
+
+    def __init__(self, instance: Instance, needs: Flags, class_of: Indices) -> None:
+        self.instance = instance
+        self.server_of = np.full(needs.shape, NOWHERE, dtype=np.intp)
+        self._rates = instance.rate_bytes_s.tolist()
+        self._cards = (instance.server_card_bytes_s * (1 + SLACK)).tolist()
+        self._links = (instance.server_link_bytes_s[:, class_of].T * (1 + SLACK)).tolist()  # of every machine
+        self._holders = [np.flatnonzero(row).tolist() for row in instance.holds]
+        self._open = [np.flatnonzero(row).tolist() for row in needs.T]  # of every object the machines without a server
+
+    def chosen(self) -> Indices:
+        """All servers; NoServerError for the first object that no server can send any more."""
+        wanted = [what for what, machines in enumerate(self._open) if machines]
+        for what in wanted:
+            if len(self._holders[what]) == 1:
+                self._serve(what, self._holders[what])
+        for server in np.flatnonzero(self.instance.holds[wanted].sum(axis=0) == 1).tolist() if wanted else []:
+            for what in wanted:
+                if server in self._holders[what]:
+                    self._serve(what, [server], all_of_them=False)
+        while left := [what for what in wanted if self._open[what]]:
+            what = max(left, key=self._pressing)
+            self._serve(what, self._holders[what])
+        return self.server_of
+
+    def _pressing(self, what: int) -> float:
+        """How many machines need an object, for each server that it can still be fetched from."""
+        able = sum(self._cards[server] >= self._rates[what] for server in self._holders[what])
+        return len(self._open[what]) / able if able else float("inf")
+
+    def _serve(self, what: int, servers: list[int], all_of_them: bool = True) -> None:
+        rate, still = self._rates[what], list[int]()
+        for machine in self._open[what]:
+            room, server = max((min(self._cards[at], self._links[machine][at]), -at) for at in servers)
+            if room >= rate:
+                self._cards[-server] -= rate
+                self._links[machine][-server] -= rate
+                self.server_of[machine, what] = -server
+            elif all_of_them:
+                raise NoServerError(
+                    f"no server that holds object {self.instance.objects[what]!r} can send it to one more machine"
+                )
+            else:
+                still.append(machine)
+        self._open[what] = still
+
+
+def equipped(instance: Instance, machine_of: Indices, server_of: Indices, *, chosen: bool = True) -> Answer:
+    """The answer in which every machine is of the cheapest class that carries what it does, as long as there are any.
+
+    ``chosen``: whether servers are, so that links from them count.
+    Machines choose in turn, those that ask most first; PlannerError for one that no class carries.
+    """
+    count, order = len(server_of), np.argsort(instance.price, kind="stable").tolist()
+    asked = loads(instance, Answer(machine_of, np.zeros(count, dtype=np.intp), server_of))
+    speed, card = (instance.speed_mop_s * (1 + SLACK)).tolist(), (instance.card_bytes_s * (1 + SLACK)).tolist()
+    mop_s, carried, left = asked.mop_s.tolist(), asked.card_bytes_s.tolist(), instance.limit.tolist()
+    # links that are alike for all classes cannot choose between them
+    both = asked.link_bytes_s + asked.link_bytes_s.T
+    between, from_servers = instance.machine_link_bytes_s, instance.server_link_bytes_s
+    unlike = bool((between != between[0, 0]).any() or (from_servers != from_servers[:, :1]).any())
+    found = np.full(count, -1, dtype=np.intp)
+    for machine in np.argsort(-asked.mop_s, kind="stable").tolist():
+        for kind in order:
+            if mop_s[machine] <= speed[kind] and carried[machine] <= card[kind] and left[kind] >= 1:
+                if unlike:
+                    others = np.flatnonzero(found >= 0)
+                    between = instance.machine_link_bytes_s[kind, found[others]]
+                    servers = instance.server_link_bytes_s[:, kind]
+                    if (both[machine, others] > between * (1 + SLACK)).any():
+                        continue
+                    if chosen and (asked.server_link_bytes_s[:, machine] > servers * (1 + SLACK)).any():
+                        continue
+                found[machine] = kind
+                left[kind] -= 1
+                break
+        else:
+            said = f"{mop_s[machine]:,.6g} Mop/s and a card of {carried[machine]:,.6g} bytes/s"
+            raise PlannerError(f"no machine that is left has {said}, and links for them")
+    return Answer(machine_of, found, server_of)
+
+
+def served(instance: Instance, machine_of: Indices, random: np.random.Generator | None = None) -> Answer:
+    """The answer with these operators on machines: servers, at random or intelligently, and classes, downgraded.
+
+    PlannerError where that finds none, NoServerError where it is servers that are too few.
+    """
+    machines = int(machine_of.max()) + 1
+    needs = needed(instance, machine_of, machines)
+    if random is not None:
+        return in_time(instance, equipped(instance, machine_of, at_random(instance, needs, random)))
+    first = equipped(instance, machine_of, _fetched_from_any(instance, needs), chosen=False)
+    server_of = Selection(instance, needs, first.class_of).chosen()
+    return in_time(instance, equipped(instance, machine_of, server_of))
+
+
+def in_time(instance: Instance, answer: Answer) -> Answer:
+    """The same with better machines where operators take too long as they receive, compute and send in turn (6).
+
+    Each time the change of one machine that takes away most of what is too long for its price, as long as all else is
+    kept; then every machine is traded in for the cheapest that does. PlannerError where no change helps.
+    """
+    if instance.overlap:
+        return answer
+    excess_s = _excess_s(instance, answer)
+    while excess_s > 0:
+        found: tuple[float, Answer] | None = None
+        for other in _changed(instance, answer):
+            less_s = excess_s - _excess_s(instance, other)
+            more = cost(instance, other) - cost(instance, answer)
+            if less_s > 0 and (found is None or more / less_s < found[0]) and _kept(instance, other):
+                found = more / less_s, other
+        if found is None:
+            worst = max(violations(instance, answer), key=lambda each: each.over)
+            raise PlannerError(f"no machine is fast enough for what is received, computed and sent in turn: {worst}")
+        answer = found[1]
+        excess_s = _excess_s(instance, answer)
+    while cheaper := [each for each in _changed(instance, answer) if cost(instance, each) < cost(instance, answer)]:
+        kept = [each for each in cheaper if not violations(instance, each)]
+        if not kept:
+            break
+        answer = min(kept, key=lambda each: cost(instance, each))
+    return answer
+
+
+def _excess_s(instance: Instance, answer: Answer) -> float:
+    return float(np.maximum(in_turn_s(instance, answer) * instance.throughput_hz - 1 - SLACK, 0.0).sum())
+
+
+def _kept(instance: Instance, answer: Answer) -> bool:
+    """Whether everything but (6) is kept."""
+    return all(each.constraint == 6 for each in violations(instance, answer))
+
+
+def _changed(instance: Instance, answer: Answer) -> Iterator[Answer]:
+    """The answers in which one machine is of another class."""
+    for machine, own in enumerate(answer.class_of.tolist()):
+        for kind in range(len(instance.classes)):
+            if kind != own:
+                classes = answer.class_of.copy()
+                classes[machine] = kind
+                yield Answer(answer.machine_of, classes, answer.server_of)
+
+
+def _fetched_from_any(instance: Instance, needs: Flags) -> Indices:
+    """(m, k) the first server that holds an object: what a card carries does not depend on which."""
+    return np.where(needs, instance.holds.argmax(axis=1), NOWHERE)

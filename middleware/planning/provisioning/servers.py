@@ -1,0 +1,101 @@
+"""From which server every machine fetches every object it needs: the cheapest, where links and cards have room for it.
+
+Where they have not, or an operator would take too long in turn (6), Server-Selection-Intelligent is asked, and then the
+solver, which finds servers if there are any.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import PlannerError
+from thalweg.middleware.planning.provisioning.answer import NOWHERE, Answer, in_turn_s, needed
+from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Floats, Indices, Instance
+from thalweg.middleware.planning.provisioning.selection import Selection
+from thalweg.middleware.planning.solver import Program
+
+SECONDS = 10.0  # for the solver
+LATE = 2.0  # of the time that there is
+TIES = 1e-9  # what decides them
+
+
+def served_from(instance: Instance, machine_of: Indices, class_of: Indices) -> Indices | None:
+    """(m, k) the server of every object that a machine needs, by its operators (n,) and class (m,); None: no way."""
+    needs = needed(instance, machine_of, len(class_of))
+    prices = np.where(instance.holds, 0.0, math.inf)[None]  # (1 or m, k, l)
+    if (egress := instance.egress) is not None:
+        prices = prices + egress.from_servers[:, class_of].T[:, None]
+    if not instance.overlap:  # of equally cheap ones the fastest
+        links = np.minimum(instance.server_link_bytes_s[:, class_of], instance.server_card_bytes_s[:, None])
+        most = float(links[np.isfinite(links)].max(initial=0.0)) or 1.0
+        prices = prices - TIES * np.minimum(links / most, 1.0).T[:, None]
+    chosen = np.where(needs, np.broadcast_to(prices, (*needs.shape, prices.shape[2])).argmin(axis=2), NOWHERE)
+    if _kept(instance, Answer(machine_of, class_of, chosen)):
+        return chosen
+    if egress is None:
+        with suppress(PlannerError):
+            found = Answer(machine_of, class_of, Selection(instance, needs, class_of).chosen())
+            if _kept(instance, found):
+                return found.server_of
+    return _by_program(instance, machine_of, class_of, needs, prices)
+
+
+def _kept(instance: Instance, answer: Answer) -> bool:
+    """Whether servers' cards (3) and links (4) carry what is fetched, in time for every operator (6)."""
+    server_of, class_of = answer.server_of, answer.class_of
+    fetched = np.zeros((len(instance.servers), len(server_of)))
+    at, what = np.nonzero(server_of >= 0)
+    np.add.at(fetched, (server_of[at, what], at), instance.rate_bytes_s[what])
+    links = instance.server_link_bytes_s[:, class_of]
+    cards = instance.server_card_bytes_s
+    fits = (fetched <= links * (1 + SLACK)).all() and (fetched.sum(axis=1) <= cards * (1 + SLACK)).all()
+    in_turn = instance.overlap or (in_turn_s(instance, answer) * instance.throughput_hz <= 1 + SLACK).all()
+    return bool(fits and in_turn)
+
+
+def fetching(instance: Instance, class_of: Indices) -> Floats:
+    """(k, l, m) shares of 1/ρ that an object takes from a server to machines of classes, at most ``LATE``."""
+    links = np.minimum(instance.server_link_bytes_s[:, class_of], instance.server_card_bytes_s[:, None])
+    rates = np.minimum(links, instance.card_bytes_s[class_of])
+    asked = instance.throughput_hz * instance.object_bytes[:, None, None]
+    shares = np.divide(asked, rates, out=np.where(asked * np.ones_like(rates) > 0, LATE, 0.0), where=rates > 0)
+    found: Floats = np.where(instance.holds[:, :, None], np.minimum(shares, LATE), LATE)
+    return found
+
+
+def _by_program(
+    instance: Instance, machine_of: Indices, class_of: Indices, needs: Flags, prices: Floats
+) -> Indices | None:
+    machine, what = np.nonzero(needs)
+    row, server = np.nonzero(instance.holds[what])
+    unit = float(instance.rate_bytes_s.max()) or 1.0
+    rates = instance.rate_bytes_s[what[row]] / unit
+    program = Program(time_limit_s=SECONDS)
+    own = np.broadcast_to(prices, (*needs.shape, prices.shape[2]))[machine[row], what[row], server] * rates
+    chosen = program.variables(len(row), high=1.0, cost=own / (float(abs(own).max()) or 1.0), integer=True)
+    program.rows(row, chosen, np.ones(len(row)), low=1.0, high=1.0)
+    pairs = server * len(needs) + machine[row]
+    for of, limits in (
+        (server, instance.server_card_bytes_s),
+        (pairs, instance.server_link_bytes_s[:, class_of].ravel()),
+    ):
+        where, at = np.unique(of, return_inverse=True)
+        program.rows(at, chosen, rates, low=-math.inf, high=limits[where] / unit)
+    if not instance.overlap:  # (6), as shares of the time that there is
+        free = msgspec.structs.replace(instance, object_bytes=0 * instance.object_bytes)
+        took = in_turn_s(free, Answer(machine_of, class_of, np.where(needs, 0, NOWHERE))) * instance.throughput_hz
+        shares = fetching(instance, class_of)[what[row], server, machine[row]]
+        for node in np.flatnonzero(instance.needs.any(axis=1)).tolist():
+            its = (machine[row] == machine_of[node]) & instance.needs[node, what[row]]
+            program.row(chosen[its], shares[its], high=1.0 - float(took[node]))
+    try:
+        found = program.solve().variables[chosen] > 0.5
+    except PlannerError:
+        return None
+    server_of = np.full(needs.shape, NOWHERE, dtype=np.intp)
+    server_of[machine[row[found]], what[row[found]]] = server[found]
+    return server_of if _kept(instance, Answer(machine_of, class_of, server_of)) else None

@@ -1,0 +1,113 @@
+"""Runs over a public and a dedicated network: which links carry what, the same results, and the bill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.records.analysis import summarize_run
+from thalweg.experiments.records.bills import Bill
+from thalweg.experiments.reports.report import write_report
+from thalweg.experiments.views.tables import lines_of
+from thalweg.middleware.network.tariffs import HOUR_S, TARIFFS
+from thalweg.middleware.network.view import NET, Link
+
+FILE = """
+time_scale = 10
+hosts = ["client", { name = "h1", interface_rate = { net = "0.1mbit" } }, "h2", "h3"]
+[links]
+rate = "0.4mbit"
+[networks.leased]
+price_per_gb = 0.02
+price_per_port_hour = 0.3
+[[link]]
+network = "leased"
+from = "h1"
+to = "h2"
+both = true
+rate = "0.4mbit"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "two.toml").write_text(FILE)
+    return tmp_path / "two.toml"
+
+
+def ran(file: Path, capsys: pytest.CaptureFixture[str], testbed: str, *more: str) -> dict[str, Any]:
+    folder = file.parent / f"{testbed}{len(list(file.parent.iterdir()))}"
+    where = ["--testbed", testbed, "--scenario", str(file), "--out", str(folder), "--json"]
+    assert invoke(["run", *where, "--placement", "thalweg", "--image-bytes", "30000", "--pictures", "0", *more]) == 0
+    run = json.loads(capsys.readouterr().out.splitlines()[-1])
+    placement: dict[str, Any] = run["placements"]["thalweg"]
+    assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
+    return placement | {"folder": folder, "reference": run["reference_digest"]}
+
+
+def test_a_bill_is_bytes_times_price_and_the_hours_of_what_is_rented() -> None:
+    rented = {Link("a", "b", "leased"): 1e6, Link("b", "a", "leased"): 2e6, Link("a", "c", "leased"): 1e6}
+    carried = {Link("a", "b"): 1e9, Link("c", "a"): 2e9, Link("a", "b", "leased"): 5e9}
+    bill = Bill.of({NET: TARIFFS["public"], "leased": TARIFFS["dedicated"]}, rented, carried, HOUR_S / 2)
+    assert bill.networks[NET].bytes_cost == pytest.approx(0.27)
+    assert (bill.networks["leased"].rented, bill.networks["leased"].rent) == (2, pytest.approx(0.3))
+    assert bill.total == pytest.approx(0.27 + 5 * 0.02 + 0.3)
+    assert bill.text == "$0.67: net 3,000 MB $0.27; leased 5,000 MB $0.1, 2 links for 0.5 h $0.3"
+
+
+def test_in_virtual_time_a_weak_uplink_is_passed_by_over_the_link_that_is_rented(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ran(file, capsys, "sim", "--images", "12")
+    alone = ran(file, capsys, "sim", "--images", "12", "--network", NET)
+    assert alone["mean_interarrival_s"] > 1.3 * both["mean_interarrival_s"]
+    assert both["bill"]["networks"]["leased"]["size_bytes"] > 12 * 20_000
+    assert both["bill"]["networks"]["leased"]["rented"] == 1
+    assert alone["bill"]["networks"].keys() == {NET}
+    (told,) = [line for line in lines_of(summarize_run(both["folder"])) if " cost " in line]
+    assert told.startswith("thalweg cost $") and "leased" in told
+
+
+@pytest.mark.netns
+def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ran(file, capsys, "netns", "--images", "8")
+    assert both["digest"] == both["reference"]
+    net, leased = (both["bill"]["networks"][via] for via in (NET, "leased"))
+    assert leased["size_bytes"] > 8 * 20_000
+    assert both["bill"]["total"] == pytest.approx(sum(one["bytes_cost"] + one["rent"] for one in (net, leased)))
+    assert leased["rent"] == pytest.approx(0.3 * both["bill"]["hours"])
+    rows = pq.read_table(both["folder"] / "events.parquet").to_pylist()
+    proofs = [
+        (row["host"], row["peer"], json.loads(row["detail"]).get("via")) for row in rows if row["kind"] == "proof"
+    ]
+    assert len(proofs) == 4 * 3 + 2
+    assert {("h1", "h2", "leased"), ("h1", "h2", None)} <= {*proofs}
+    write_report([both["folder"]], file.parent / "page.html")
+    page = (file.parent / "page.html").read_text()
+    assert all(said in page for said in ("h1 → h2 over leased", "thalweg cost $"))
+    carried = {row["peer"] for row in rows if row["kind"] == "link" and row["host"] == "h1"}
+    assert "h2 over leased" in carried
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--network", "leesed"], "--network: {file} has no network 'leesed'; did you mean 'leased'"),
+        (["--wanted", "0"], "--wanted is 0; give partitions a second, above 0"),
+    ],
+)
+def test_what_the_file_has_not_is_refused_before_anything(
+    file: Path, capsys: pytest.CaptureFixture[str], options: list[str], says: str
+) -> None:
+    assert invoke(["run", "--scenario", str(file), "--out", str(file.parent / "r"), *options]) == 2
+    error = capsys.readouterr().err
+    assert says.format(file=file) in error
+    assert error.count("\n") == 1
+    assert invoke(["run", *options]) == 2
+    assert "is about a scenario file's networks" in capsys.readouterr().err or options[0] == "--wanted"
+    assert not (file.parent / "r").exists()

@@ -1,0 +1,176 @@
+"""``thalweg run --kill`` and the events of processes: the run goes on, and its records say how."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
+from thalweg.emulation.scenarios.events import Deed
+from thalweg.emulation.scenarios.file import read_scenario
+from thalweg.emulation.scenarios.timeline import compile_timeline
+from thalweg.experiments.cli.verbs import app
+from thalweg.experiments.records.analysis import summarize_run
+from thalweg.experiments.records.log import Detail, Row, read_log
+from thalweg.experiments.records.records import load_run
+from thalweg.experiments.records.recoveries import recoveries_of
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.views.timelines import read_courses
+from thalweg.middleware.errors import UsageError
+
+KILLS = int(os.environ.get("THALWEG_KILLS", "1"))
+HOSTS = ["h1", "h2", "h3"]
+SCENARIO = """
+hosts = 4
+[links]
+rate = "2mbit"
+[[event]]
+at = "10s"
+kind = "crash"
+host = "h2"
+for = "30s"
+[[event]]
+at = "50s"
+kind = "drain"
+host = "h1"
+[[event]]
+at = "60s"
+kind = "join"
+host = "h3"
+"""
+
+
+def run(*options: str, out: Path) -> dict[str, Any]:
+    """What a run prints as JSON that delivered all, of its only placement."""
+    done = CliRunner().invoke(app, ["run", *options, "--json", "--out", str(out)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout.splitlines()[-1])["placements"].values()
+    assert (found["lost"], found["duplicate"], found["out_of_order"], found["digest_ok"]) == (0, 0, 0, True)
+    return dict(found)
+
+
+def test_what_kills_mean() -> None:
+    crash, again = Deed(40.0, "h3", "crash"), Deed(90.0, "h3", "restart")
+    assert deeds_of(["h3@40"], HOSTS, 10.0) == [crash, again], "5 s of the wall clock later"
+    assert deeds_of(["h3@40s:restart=5"], HOSTS, 10.0) == [crash, again]
+    assert deeds_of(["h3@40:restart=never"], HOSTS, 10.0, [Deed(1.0, "h1", "drain")])[1:] == [crash]
+    assert read_stand_ins(["h1=h2,h3"], HOSTS) == {"h1": ("h2", "h3")}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"kill": ("h3",)}, "--kill 'h3' is not HOST@SECONDS"),
+        ({"kill": ("h3@40:never",)}, "is not HOST@SECONDS"),
+        ({"kill": ("h9@40",)}, "there is no server 'h9'"),
+        ({"kill": ("client@40",)}, "there is no server 'client'"),
+        ({"kill": ("h3@soon",)}, "--kill h3@soon: "),
+        ({"stand_in": ("h3=h9",)}, "there is no server 'h9'"),
+        ({"stand_in": ("h3=h3",)}, "does not stand in for itself"),
+        ({"spares": -1}, "--spares is -1"),
+        ({"checkpoint": 0}, "--checkpoint is 0"),
+    ],
+)
+def test_what_cannot_be_meant(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunConfig(testbed="loopback", servers=3, **options).check()
+    assert why in str(caught.value)
+
+
+def test_the_events_of_a_file_are_deeds(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(SCENARIO)
+    timeline = compile_timeline(read_scenario(tmp_path / "s.toml"))
+    assert not timeline.changes, "links stay as they are"
+    told = [(deed.at_s, deed.host, deed.kind) for deed in timeline.deeds]
+    assert told == [(10, "h2", "crash"), (40, "h2", "restart"), (50, "h1", "drain"), (60, "h3", "join")]
+
+
+def test_hosts_are_killed_and_come_back_in_virtual_time(tmp_path: Path) -> None:
+    kills = ("--kill", "h2@10:restart=0.5", "--kill", "h4@50:restart=never", "--kill", "h3@55:restart=never")
+    options = ("--testbed", "sim", "--bytes", "--servers", "3", "--spares", "1", "--stand-in", "h3=h1", *kills)
+    options += ("--images", "60", "--image-bytes", "20000", "--time-scale", "60", "--link-mean", "0.2mbit")
+    options += ("--operator", "running", "--placement", "one-shot", "--checkpoint", "4")
+    found = run(*options, out=tmp_path / "a")
+    first, *others = found["recoveries"]
+    assert (first["host"], first["at_s"], list(first["phases_s"])) == (
+        *("h2", 10.0),
+        ["detected", "decided", "restored", "first_output"],
+    )
+    assert 30.0 <= first["phases_s"]["first_output"] <= first["stood_still_s"] < 100.0
+    assert [one["host"] for one in others] in (["h4", "h3"], ["h3"]), "h4 may have had nothing"
+    assert others[-1]["moved"]["source@h3"] == "h1"
+    again = run(*options, out=tmp_path / "b")
+    assert again["recoveries"] == found["recoveries"], "simulations are the same every time"
+    course = read_courses(tmp_path / "a", load_run(tmp_path / "a"))["one-shot"]
+    assert next((befell.host, befell.at_s) for befell in course.befell) == ("h2", 10.0)
+
+
+def test_events_of_processes_befall_a_simulated_run(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(SCENARIO.partition('[[event]]\nat = "50s"')[0].replace("10s", "1s"))
+    found = run(
+        *("--testbed", "sim", "--bytes", "--scenario", str(tmp_path / "s.toml"), "--images", "30", "--image-bytes"),
+        *("20000", "--operator", "running", "--placement", "one-shot"),
+        out=tmp_path / "a",
+    )
+    assert [one["host"] for one in found["recoveries"]] == ["h2"]
+
+
+def test_hosts_are_killed_and_come_back_as_processes(tmp_path: Path) -> None:
+    found = run(
+        *("--testbed", "loopback", "--servers", "2", "--images", "150", "--image-bytes", "20000", "--time-scale", "20"),
+        *("--kill", "h2@2:restart=0.1", "--operator", "running", "--placement", "one-shot"),
+        out=tmp_path,
+    )
+    assert [one["host"] for one in found["recoveries"]] == ["h2"]
+    assert found["recoveries"][0]["phases_s"]["detected"] < 40, "at once, though hosts may be silent for much longer"
+
+
+@pytest.mark.netns
+def test_everything_comes_once_on_namespaces_while_hosts_are_killed(tmp_path: Path) -> None:
+    """``THALWEG_KILLS=1000``: so many, 20 in a run, while operators move at random."""
+    left, number = KILLS, 0
+    while left > 0:
+        dice, count = Random(number), min(left, 20)
+        at_s = [60.0 * (place + dice.uniform(0.2, 1.0)) for place in range(count)]  # a wall second apart
+        kills = [f"--kill=h{dice.randrange(1, 4)}@{when:.1f}:restart=0.1" for when in at_s]
+        options = ("--testbed", "netns", "--servers", "3", "--images", str(40 + 50 * count), "--image-bytes", "20000")
+        options += ("--time-scale", "60", "--link-mean", "0.2mbit", "--operator", "running", "--no-prove")
+        found = run(*options, *kills, "--placement", "random-moves", "--moves", "100000", out=tmp_path / str(number))
+        killed = [row for row in read_log(tmp_path / str(number), "befallen") if row.detail.outcome == "crash"]
+        assert killed, "the run was over before"
+        assert found["recoveries"], "hosts were lost that held something"
+        left, number = left - len(killed), number + 1
+
+
+def test_of_several_beginnings_before_anything_came_each_host_is_told_once() -> None:
+    def row(kind: str, host: str, at_s: float, **detail: Any) -> Row:
+        return Row("p", host, at_s, at_s, kind, None, None, None, None, None, None, msgspec.convert(detail, Detail))
+
+    first = {"hosts": {"h1": "went"}, "generation": 1, "again": {"s": 3}, "ago": {"detected": 5.0, "decided": 4.0}}
+    second = {
+        "hosts": {"h1": "was restarted", "h2": "went"},
+        "generation": 2,
+        "again": {"s": 2, "o": 0},
+        "ago": {"detected": 8.0, "decided": 7.0, "ready": 2.0, "first": 0.0},
+    }
+    rows = [row("recovered", "client", 15.0, **first), row("recovered", "client", 28.0, **second)]
+    killed = [row("befallen", "h1", 9.0, outcome="crash"), row("befallen", "h1", 12.0, outcome="restart")]
+    came = [row("delivered", "client", at_s) for at_s in (8.0, 28.0, 29.0)]
+    one, other = recoveries_of(rows, killed, came)
+    assert (one.host, one.at_s, one.how, one.generation) == ("h1", 9.0, "went", 2)
+    assert one.phases_s == {"detected": 1.0, "decided": 2.0, "restored": 17.0, "first_output": 19.0}
+    assert (other.host, other.at_s, other.phases_s["first_output"]) == ("h2", 20.0, 8.0)
+    assert (one.stood_still_s, one.made_again, one.again) == (20.0, 2, {"s": 2})
+
+
+def test_a_run_that_has_lost_nothing_has_no_recoveries(tmp_path: Path) -> None:
+    run("--testbed", "sim", "--bytes", "--servers", "2", "--images", "3", "--placement", "one-shot", out=tmp_path)
+    (placement,) = summarize_run(tmp_path).placements.values()
+    assert placement.recoveries == []

@@ -1,0 +1,237 @@
+"""A client that dies, and another that goes on with its runs by the journal: each partition once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flows import chain
+from runtime_codes import ALLOW, blocks
+
+from thalweg import Failover
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.journal import FILE, Journal
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.operators.reference import digest, reference_run
+
+FLOW = chain(blocks()["h1"], Code("running"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, allow=ALLOW) as started:
+        yield started
+
+
+def at(cluster: LocalCluster, number: int) -> str:
+    """Where a client listens that is none of the cluster's parent's."""
+    return f"{cluster.addresses['h1']}-client-{number}"
+
+
+def has(count: int, start: int = 0) -> list[tuple[int, str]]:
+    """What a single machine gives."""
+    values = islice(reference_run(FLOW, start + count, (*DEFAULT_ALLOW, *ALLOW)), start, None)
+    return [(start + place, digest(value)) for place, value in enumerate(values)]
+
+
+def work(hosts: dict[str, str], listen: str, folder: Path, out: Path, partitions: int, dies_after: int) -> None:
+    """An application: it writes what it has, and is killed at once after so many (-1: never)."""
+    with Client(hosts, listen=listen, allow=ALLOW, journal=folder) as client:
+        begun = client._journal is not None and client._journal.runs()
+        run = client.resume() if begun else client.run(FLOW, {"o": "h2"}, partitions=partitions, failover=Failover(4))
+        with out.open("a") as had:
+            for count, partition in enumerate(run):
+                print(partition.index, digest(partition.value), file=had, flush=True)
+                run.commit(partition.index)
+                if count + 1 == dies_after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def written(out: Path) -> list[tuple[int, str]]:
+    return [(int(index), said) for index, said in (line.split() for line in out.read_text().splitlines())]
+
+
+def test_a_client_that_is_killed_is_followed_by_another_and_everything_comes_once(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    hosts, out, folder = dict(cluster.addresses), tmp_path / "had", tmp_path / "journal"
+    for number, dies_after in enumerate((17, 30, -1)):
+        arguments = (hosts, at(cluster, number), folder, out, 90, dies_after)
+        process = context.Process(target=work, args=arguments)
+        process.start()
+        process.join(60)
+        assert process.exitcode == (0 if dies_after < 0 else -signal.SIGKILL)
+    assert written(out) == has(90)
+    with Client(hosts, listen=at(cluster, 9), allow=ALLOW, journal=folder) as client:
+        assert client._journal is not None
+        (run,) = client._journal.runs()
+        with pytest.raises(UsageError, match="is over: nothing of it is left to be had"):
+            client.resume(run)
+
+
+def left(cluster: LocalCluster, folder: Path, count: int = 12) -> str:
+    """A run of which so many were had, and whose client has gone."""
+    with Client(cluster, allow=ALLOW, journal=folder) as client:
+        run = client.run(FLOW, {"o": "h2"}, partitions=40, failover=Failover(4))
+        assert [partition.index for partition in islice(run, count + 1)][-1] == count  # which is not done with
+    return run.id
+
+
+def test_what_was_had_is_had_when_the_next_is_taken_or_when_the_application_says(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    run_id = left(cluster, tmp_path)
+    cluster.kill("h2")  # while nobody leads the run
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        with pytest.raises(UsageError, match="has no run 'nonsense'"):
+            client.resume("nonsense")
+        with client.resume(run_id) as run:
+            assert run.first_index == 12
+            assert [(each.index, digest(each.value)) for each in run] == has(28, 12)
+    cluster.start("h2")
+    with Client(cluster, allow=ALLOW) as other:
+        with pytest.raises(UsageError, match="give the client that of the one before"):
+            other.resume(run_id)
+        with other.run(FLOW, {"o": "h2"}) as run, pytest.raises(UsageError, match="give the client a journal"):
+            run.commit(0)
+
+
+def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        run = client.run(FLOW, {"o": "h2"}, partitions=10, failover=Failover(4))
+        run.commit(-1)
+        for partition in run:  # all of them, of which a crash now would cost those that it has not said
+            if partition.index == 6:
+                run.commit(4)
+        with pytest.raises(UsageError, match="partition 10 of sink 't' is none that was taken: they are 0 to 9"):
+            run.commit(10)
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        with pytest.raises(UsageError, match="start is -1"):
+            client.resume(start=-1)
+        with client.resume() as again:
+            with pytest.raises(UsageError, match="goes on in this client"):
+                client.resume()
+            assert [(each.index, digest(each.value)) for each in again] == has(5, 5)
+
+
+def test_a_fork_does_not_keep_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
+    client = Client(cluster, allow=ALLOW, journal=tmp_path)
+    run = client.run(FLOW, {"o": "h2"}, partitions=3)
+    until, ends = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ends)
+        os.read(until, 1)
+        os._exit(0)
+    try:
+        assert [each.index for each in run] == [0, 1, 2]
+        client.close()
+        Journal(tmp_path).close()
+    finally:
+        os.close(ends)
+        os.waitpid(child, 0)
+        os.close(until)
+
+
+def test_the_application_may_know_itself_where_to_go_on(cluster: LocalCluster, tmp_path: Path) -> None:
+    left(cluster, tmp_path)
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume(start=5) as run:
+        assert [(each.index, digest(each.value)) for each in islice(run, 8)] == has(8, 5)
+
+
+def test_a_run_begins_with_a_later_partition(cluster: LocalCluster) -> None:
+    plain = chain(blocks()["h1"], Code("runtime_codes:Mix"))
+    with Client(cluster, allow=ALLOW) as client:
+        with client.run(plain, {"o": "h2"}, partitions=5, start=7) as run:
+            got = [(each.index, digest(each.value)) for each in run]
+        values = islice(reference_run(plain, 12, (*DEFAULT_ALLOW, *ALLOW)), 7, None)
+        assert got == [(7 + place, digest(value)) for place, value in enumerate(values)]
+        with pytest.raises(UsageError, match="start is -1"):
+            client.run(plain, {"o": "h2"}, start=-1)
+
+
+def damaged(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(data[: len(data) - 4096])
+        return
+    needle = data.rindex(b"kept")  # an entry that is needed
+    data[needle + 40] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["truncated", "bit"])
+def test_of_a_damaged_journal_what_is_last_and_whole_counts(
+    cluster: LocalCluster, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    left(cluster, tmp_path, 30)
+    damaged(tmp_path / FILE, how)
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume() as run:
+        first = run.first_index
+        assert 0 <= first <= 30
+        assert [(each.index, digest(each.value)) for each in run] == has(40 - first, first)
+    assert "is damaged: what it says last, and whole, counts" in caplog.text
+
+
+def other_version(path: Path) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version=9")
+    file.close()
+
+
+def gone(path: Path) -> None:
+    path.write_bytes(b"\x00" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [(other_version, "is of version 9, and this client writes version 1"), (gone, "is damaged, and nothing of it can")],
+)
+def test_what_is_no_journal_of_this_version_is_refused(tmp_path: Path, spoil: Any, why: str) -> None:
+    Journal(tmp_path).close()
+    spoil(tmp_path / FILE)
+    with pytest.raises(UsageError) as caught:
+        Journal(tmp_path)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_journal_that_cannot_be_used_now_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    Journal(tmp_path).close()
+    before = (tmp_path / FILE).read_bytes()
+    with sqlite3.connect(tmp_path / FILE) as file:
+        file.execute("PRAGMA locking_mode=EXCLUSIVE")
+        file.execute("CREATE TABLE IF NOT EXISTS other (number)")
+        with pytest.raises(UsageError, match=r"journal.sqlite cannot be used: database is locked"):
+            Journal(tmp_path)
+    file.close()
+    assert (before[:16], [*tmp_path.glob("*.damaged")]) == ((tmp_path / FILE).read_bytes()[:16], [])
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(UsageError, match=r"journal.sqlite cannot be used: unable to open"):
+        Journal(tmp_path)
+
+
+def test_one_client_at_a_time_has_the_journal(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    with pytest.raises(UsageError, match=rf"is in use by process {os.getpid()}; end that client"):
+        Journal(tmp_path)
+    first.close()
+    Journal(tmp_path).close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be used"):
+        Journal(tmp_path / "file")

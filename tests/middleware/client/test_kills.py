@@ -1,0 +1,105 @@
+"""Hosts' processes are killed at random moments while operators move at random: everything comes, once, in order.
+
+``THALWEG_KILLS=1000 pytest tests/middleware/client/test_kills.py tests/experiments/runs/test_deeds.py`` kills so
+many, and prints for how long no partition came. Without it, a few.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from random import Random
+
+import numpy as np
+import pytest
+from runtime_codes import ALLOW, blocks
+
+from thalweg import Failover
+from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.dataflow import Code, complete_binary_tree
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.planning.registry import RandomMoves
+from thalweg.operators.reference import digest, reference_run
+
+KILLS = int(os.environ.get("THALWEG_KILLS", "4"))
+IN_A_RUN = 50
+HOSTS = 5
+SEED = int(os.environ.get("THALWEG_KILLS_SEED", "1"))
+FLOW = complete_binary_tree(blocks(), Code("running"))  # sources on h1, h2 and h3
+STALLED_S = 60.0
+
+
+class Killer:
+    """Kills hosts of a cluster, and starts them again, beside who takes partitions."""
+
+    def __init__(self, cluster: LocalCluster, client: Client, dice: Random) -> None:
+        self._cluster, self._client, self._dice = cluster, client, dice
+        self._threads: list[threading.Thread] = []
+        self.kills = 0
+
+    @property
+    def busy(self) -> bool:
+        self._threads = [each for each in self._threads if each.is_alive()]
+        return bool(self._threads)
+
+    def kill(self, most: int) -> float:
+        """One host, or two; when."""
+        chosen = self._dice.sample(sorted(self._cluster.pids), min(most, 1 + (self._dice.random() < 0.2)))
+        for name in chosen:
+            self._cluster.kill(name)
+            self.kills += 1
+        thread = threading.Thread(target=self._start_again, args=(chosen, self._dice.choice([0.0, 0.0, 0.5])))
+        thread.start()
+        self._threads.append(thread)
+        return time.monotonic()
+
+    def _start_again(self, names: list[str], after_s: float) -> None:
+        time.sleep(after_s)
+        for name in names:
+            self._client.add_host(name, self._cluster.start(name))
+
+    def wait(self) -> None:
+        for each in self._threads:
+            each.join()
+
+
+@pytest.mark.timed
+def test_everything_comes_once_while_hosts_are_killed() -> None:
+    took: list[float] = []  # from each kill to the next partition, or between two of those that follow
+    left, number, partitions = KILLS, 0, 0
+    with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        while left > 0:
+            dice = Random(f"{SEED} {number}")
+            killer, number = Killer(cluster, client, dice), number + 1
+            most = min(left, IN_A_RUN)
+            expected = reference_run(FLOW, None, (*DEFAULT_ALLOW, *ALLOW))
+            with client.run(FLOW, "one-shot", failover=Failover(every=dice.choice([1, 4, 16]))) as run:
+                mover = RandomMover(RandomMoves(10**6, number), run, lambda: client.hosts)
+                watch = threading.Timer(STALLED_S * (1 + most), run.close)
+                watch.start()
+                index, before_s, wait = 0, 0.0, 3
+                for partition in run:
+                    now = time.monotonic()
+                    assert (partition.index, digest(partition.value)) == (index, digest(next(expected)))
+                    index += 1
+                    if before_s:
+                        took[-1], before_s = max(took[-1], now - before_s), now
+                    mover.on_delivered()
+                    wait -= 1
+                    if wait <= 0 and not killer.busy:
+                        if killer.kills >= most:
+                            break
+                        before_s, wait = killer.kill(most - killer.kills), dice.randrange(1, 40)
+                        took.append(0.0)
+                watch.cancel()
+                assert killer.kills >= most, f"it stood still after partition {index} (seed {SEED}, run {number})"
+                partitions += index
+            killer.wait()
+            left -= killer.kills
+    median, p99 = np.quantile(took, [0.5, 0.99])
+    print(f"{KILLS} kills, {partitions} partitions: it stood still for {median:.2f} s (median), {p99:.2f} s (p99)")
+    assert median <= 5.0
+    assert p99 <= 10.0

@@ -1,0 +1,118 @@
+"""Hosts that come and go while a client has runs: they join, are killed and started again, and were never there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import msgspec
+import pytest
+from flows import chain
+from runtime_codes import ALLOW, assert_reference, blocks
+
+from thalweg import Failover
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.drain import drain
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
+
+FLOW = chain(blocks()["h1"], Code("running"))
+
+
+@pytest.fixture
+def own() -> Iterator[LocalCluster]:
+    with LocalCluster(2, allow=ALLOW) as cluster:
+        yield cluster
+
+
+def until_on(run: Run, node: str, host: str) -> list[object]:
+    """What comes until ``node`` is there, of 300 partitions at most."""
+    came = []
+    for partition in islice(run, 300):
+        came.append(partition.value)
+        if run.placement[node] == host:
+            return came
+    raise AssertionError(run.placement)
+
+
+def test_hosts_join_a_run_that_goes_on_and_operators_move_there(own: LocalCluster) -> None:
+    with Client(own, allow=ALLOW) as client, client.run(FLOW, {"o": "h2"}) as run:
+        came = [next(run).value]
+        client.add_host("h3", own.start("h3"))
+        assert client.hosts == ("h1", "h2", "h3", "client")
+        run.move({"o": "h3"})
+        came += until_on(run, "o", "h3")
+        own.kill("h2")  # where nothing is any more
+        client.add_host("h2", own.start("h2"))
+        run.move({"o": "h2"})
+        came += until_on(run, "o", "h2")
+        came += [partition.value for partition in islice(run, 3)]
+        assert_reference(came, FLOW, len(came))
+
+
+def test_a_host_that_is_drained_ends_when_its_operators_have_moved_away(own: LocalCluster) -> None:
+    own.start("h3")
+    with Client(own, allow=ALLOW) as client, client.run(FLOW, {"o": "h2"}) as run, ThreadPoolExecutor(1) as pool:
+        came = [next(run).value]
+        only = "host 'h1' is not drained: host 'h1' is the only one that may hold source 's'; end the run first"
+        with pytest.raises(RunError, match=f"^{only}$"):
+            drain("h1", own.addresses["h1"])
+        for leaves in (lambda: own.drain("h2"), lambda: drain("h3", own.addresses["h3"], timeout_s=20)):
+            ending = pool.submit(leaves)
+            while not ending.done():
+                came.append(next(run).value)
+            assert not ending.result(), "it ends with status 0"
+        while client.hosts != ("h1", "client"):
+            came.append(next(run).value)
+        assert run.placement["o"] in ("h1", "client")
+        assert_reference(came, FLOW, len(came))
+    assert own.poll() == {"h2": 0, "h3": 0}
+
+
+def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:
+    """A rolling upgrade: each is drained, and started again, the one with the source, which has a stand-in, too."""
+    own.start("h3")
+    nodes = [msgspec.structs.replace(n, stand_ins=("h3", "h2") if n.kind == "source" else ()) for n in FLOW.nodes]
+    flow, came = Dataflow(tuple(nodes)), list[object]()
+    with Client(own, allow=ALLOW) as client, client.run(flow, {"o": "h2"}, failover=Failover(4)) as run:
+        for name in ("h1", "h2", "h3"):
+            before = own.pids[name]
+            with ThreadPoolExecutor(1) as pool:
+                ending = pool.submit(own.drain, name)
+                while not ending.done():
+                    came.append(next(run).value)
+                assert ending.result() == 0
+            client.add_host(name, own.start(name))
+            assert own.pids[name] != before
+            came += [partition.value for partition in islice(run, 10)]
+        assert client.hosts == ("h1", "h2", "h3", "client")
+        assert_reference(came, FLOW, len(came))
+
+
+def test_hosts_say_that_they_are_there_and_take_part(own: LocalCluster) -> None:
+    with Client(own, allow=ALLOW, joins=True) as client, client.run(FLOW, {"o": "h2"}) as run:
+        own.start("h3", "--join", client.endpoint)
+        came = [next(run).value]
+        while "h3" not in client.hosts:
+            came.append(next(run).value)
+        run.move({"o": "h3"})
+        came += until_on(run, "o", "h3")
+        assert_reference(came, FLOW, len(came))
+
+
+def test_a_host_that_is_down_when_the_client_starts_comes_later(own: LocalCluster) -> None:
+    own.kill("h2")
+    hosts = dict(own.addresses)
+    with Client(hosts, listen=f"ipc://{own.addresses['h1'].removeprefix('ipc://')}-client", allow=ALLOW) as client:
+        assert client.hosts == ("h1", "client")
+        with pytest.raises(HostAbsentError, match=r"host 'h2', where 'o' is to be, does not answer: nothing listens"):
+            client.run(FLOW, {"o": "h2"})
+        with pytest.raises(HostAbsentError, match=r"host 'h2' at .* does not answer: nothing listens there"):
+            client.add_host("h2")
+        with pytest.raises(UsageError, match="where does host 'h9' listen"):
+            client.add_host("h9")
+        client.add_host("h2", own.start("h2"))
+        assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3

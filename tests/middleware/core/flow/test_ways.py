@@ -1,0 +1,88 @@
+"""Over which network a source's partitions go, and what becomes of those under way over a link that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+WAYS = (m.Way("h1", "h2", ("fast", "net")), m.Way("h2", "h1", ("slow",)), m.Way("h1", "client", ()))
+
+
+@pytest.fixture
+def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
+    """Host h1, which has dispatched partition 0, and votes on other networks."""
+    book = make_book("h1")
+    book << got("client", install) >> ANY
+    assert [send.via for send in sent(book, 0)] == ["net"]
+    book << got("client", m.ProposeWays("r", 1, (), None, WAYS)) >> ANY
+    assert m.Vote("r", 1, "h1", 0) in book.sent("client")
+    return book
+
+
+def sent(book: Playbook, index: int, *, again: bool = False) -> list[e.Send]:
+    """The partitions that the source sends as this one is demanded, and made if it is not there."""
+    book << got("h2", m.Demand("r", "s", "o", index, version=1, again=again)) >> ANY
+    came = [send for send in book.only(e.Send) if send.bulk]
+    if not came and book.only(e.RunOperator):
+        book << e.OperatorFinished("r", "s", index, b"x", 10_000) >> ANY
+        came = [send for send in book.only(e.Send) if send.bulk]
+    return came
+
+
+def test_networks_change_after_the_partition_that_was_agreed_on_and_nothing_moves(book: Playbook) -> None:
+    book << got("client", m.CommitWays("r", 1, 1, (), ways=WAYS)) >> ANY
+    assert book.sent("client") == [m.Done("r", 1, "h1")]
+    book << e.OperatorFinished("r", "s", 1, b"x", 10_000) >> ANY
+    assert [send.via for send in sent(book, 1)] == ["net"]
+    book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    (part,) = sent(book, 2)
+    assert part.via == "fast" and part.message.commit == m.CommitWays("r", 1, 1, (), ways=WAYS)
+    assert book.core.runs["r"].directory.ways.via("client", 9) == "net"
+
+
+def test_networks_that_were_not_voted_on_are_not_taken(book: Playbook) -> None:
+    book << got("client", m.CommitWays("r", 1, 1, (), ways=WAYS[:1])) >> ANY
+    assert book.recorded() == ["unexpected"] and book.core.runs["r"].directory.ways.table == ()
+
+
+@pytest.fixture
+def over_fast(book: Playbook) -> Playbook:
+    """It has sent partition 1 over the fast network at 10 s."""
+    book << got("client", m.CommitWays("r", 1, 0, (), ways=WAYS)) >> ANY
+    book.at(10.0) << e.OperatorFinished("r", "s", 1, b"x", 10_000) >> ANY
+    assert [send.via for send in sent(book, 1)] == ["fast"]
+    return book
+
+
+def test_what_is_stuck_is_sent_again_over_the_next_network_and_the_client_hears(over_fast: Playbook) -> None:
+    book, link = over_fast, Link("h1", "h2", "fast")
+    assert sent(book.at(11.0), 1, again=True) == []  # it may come yet
+    (again,) = sent(book.at(12.5), 1, again=True)
+    assert again.via == "net" and "fault" in book.recorded()
+    known = book.core.monitor.estimate(link, 12.5)
+    assert known is not None and known.rate_bps == pytest.approx(80_000 / 25)
+    (told,) = again.message.news.estimates
+    assert told.link == link
+    book.at(13.0) << e.TransferMeasured("h2", again.message, 10_000, 0.1) >> ANY
+    book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    assert [send.via for send in sent(book, 2)] == ["net"]
+    book.at(14.0) << e.TransferMeasured("h2", again.message, 10_000, 4.0, "fast") >> ANY  # after all
+    book << e.OperatorFinished("r", "s", 3, b"x", 10_000) >> ANY
+    assert [send.via for send in sent(book, 3)] == ["fast"]
+
+
+def test_a_network_in_which_a_transfer_fails_is_left_for_a_while(over_fast: Playbook) -> None:
+    book, part = over_fast, m.Partition("r", "s", "o", 1)
+    book.at(10.5) << e.TransferFailed("h2", part, "fast") >> ANY
+    assert [send.via for send in sent(book, 1, again=True)] == ["net"]
+    book << e.TransferFailed("h2", part) >> ANY  # over net: of both, that is tried which was left first
+    assert [send.via for send in sent(book.at(11.0), 1, again=True)] == ["fast"]
+    book << e.TransferMeasured("h2", part, 10_000, 0.1, "fast") >> ANY
+    book.at(60.0) << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    assert [send.via for send in sent(book, 2)] == ["fast"]

@@ -1,0 +1,128 @@
+"""Over which network edges go: the cheapest that keeps the wanted rate, otherwise the fastest."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.errors import PlannerError
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.network.tariffs import TARIFFS, Tariff
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.planning import CostModel, Hints, Plan, Task, get_cost_model
+from thalweg.middleware.planning.planners.one_shot import OneShot
+from thalweg.middleware.planning.planners.planner import ask_planner
+from thalweg.middleware.planning.problem.choice import choose, routes_of, with_all_networks
+
+CODE = Code("c")
+FLOW = Dataflow(
+    (
+        Node("s1", "source", (), CODE, "a"),
+        Node("s2", "source", (), CODE, "b"),
+        Node("o", "operator", ("s1", "s2"), CODE),
+        Node("t", "sink", ("o",), None, "c"),
+    )
+)
+HINTS = Hints({"s1": 125_000.0, "s2": 125_000.0, "o": 125_000.0})  # 1 s at 1 Mbit/s
+AT = {"s1": "a", "s2": "b", "o": "c", "t": "c"}
+PUBLIC = Network(Tariff(per_gb=0.09))
+RENTED = Network(TARIFFS["dedicated"], {("a", "c"): 10e6})
+AC, BC = ("a", "c"), ("b", "c")
+
+
+def task(public: dict[tuple[str, str], float], fast: Network = RENTED, **more: object) -> Task:
+    view = NetworkView({Link(*pair): LinkEstimate(rate) for pair, rate in public.items()})
+    return Task((FLOW,), ("a", "b", "c"), view, HINTS).but(networks={"net": PUBLIC, "fast": fast}, **more)
+
+
+@pytest.mark.parametrize(
+    ("a_bps", "b_bps", "wanted_hz", "chosen"),
+    [
+        (1e6, 1e6, None, "net"),  # the other source is as slow: nothing is gained by what is rented
+        (0.2e6, 1e6, None, "fast"),
+        (0.2e6, 1e6, 0.1, "net"),  # as slow is wanted
+        (1e6, 20e6, 2.0, "fast"),
+        (11e6, 20e6, 50.0, "net"),  # nothing keeps that: the fastest
+    ],
+)
+def test_the_cheapest_that_keeps_the_rate_otherwise_the_fastest(
+    a_bps: float, b_bps: float, wanted_hz: float | None, chosen: str
+) -> None:
+    choice = choose(task({AC: a_bps, BC: b_bps}, wanted_hz=wanted_hz), FLOW, AT)
+    assert choice == {AC: (chosen, "net" if chosen == "fast" else "fast"), BC: ("net",)}
+    assert routes_of(choice) == ({Link(*AC): (Link(*AC, "fast"),)} if chosen == "fast" else {})
+
+
+def test_what_is_paid_by_the_byte_pays_from_some_traffic_on() -> None:
+    fast = Network(TARIFFS["dedicated"], {("a", "c"): 1e9, ("b", "c"): 1e9})
+    for hourly_gb, chosen in ((4.2, "net"), (4.4, "fast")):
+        known = task({AC: 1e9, BC: 1e9}, fast, wanted_hz=hourly_gb * 1e9 / 125_000 / 3600)
+        assert choose(known, FLOW, AT)[AC][0] == chosen
+
+
+def test_a_network_is_left_for_another_that_saves_something_only() -> None:
+    near = {"net": Network(Tariff(per_gb=0.09)), "fast": Network(Tariff(per_gb=0.0895))}
+    view = NetworkView({Link(*pair, via): LinkEstimate(1e6) for pair in (AC, BC) for via in ("net", "fast")})
+    told = Task((FLOW,), ("a", "b", "c"), view, HINTS).but(networks=near)
+    assert choose(told, FLOW, AT)[AC][0] == "fast"
+    assert choose(told.but(routes={Link(*BC): (Link(*BC, "fast"),)}, current=AT), FLOW, AT) == {
+        AC: ("net", "fast"), BC: ("fast", "net")
+    }  # fmt: skip
+    faster = view.with_estimates({Link(*pair, "fast"): LinkEstimate(1.05e6) for pair in (AC, BC)})
+    free = told.but(networks={"net": Network(), "fast": Network()}, view=faster)
+    assert choose(free, FLOW, AT)[AC][0] == "fast"
+    assert choose(free.but(current=AT), FLOW, AT)[AC] == ("net", "fast")
+
+
+def test_while_data_flows_what_is_measured_counts_and_is_asked_for() -> None:
+    running = task({AC: 0.2e6, BC: 1e6}, current=AT)
+    with pytest.raises(LinksNeeded) as raised:
+        choose(running, FLOW, AT)
+    assert raised.value.links == {Link(*AC, "fast")}
+    dead = running.but(view=running.view.with_estimates({Link(*AC, "fast"): LinkEstimate(1e3)}))
+    assert choose(dead, FLOW, AT)[AC] == ("net", "fast")
+
+
+class Routed:
+    def __init__(self, *route: Link) -> None:
+        self.route = route
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        return Plan(AT, FLOW, routes={Link(*AC): self.route})
+
+
+def test_a_plan_says_over_which_network_its_links_go() -> None:
+    model = get_cost_model("critical-path")
+    links = {(a, b): 1e6 for a in "abc" for b in "abc" if a != b} | {AC: 0.1e6, ("a", "b"): 0.1e6}
+    fast = Network(TARIFFS["dedicated"], {AC: 10e6})
+    assert ask_planner(OneShot(), task(links, fast), model).routes == {Link(*AC): (Link(*AC, "fast"),)}
+    own = ask_planner(Routed(Link(*AC, "fast")), task(links, fast), model)
+    assert own.routes == {Link(*AC): (Link(*AC, "fast"),)}
+    for route in ((Link("a", "b"), Link("b", "c")), (Link(*AC, "other"),), ()):
+        with pytest.raises(PlannerError, match="a route is one link"):
+            ask_planner(Routed(*route), task(links, fast), model)
+    with pytest.raises(PlannerError, match="where there is one network"):
+        ask_planner(Routed(Link(*AC, "fast")), task(links).but(networks={}), model)
+
+
+def test_choosing_takes_less_than_a_millisecond_an_edge() -> None:
+    names = [f"h{number}" for number in range(101)]
+    nodes = [Node(f"s{number}", "source", (), CODE, names[number]) for number in range(100)]
+    flow = Dataflow((*nodes, Node("t", "sink", tuple(node.name for node in nodes), None, names[100])))
+    at = {node.name: names[number] for number, node in enumerate(flow.nodes)}
+    pairs = {(name, names[100]): 1e6 for name in names[:100]}
+    view = NetworkView({Link(*pair): LinkEstimate(2e6) for pair in pairs})
+    networks = {"net": PUBLIC, "fast": Network(TARIFFS["dedicated"], pairs)}
+    told = Task((flow,), tuple(names), view, Hints({node.name: 1e5 for node in nodes})).but(networks=networks)
+    begun_s = time.perf_counter()
+    assert len(choose(told, flow, at)) == 100
+    assert time.perf_counter() - begun_s < 1.0  # a tenth of what 100 edges may take, many times over on a busy machine
+
+
+def test_what_is_told_of_a_link_that_nobody_rents_does_not_count() -> None:
+    told = {Link("b", "c", "fast"): LinkEstimate(1e12), Link("a", "c", "fast"): LinkEstimate(9e6)}
+    there = task({AC: 1e6, BC: 1e6})
+    view = with_all_networks(there.but(view=there.view.with_estimates(told))).view
+    assert [view.rate_bps(*AC), view.rate_bps(*BC)] == [9e6, 1e6]
