@@ -14,7 +14,7 @@ from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import FORM, NOBODY, greets_like_a_host, with_address
+from thalweg.middleware.shell.endpoints import FORM, NOBODY, greets_like_a_host, mechanism_of, with_address
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
@@ -23,6 +23,7 @@ LOOK_S = 1.5  # after that it is looked at why one does not answer; hosts that a
 AGAIN_S = 1.0  # between two such looks, and how long each takes at most
 TWICE = 2  # handshakes that fail without a reason: one may be of a host that goes
 UNREACHED = "is thalweg host running there, and the way to it open?"
+NO_KEYS = "has no keys, and this client has; start it with --keys, or give none here"
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
@@ -130,7 +131,7 @@ class _Asked:
             case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if self._keys is None:
                 self.fail("asks for a certificate, and none was given; give keys")
             case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                self.fail("has no keys, and this client has; start it with --keys, or give none here")
+                self.fail(NO_KEYS)
             case _:
                 self._failures += 1
 
@@ -141,6 +142,8 @@ class _Asked:
         if why := greets_like_a_host(self._address, AGAIN_S, hung_up=self._failures > 0):
             self.missing(f"does not answer: {why}") if why.startswith(NOBODY) else self.fail(f"does not answer: {why}")
         elif self._keys is not None and self._failures >= TWICE:
+            if mechanism_of(self._address, AGAIN_S) == "NULL":
+                self.fail(NO_KEYS)
             self.fail(
                 f"does not hold the certificate that is here for {self.name!r}; is it that host, with its own key?"
             )

@@ -29,6 +29,10 @@ TCP, UNIX = "tcp://", "ipc://"
 BULK = ".bulk"
 NOBODY = "nothing listens there"
 GREETING = 10  # bytes, of which the first is 0xff; ZMTP 3.1, section 3.2: either side sends them unasked
+_OWN_GREETING = (
+    b"\xff" + bytes(8) + b"\x7f\x03"
+)  # with the version, and no more: the other side says its mechanism next
+_MECHANISM = slice(12, 32)  # in a greeting, padded with zeros
 FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
 ANYWHERE = ("0.0.0.0", "[::]", "*")
 MAX_NETWORK = 32  # characters of its name, which stands in every estimate of its links
@@ -223,6 +227,19 @@ def greets_like_a_host(endpoint: str, wait_s: float, *, hung_up: bool) -> str:
         except OSError:  # it has hung up
             greeting = b""
     return "" if greeting[:1] == b"\xff" else "something else than a Thalweg host listens there; is the port right?"
+
+
+def mechanism_of(endpoint: str, wait_s: float) -> str:
+    """How what listens there wants to be sure who dials, ``NULL`` or ``CURVE``; empty when that cannot be seen.
+
+    A handshake may end without a word of it: who has read that two mechanisms differ need not have sent its own.
+    """
+    greeting = b""
+    with contextlib.suppress(OSError, ValueError), _dial(endpoint, wait_s) as dialled:
+        dialled.sendall(_OWN_GREETING)
+        while len(greeting) < _MECHANISM.stop and (more := dialled.recv(_MECHANISM.stop - len(greeting))):
+            greeting += more
+    return greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
 
 
 def may_dial(own: str, endpoint: str) -> bool:

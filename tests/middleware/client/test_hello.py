@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
+from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.errors import HostAbsentError, HostLostError, UsageError
@@ -91,16 +94,18 @@ def test_a_host_of_another_name_and_a_port_for_bulk() -> None:
         shell.close()
 
 
-def test_keys_that_do_not_fit(tmp_path: Path) -> None:
-    def made(name: str, role: Role, *, member: bool = True) -> Keys:
-        certificate, _, secret = new_certificate(name, role, tmp_path)
-        (tmp_path / MEMBERS).mkdir(exist_ok=True)
-        if member:
-            write_certificate(tmp_path / MEMBERS / f"{name}{PUBLIC}", certificate.text())
-        return Keys.load(secret)
+def made(folder: Path, name: str, role: Role, *, member: bool = True) -> Keys:
+    certificate, _, secret = new_certificate(name, role, folder)
+    (folder / MEMBERS).mkdir(exist_ok=True)
+    if member:
+        write_certificate(folder / MEMBERS / f"{name}{PUBLIC}", certificate.text())
+    return Keys.load(secret)
 
-    host, alice, bob = made("h1", "host"), made("alice", "client"), made("bob", "client", member=False)
-    made("h2", "host")
+
+def test_keys_that_do_not_fit(tmp_path: Path) -> None:
+    host, alice = made(tmp_path, "h1", "host"), made(tmp_path, "alice", "client")
+    bob = made(tmp_path, "bob", "client", member=False)
+    made(tmp_path, "h2", "host")
     secure, open_to_all = Shell(ShellConfig("h1"), keys=host), Shell(ShellConfig("h1", insecure=True))
     try:
         assert list(say_hello({"h1": secure.me.control}, alice)) == ["h1"]
@@ -119,6 +124,21 @@ def test_keys_that_do_not_fit(tmp_path: Path) -> None:
         "host 'h2' at ADDRESS does not hold the certificate that is here for 'h2'; is it that host, with its own key?",
         "host 'h1' at ADDRESS has no keys, and this client has; start it with --keys, or give none here",
     ]
+
+
+def test_a_handshake_that_ends_without_a_word_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_a_word(monitor: zmq.Socket[bytes]) -> dict[str, object]:
+        return dict(recv_monitor_message(monitor)) | {"event": zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
+
+    monkeypatch.setattr(hello, "recv_monitor_message", without_a_word)
+    made(tmp_path, "h1", "host")
+    keys = made(tmp_path, "alice", "client")
+    open_to_all = Shell(ShellConfig("h1", insecure=True))
+    try:
+        said = refused("h1", open_to_all.me.control, keys)
+    finally:
+        open_to_all.close()
+    assert said == "host 'h1' at ADDRESS has no keys, and this client has; start it with --keys, or give none here"
 
 
 def test_a_client_listens_where_its_hosts_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
