@@ -19,13 +19,13 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "c9953c9b5bc5be03b62fb1e0dc9155ef2c2238fe6e36c0b77a9b638e6847be25",
-    "--placement local --period 60 --seed 1 --k 2": "e9ba44c16c97b4851627731288bade8cd43e0668734c4f8325d84bf95221106c",
+    "--placement global --period 60 --seed 3": "742a2b92a97be4253e9cf1b038fa6f395d3bb238744f735340701606cdebe2c1",
+    "--placement local --period 60 --seed 1 --k 2": "6d7fe63df20688ec32dd03b3f82b346a64a5af2858c0f50e2a42339b0e2c0ad0",
     "--placement thalweg --period 60 --seed 2": "c095d558c3726f12c1398bf9bd66f2bedc80ce79b0e52bb94d6368698f325ffe",
-    "--placement random-moves --moves 20 --seed 4": "a9d1980fd9beeb4972ed210d2b176bb92e10c40b888a07cfdb3be502adc4209a",
+    "--placement random-moves --moves 20 --seed 4": "c2217f71243fd0376bd2b36895edd8affeb0dd7e2f0fdeb7a21c742dd915fbd7",
     "--placement one-shot --bytes --seed 1": "b9c0dcc7884d7137a066ba2daff4b09ec455f1e3546bf7f92bdcd1be642743f6",
 }
-FAULTS = {22: "424266f1e5e0c1b781be8f81d546811c8511fd18b4fd2f4a1b5f6d222631ed11"}
+FAULTS = {22: "0625f89e740935015b1306ce857342121dd954f3cdbc7c8b34afbb31d5becf5f"}
 
 
 def told(options: str, folder: Path) -> list[str]:
