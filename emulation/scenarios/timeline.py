@@ -67,6 +67,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         hosts = self.hosts.values()
         return {one.name: HostFigures(one.speed or 1.0, one.cores or 1) for one in hosts if one.speed or one.cores}
 
+    @property
+    def sites(self) -> dict[str, str]:
+        """Where the hosts are of which the file says so: what is at one site fails together."""
+        return {one.name: one.site for one in self.hosts.values() if one.site}
+
     def delayed(self, delays_s: Mapping[Link, float]) -> Timeline:
         """The same where links have these delays."""
         links = {link: shape._replace(delay_s=delays_s[link]) for link, shape in self.links.items()}

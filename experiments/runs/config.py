@@ -390,10 +390,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """All hosts but the client."""
         return host_names(self.servers + self.spares)
 
-    @property
-    def failover(self) -> Failover:
-        """How a run outlives its hosts, where one is killed."""
-        return Failover() if self.checkpoint is None else Failover(every=self.checkpoint)
+    def failover(self, sites: Mapping[str, str]) -> Failover:
+        """How a run outlives its hosts, where one is killed; ``sites``: what is at one fails together."""
+        every = Failover().every if self.checkpoint is None else self.checkpoint
+        return Failover(every=every, domains=dict(sites))
 
     def pictured(self, index: int) -> bool:
         """Whether the composite of that index is kept as a picture; those that are spread evenly over all."""

@@ -15,13 +15,14 @@ import msgspec
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.tariffs import Tariff
+from thalweg.middleware.protocol.messages import Failover
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the worker is to do, and where.
 
     ``options`` are those of every placement's strategy; ``addresses`` are the hosts' control endpoints;
-    ``records`` and ``pictures`` folders as the client's host sees them. ``lasting``: the run outlives its hosts.
+    ``records`` and ``pictures`` folders as the client's host sees them. ``failover``: how the run outlives its hosts.
     ``ends``: where the client listens for bulk in further networks; ``tariffs`` and ``rented``: what networks cost, and
     the links of those that are rented, bit/s.
     """
@@ -33,7 +34,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str
     records: str
     pictures: str
-    lasting: bool = False
+    failover: Failover | None = None
     ends: dict[str, str] = {}
     tariffs: dict[str, Tariff] = {}
     rented: list[tuple[tuple[str, ...], float]] = []

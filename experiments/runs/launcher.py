@@ -101,7 +101,9 @@ class _Session(Session):
         described = () if timeline is None else timeline.deeds
         self.deeds = deeds_of(config.kill, config.all_servers, config.time_scale, described)
         processes.lasting = bool(self.deeds)
-        words = processes.start_worker(WORKER, msgspec.structs.replace(job, lasting=processes.lasting))
+        if self.deeds:
+            job = msgspec.structs.replace(job, failover=config.failover({} if timeline is None else timeline.sites))
+        words = processes.start_worker(WORKER, job)
         self.links.load(stack)
         for label in config.placements:
             self._set_out(processes)

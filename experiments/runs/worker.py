@@ -161,8 +161,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "hints": result.hints,
             "known": plan.view.estimates,
         }
-    if plans.job.lasting:
-        more["failover"] = config.failover
+    more["failover"] = plans.job.failover
     more |= {"partitions": config.images, "label": label, "epoch_s": begun, "nothing": True}
     run = client.run(result.dataflow, result.placement, **more)
     mover = None

@@ -194,7 +194,7 @@ class _Session(Session):
                 self._row(label, deed.host, now, "befallen", {"detail": {"outcome": deed.kind}})
 
             world = BefallenWorld(*about, deeds=deeds, told=on_deed, on_record=self._recorder(label), digest=True)
-            world.failover = config.failover
+            world.failover = config.failover({} if self.timeline is None else self.timeline.sites)
         world.on_delivered = on_delivered
         knows = exactly(self._carrying(self.links), config.startup_s) if self.told_truth else None
         run_ahead(self.work, strategy, plan, config.images, world, label=label, knows=knows)

@@ -486,6 +486,9 @@ class Client:
     def _checked(self, failover: m.Failover) -> m.Failover:
         """Replicas that there can be."""
         expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
+        known = self._peers.keys() | self._gone
+        if unknown := next((host for host in failover.domains if host not in known), None):
+            raise UsageError(f"domains: there is no host {unknown!r}; {nearest(unknown, known)}")
         if failover.replicas >= len(self.hosts):
             raise UsageError(
                 f"{failover.replicas} replicas of each state are more than the other hosts of {len(self.hosts)};"

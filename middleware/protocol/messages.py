@@ -303,7 +303,9 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     An operator with state leaves a replica of it with ``replicas`` other hosts whenever it has made ``every``
     partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. A lost host that
-    has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
+    has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends. ``domains``: by
+    host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not in it, its
+    machine.
     """
 
     every: Annotated[int, msgspec.Meta(ge=1)] = 16
@@ -311,6 +313,7 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     every_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     replicas: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     wait_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    domains: dict[Name, Name] = {}
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):

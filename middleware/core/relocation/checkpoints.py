@@ -5,9 +5,9 @@ Rules:
 R1. When an operator has made a partition, and its next replica is due, its state is taken, and it makes nothing more
     until that is there. The first one is due at once, the others as ``Failover`` says. Nothing is due while the
     operator is on its way, while there are two trees, or while more than ``MOST`` replicas of it are kept here.
-R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those on other machines first, of these
-    to those to which the ways from here are known to be widest, to the client last. Who has got it says so to the
-    client (``Stable``). One that is lost on its way is not sent again: another follows.
+R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
+    the widest ways (``holders``). Who has got it says so to the client (``Stable``). One that is lost on its way is not
+    sent again: another follows.
 R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
     not needed any more (``Settled``), and with the run, whatever ends it.
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
@@ -34,6 +34,7 @@ from thalweg.middleware.core.notes import Lost, Made
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.handover import send_state
+from thalweg.middleware.core.relocation.holders import domain_of, holders
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -167,14 +168,14 @@ class Checkpoints:
     def _holders(self) -> list[str]:
         """R2: where replicas go from here."""
         assert self._options is not None
-        here, client = self._out.host, self._client
-        where = {name: peer.control.rpartition(":")[0] for name, peer in self._directory.peers.items()}
+        options, here, directory = self._options, self._out.host, self._directory
+        domains = {name: domain_of(name, peer.control, options.domains) for name, peer in directory.peers.items()}
 
-        def rank(host: str) -> tuple[bool, bool, float, str]:
+        def rate_bps(host: str) -> float:
             known = self._monitor.latest((here, host))
-            return host == client, where.get(host) == where.get(here), -known.rate_bps if known else 0.0, host
+            return known.rate_bps if known else 0.0
 
-        return sorted(self._directory.hosts - {here}, key=rank)[: self._options.replicas]
+        return holders(here, directory.hosts, options.replicas, self._client, domains, rate_bps)
 
     def _send(self, host: str, kept: m.State) -> None:
         if (kept.node, host) in self._sending:

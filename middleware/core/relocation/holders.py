@@ -1,0 +1,43 @@
+"""Which hosts keep the replicas of an operator's state.
+
+Rules:
+
+R1. What fails together is a *failure domain*: a host's is what ``Failover.domains`` says, else its machine, the address
+    at which it listens. Each next replica goes to a domain in which neither the operator nor a replica before it is, as
+    long as there is one.
+R2. Of the hosts that are as good by R1 it goes to the client last: it is busy with what comes out.
+R3. Of those that are as good by R2 it goes where the way is cheapest: where the state takes the shortest time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+
+def domain_of(host: str, control: str, domains: Mapping[str, str]) -> tuple[str, str]:
+    """R1: a host's failure domain; ``control``: where it listens."""
+    said = domains.get(host)
+    return ("machine", control.rpartition(":")[0]) if said is None else ("domain", said)
+
+
+def holders(
+    here: str,
+    hosts: Collection[str],
+    count: int,
+    client: str,
+    domains: Mapping[str, object],
+    rate_bps: Callable[[str], float],
+) -> list[str]:
+    """Those of ``hosts`` that get the ``count`` replicas of an operator on host ``here``, the best first.
+
+    ``domains``: of hosts, ``here`` among them. ``rate_bps``: of the way there, 0 where nothing is known of it.
+    """
+    left = sorted({*hosts} - {here}, key=lambda host: (host == client, -rate_bps(host), host))  # R2, R3
+    taken, chosen = {domains.get(here)}, list[str]()
+    while left and len(chosen) < count:
+        apart = (host for host in left if domains.get(host) not in taken)
+        best = next(apart, left[0])  # R1
+        left.remove(best)
+        chosen.append(best)
+        taken.add(domains.get(best))
+    return chosen
