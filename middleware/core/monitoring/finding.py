@@ -4,7 +4,8 @@ Rules:
 
 R1. A host that is asked measures to each of the targets again and again, to all at the same time, until it has measured
     ``ENOUGH`` times; to one at most twice its share, so that some may be silent. Then it tells who asked.
-R2. Who asks again is told what there is by then. A host that found its place lately tells it at once.
+R2. Who asks again is told what there is by then. A host that found its place lately tells it at once. A target whose
+    answer came too late (R2 of ``soundings``) is sounded no more before that.
 R3. Of more than ``MOST`` who ask, or hosts that are to be measured, the first are forgotten: they are perhaps nowhere.
 """
 
@@ -45,13 +46,16 @@ class Finding:
         asker, places = message.requester.name, self._places
         self._out.emit(e.Meet(BEFORE_RUNS, (*message.targets, message.requester)))
         lately = places.own.count >= ENOUGH and self._out.now - places.moved_s < self._config.max_age_s
+        targets = [target.name for target in message.targets if target.name != self._out.host]
         if asker in self.waiting or lately:
             self._tell(asker)
+            for name in targets:
+                if self.left.get(name):
+                    self._soundings.sound(BEFORE_RUNS, name, situated=True)
             return
         if len(self.waiting) >= MOST:  # R3
             del self.waiting[next(iter(self.waiting))]
         self.waiting[asker] = None
-        targets = [target.name for target in message.targets if target.name != self._out.host]
         for name in targets:
             if name not in self.left and len(self.left) >= MOST:  # R3
                 del self.left[next(iter(self.left))]
@@ -59,8 +63,10 @@ class Finding:
             self._soundings.sound(BEFORE_RUNS, name, situated=True)
 
     def on_answer(self, host: str) -> None:
-        """A host was sounded."""
-        if not self.left.get(host) or host in self._soundings.under_way:
+        """A host has answered."""
+        taken = self._soundings.own.get(host)
+        late = taken is None or taken.latency.measured_at_s < self._out.now
+        if not self.left.get(host) or host in self._soundings.under_way or late:
             return
         self.made += 1
         self.left[host] -= 1

@@ -6,7 +6,7 @@ R1. A host sounds another by ``TIMES`` messages, each sent when the answer to th
     half of the shortest of the last ``WINDOW`` round trips, of two minutes at most: one that waited behind others, or
     for a processor, only took longer. Clocks of hosts are not compared, so that both directions of a link count alike.
 R2. Of an answer only the first counts, and only from who was asked. A sounding without an answer for
-    ``probe_patience_s`` is over: whoever wants it asks again.
+    ``probe_patience_s`` is over, and what comes later is none: whoever wants it asks again.
 R3. A host tells of itself and of its own links alone, the latest first, and only that is believed of it. Its own
     measurement of a link goes before what the other end says.
 R4. Within a run only its hosts are sounded and answered. Before runs anybody may be, as probes go; what is too much is
@@ -198,6 +198,10 @@ class Soundings:
         if sounding is None or (sounding.run, sounding.number) != (message.run, message.number):
             return  # R2
         took_s = self._out.now - sounding.sent_s
+        if took_s > self._config.probe_patience_s:
+            del self.under_way[sender]  # R2: late
+            self._next()
+            return
         latency = self._measured(sender, took_s)
         if situated:
             self._places.measured(sender, took_s / 2)

@@ -149,6 +149,19 @@ def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(boo
     assert "h2" in finding.left
 
 
+def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_it_asks_again(book: Playbook) -> None:
+    h2, stranger = m.Peer("h2", "tcp://h2:1", "tcp://h2:2"), m.Peer("x", "tcp://x:1", "tcp://x:2")
+    patience_s = book.core.config.monitor.probe_patience_s
+    book << got("x", m.FindRequest("probe", (h2,), stranger)) >> ANY
+    (asked,) = book.sent("h2")
+    book.at(1.01 * patience_s) << got("h2", m.Situated("probe", asked.number, back=True)) >> []
+    assert (book.core.soundings.own, book.core.soundings.under_way) == ({}, {})
+    book << got("x", m.FindRequest("probe", (h2,), stranger)) >> ANY
+    (asked,) = book.sent("h2")
+    book << got("h2", m.Situated("probe", asked.number, back=True)) >> ANY
+    assert [type(each) for each in book.sent("h2")] == [m.Situated]
+
+
 def test_nobody_draws_a_host_to_where_no_other_believes_that_it_is() -> None:
     there, place = Place((FARTHEST_S, 0.0, 0.0), FARTHEST_S, 0.0), Place.first("h1")
     for _ in range(100):
