@@ -19,13 +19,13 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "742a2b92a97be4253e9cf1b038fa6f395d3bb238744f735340701606cdebe2c1",
-    "--placement local --period 60 --seed 1 --k 2": "6d7fe63df20688ec32dd03b3f82b346a64a5af2858c0f50e2a42339b0e2c0ad0",
-    "--placement thalweg --period 60 --seed 2": "c095d558c3726f12c1398bf9bd66f2bedc80ce79b0e52bb94d6368698f325ffe",
-    "--placement random-moves --moves 20 --seed 4": "c2217f71243fd0376bd2b36895edd8affeb0dd7e2f0fdeb7a21c742dd915fbd7",
-    "--placement one-shot --bytes --seed 1": "b9c0dcc7884d7137a066ba2daff4b09ec455f1e3546bf7f92bdcd1be642743f6",
+    "--placement global --period 60 --seed 3": "a5e9ce939b95b5da5bc7b38447e30b5edd8a43c39ff7dcfb408f416e5035051e",
+    "--placement local --period 60 --seed 1 --k 2": "0ef5e37d98c350e27e6e507ce7c4a828b3ba65e63c2debf620ec5e8f47b62448",
+    "--placement thalweg --period 60 --seed 2": "45b480eb131ea2ad2fbb46a62f15640782f6accca92790714a29189da0c7f7b5",
+    "--placement random-moves --moves 20 --seed 4": "c95d78a0229002eed65681dd9a9613abac8372ab8946eacad72387864e26d254",
+    "--placement one-shot --bytes --seed 1": "aa2d15d9d534196d393a38c62357b40041ce71013b8a0b6e6ffa02029a256323",
 }
-FAULTS = {22: "0625f89e740935015b1306ce857342121dd954f3cdbc7c8b34afbb31d5becf5f"}
+FAULTS = {22: "7a009cbf4020e536ee32e838fb3b94a1a298d5d273f3464e3dee8da3c77468ac"}
 
 
 def told(options: str, folder: Path) -> list[str]:

@@ -4,7 +4,8 @@ Rules:
 
 R1. A run is opened by its client's ``Install`` (one that was sent before this host was restarted, or is of a run that
     is over, opens none, see ``past``) and closed by ``Remove`` or when its client has been silent for ``lease_s``.
-    Messages of unknown runs change nothing, but that ``Remove`` says that they are over.
+    Messages of unknown runs change nothing, but that ``Remove`` says that they are over. To one that joins, as it was
+    away, the run is another from then on: it may have missed who came, and which nodes went.
 R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host. What is said of a
     run counts only from who may say it (R4 of ``run``); ``_why_not`` says which runs are not opened, and why.
 R3. What a host says to itself it hears after everything that came of the event before.
@@ -646,7 +647,11 @@ class HostCore:
         if generation_of(message.run) < newest:
             return  # R7
         error, run = "", self.runs.get(message.run)
-        if run is not None:
+        if run is not None and message.number > run.install.number:  # R1: it was away
+            error = "" if run.empty else "it has nodes of the run of which its client has not heard"
+            if not error:
+                self._open(message)
+        elif run is not None:
             run.flow.bound(message.peers)
             self.out.emit(e.Meet(message.run, message.peers if run.setting.lasting else run.install.peers))
         else:
@@ -655,7 +660,7 @@ class HostCore:
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
-        self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error))
+        self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error, message.number))
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""

@@ -328,9 +328,8 @@ class RunCore:
     def _on_lost(self, client: str, message: m.Lost) -> None:
         host = message.host
         self._located(self.directory.merge(message.locations), self._host)
-        peer = self.directory.peers.get(host)
-        if peer is not None and message.instance not in ("", peer.instance):
-            return  # it has joined again since
+        if self.directory.is_back(message):
+            return
         if host in self.directory.hosts:
             self.directory.lose(host)
             self.hear((n.Lost(host),))
@@ -405,10 +404,14 @@ class RunCore:
         return self.flow.waits_for(host) or self.inheritance.waits_for(host) or self.checkpoints.waits_for(host)
 
     @property
+    def empty(self) -> bool:
+        """Whether no node is here, or on its way."""
+        return not (self.flow.nodes or self.arrivals.coming or self.departures.leaving)
+
+    @property
     def vacant(self) -> bool:
         """Whether nothing is here that others need."""
-        flow = self.flow
-        return not (flow.nodes or flow.tails or self.arrivals.coming or self.departures.leaving)
+        return self.empty and not self.flow.tails
 
     @property
     def operators(self) -> int:

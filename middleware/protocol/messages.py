@@ -296,6 +296,7 @@ class Install(_OfRun, frozen=True):
     news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
     call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
+    number: Index = 0  # of the Admit by which the others hear of a host that joins
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -354,10 +355,11 @@ class Settled(_OfRun, frozen=True):
 
 
 class Installed(_OfRun, frozen=True):
-    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``."""
+    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install."""
 
     host: Name
     error: Text = ""
+    number: Index = 0
 
 
 class Remove(_OfRun, frozen=True):
@@ -431,12 +433,12 @@ class Failed(_OfRun, frozen=True):
 class Lost(_OfRun, frozen=True):
     """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
 
-    It was that ``instance``: one that has joined again is another.
+    ``number``: of the last Admit before. Who was let in by a later one has joined again.
     """
 
     host: Name
     locations: tuple[Location, ...]
-    instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    number: Index = 0
 
 
 # --- an operator changes hosts (core.relocation.handover) -------------------------------------------

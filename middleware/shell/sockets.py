@@ -269,7 +269,7 @@ class Sockets:
             if isinstance(message, m.Admit):  # is told why
                 self._post_back(identity, frames.encode(m.Detached(message.run, message.number, said)))
             elif not isinstance(message, m.Remove):
-                self._post_back(identity, frames.encode(m.Installed(message.run, self._name, said)))
+                self._post_back(identity, frames.encode(m.Installed(message.run, self._name, said, message.number)))
             raise
 
     def check_drain(self, identity: bytes, frame: zmq.Frame) -> None:

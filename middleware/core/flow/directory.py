@@ -52,6 +52,7 @@ class Directory:
     def __init__(self, setting: Setting) -> None:
         install = setting.install
         self._out, self._leads = setting.out, setting.leads
+        self._first = install.number  # what was told before is of before
         self.locations = {location.node: location for location in install.locations}
         self.peers = {peer.name: peer for peer in install.peers}
         self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
@@ -67,6 +68,9 @@ class Directory:
         self._awaited: set[str] = set()
         self._gone: dict[str, None] = {}  # names, in order
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
+        self.number = install.number  # at the client: of what all were told last
+        self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
+        self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = setting.lasting is not None, False  # something is on a host that is lost
         self.ways = Ways(setting)
         self.switch: Switch | None = None
@@ -197,8 +201,14 @@ class Directory:
         """R5: these moves, without those of nodes that are gone."""
         return [move for move in moves if move.node not in self._gone]
 
-    def join(self, peer: m.Peer) -> None:
-        """A host has a part in the run from now on, or again."""
+    def new_number(self) -> int:
+        """At the client: of what is told to all next, and repeated until they have answered."""
+        self.number += 1
+        return self.number
+
+    def join(self, peer: m.Peer, number: int) -> None:
+        """A host has a part in the run from now on, or again, by the ``Admit`` of that number."""
+        self._joined[peer.name] = number
         self.peers[peer.name] = peer
         self.hosts = self.hosts | {peer.name}
         self._members.add(peer.name)
@@ -210,6 +220,15 @@ class Directory:
         """A host has no part in the run any more; at the client, ``how`` it was lost."""
         self.hosts = self.hosts - {host}
         self.lost[host] = how
+        self._lost_after[host] = self.number
+
+    def said_lost(self, host: str) -> m.Lost:
+        """At the client: what others are told of a host that is lost."""
+        return m.Lost(self._out.run, host, self.moved, self._lost_after[host])
+
+    def is_back(self, message: m.Lost) -> bool:
+        """Whether the host has joined again since that was said."""
+        return message.number < self._joined.get(message.host, self._first)
 
     def news_for(self, host: str) -> tuple[m.Location, ...] | None:
         """What ``host`` was not told yet, None when nothing has changed since; with this it is."""

@@ -361,8 +361,7 @@ class Coordinator:
         """Repeated with every ping: any of these may get lost, and there is no answer to it."""
         if led.directory is not None:
             for host in led.directory.lost:
-                instance = led.directory.peers[host].instance
-                led.out.send(other, m.Lost(led.out.run, host, led.directory.moved, instance))
+                led.out.send(other, led.directory.said_lost(host))
 
 
 def _guests_of(led: _Led) -> set[str]:

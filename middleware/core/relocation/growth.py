@@ -61,7 +61,7 @@ class Growth:
     ) -> None:
         self._out, self._install, self._max_nodes = setting.out, setting.install, setting.limits.max_nodes
         self._leads, self._visit = setting.leads, visit
-        self._told = 0  # number of what the client said of guests last
+        self._told = setting.install.number  # of what the client said of guests last
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
 
@@ -131,7 +131,7 @@ class Growth:
             if message.number > self._told:
                 self._told = message.number
                 out.emit(e.Meet(out.run, (peer,)))
-                self._directory.join(peer)
+                self._directory.join(peer, message.number)
                 self._flow.unkeep(peer.name)
         elif peer.name in self._directory.peers:
             error = f"a host of the run is called {peer.name!r}"

@@ -172,7 +172,7 @@ class Guests:
         self._entering = query, self._out.now
         hosts = () if name in directory.guests else sorted(directory.hosts)
         words: dict[str, m.Message] = {name: self._enrolment(guest)}
-        number = self._queries.new_number()
+        number = self._directory.new_number()
         self._queries.tell(words | {host: m.Admit(run, number, guest.peer) for host in hosts})
         return True
 

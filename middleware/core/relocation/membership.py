@@ -5,8 +5,9 @@ Rules:
 R1. A host joins while nothing is proposed and no query is let in (``proposer``). It is told the run as it is
     (``Install``), and all others are told of it (``Admit``), again and again until they have answered. From then on
     operators may move there.
-R2. One that was started again has another instance, and is another host of the same name. What is said of the one
-    before it counts no more.
+R2. One that was started again has another instance, and is another host of the same name. One that was only away may
+    have missed anything: it begins with the run as it is, unless something is there (``HostCore``). What was said of
+    who was there before (``Lost``, with the number of the last ``Admit``) counts no more.
 R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run.
 R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
     move away (``proposer``); when nothing is there that somebody may ask for, the run goes on without it. Where it
@@ -32,7 +33,7 @@ class Membership:
     def __init__(self, setting: Setting, tree: Tree, directory: Directory, queries: Queries) -> None:
         self._setting, self._out, self._limits = setting, setting.out, setting.limits
         self._tree, self._directory, self._queries = tree, directory, queries
-        self._entering: tuple[str, float] | None = None  # who joins, and since when
+        self._entering: tuple[str, float, int] | None = None  # who joins, since when, and the number of the Admit
 
     def enter(self, peer: m.Peer) -> None:
         """R1: a host joins."""
@@ -40,13 +41,13 @@ class Membership:
         known = directory.peers.get(peer.name)
         if peer.name in directory.hosts and known is not None and known.instance == peer.instance:
             return  # it is there
-        self._entering = peer.name, out.now
         out.emit(e.Meet(out.run, (peer,)))
-        admit = m.Admit(out.run, self._queries.new_number(), peer, host=True)
+        admit = m.Admit(out.run, directory.new_number(), peer, host=True)
+        self._entering = peer.name, out.now, admit.number
         words: dict[str, m.Message] = dict.fromkeys(directory.everyone, admit)
-        self._queries.tell(words | {peer.name: self._as_it_is(peer)})
+        self._queries.tell(words | {peer.name: self._as_it_is(peer, admit.number)})
 
-    def _as_it_is(self, peer: m.Peer) -> m.Install:
+    def _as_it_is(self, peer: m.Peer, number: int) -> m.Install:
         directory, install = self._directory, self._setting.install
         if isinstance(install, m.Lasting):  # with where the nodes of later queries begin
             known = {start.node for start in install.starts}
@@ -58,11 +59,12 @@ class Membership:
             locations=tuple(directory.locations.values()),
             peers=tuple({**directory.reachable(), peer.name: peer}.values()),
             afresh=False,
+            number=number,
         )
 
     def entered(self, sender: str, message: m.Installed) -> Notes:
         """A host has taken its part in the run, or cannot."""
-        if self._entering is None or self._entering[0] != sender:
+        if self._entering is None or (self._entering[0], self._entering[2]) != (sender, message.number):
             return
         if message.error:
             yield from self._give_up(f"cannot take part: {message.error}")

@@ -50,7 +50,6 @@ class Queries:
         self.why: dict[int, str] = {}  # those of guests leave
         self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
         self._leaving: list[int] = []
-        self._number = 0  # of what all are told
         self._words: dict[str, m.Message] = {}  # by host: what it has not answered
         self.told_s = 0.0  # when that was said first
 
@@ -118,7 +117,7 @@ class Queries:
         if not self.sinks or not (gone or guests):
             return  # who is the last ends the run
         self._directory.guests -= set(guests)
-        word = m.Detach(self._out.run, self.new_number(), gone, guests)
+        word = m.Detach(self._out.run, self._directory.new_number(), gone, guests)
         self.tell(dict.fromkeys(self._directory.everyone, word))
 
     def _dismiss(self, query: int) -> Guest:
@@ -129,11 +128,6 @@ class Queries:
             del self.over[next(iter(self.over))]
         self._out.send(guest.peer.name, m.Dismiss(self._out.run, guest.number, why[:4000]))
         return guest
-
-    def new_number(self) -> int:
-        """Of what is told next."""
-        self._number += 1
-        return self._number
 
     def tell(self, words: dict[str, m.Message]) -> None:
         """Tell every one of these hosts, again and again until it has answered."""
@@ -160,7 +154,7 @@ class Queries:
             self._out.wake(Timer.LEAVE, self._out.now + self._limits.retry_s)
 
     def on_detached(self, sender: str, message: m.Detached) -> Notes:
-        if message.number == self._number and isinstance(self._words.get(sender), m.Detach | m.Admit):
+        if message.number == self._directory.number and isinstance(self._words.get(sender), m.Detach | m.Admit):
             if message.error:
                 yield Refused(sender, message.error)
             yield from self.answered(sender)

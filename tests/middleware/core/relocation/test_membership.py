@@ -1,0 +1,69 @@
+"""Hosts that were away and come back into a run that went on without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from playbook import ANY, got
+
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+H3, H4 = (m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h3", "h4"))
+
+
+def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: Any, make_install: Any) -> None:
+    book = make_book("h1")
+    book << got("client", make_install(others=("h3",))) >> ANY
+    hosts, before = {"client", "h1", "h2"}, m.Lost("r", "h3", ())
+    book << got("client", before) >> ANY
+    assert book.core.runs["r"].directory.hosts == hosts
+    book << got("client", m.Admit("r", 1, H3, host=True)) >> ANY  # the same instance: it was only away
+    book << got("client", before) >> []
+    assert book.core.runs["r"].directory.hosts == hosts | {"h3"}
+    book << got("client", replace(before, number=1)) >> ANY
+    assert book.core.runs["r"].directory.hosts == hosts
+
+
+def test_who_joins_knows_nothing_of_what_was_said_before(make_book: Any, make_install: Any) -> None:
+    book = make_book("h1")
+    book << got("client", replace(make_install(others=("h3",)), number=2)) >> ANY
+    for late in (m.Lost("r", "h3", (), 1), m.Admit("r", 1, H4, host=True)):
+        book << got("client", late) >> ANY
+    assert book.core.runs["r"].directory.hosts == {"client", "h1", "h2", "h3"}
+
+
+def test_the_client_says_after_which_join_a_host_was_lost(make_book: Any, make_install: Any) -> None:
+    book, told = make_book("client"), []
+    book << e.RunRequested(make_install(others=("h3",)), None) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    for number in range(2):
+        book << e.PeerLost("r", "h3", "went away") >> ANY
+        told += [each.number for each in book.sent("h1") if isinstance(each, m.Lost)]
+        book << e.PeerJoined("r", H3) >> ANY
+        assert [each.number for each in book.sent("h3") if isinstance(each, m.Install)] == [number + 1]
+        for host in ("h1", "h2"):
+            book << got(host, m.Detached("r", number + 1)) >> ANY
+        book << got("h3", m.Installed("r", "h3")) >> []  # late
+        assert "joined" not in book.recorded()
+        book << got("h3", m.Installed("r", "h3", number=number + 1)) >> ANY
+        assert "joined" in book.recorded()
+    assert told == [0, 1]
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_host_that_was_away_learns_who_came_meanwhile(make_book: Any, make_install: Any, holds: bool) -> None:
+    host, install = "h2" if holds else "h3", make_install(others=("h3",))
+    book = make_book(host)
+    book << got("client", install) >> ANY
+    again = replace(install, peers=(*install.peers, H4), number=2)
+    book << got("client", again) >> ANY
+    (answer,) = book.sent("client")
+    assert (type(answer), bool(answer.error)) == (m.Installed, holds)  # nothing that is there is dropped
+    assert ("h4" in book.core.runs["r"].directory.hosts) is not holds
+    book << got("client", install) >> ANY  # late
+    assert book.sent("client") == [m.Installed("r", host)]
+    assert ("h4" in book.core.runs["r"].directory.hosts) is not holds
