@@ -1,19 +1,33 @@
 """Hosts that map and reserve, and what is under way between them, in virtual time.
 
 Messages of all tasks share one queue, so mappings that go on at once meet. ``sent`` counts maps; a message takes its
-link's delay, and nothing for its size.
+link's delay, and nothing for its size. Three answers of four say no more than that a map came: what they do is that the
+last of a host's makes it answer in its turn. So these are not queued one by one, but kept until the others are known,
+and are told together when the last of them is there.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from heapq import heappop, heappush
 
 from thalweg.middleware.planning.mapping.agent import agents
-from thalweg.middleware.planning.mapping.messages import DEDICATED, Map, Message, Send, Settled
+from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Send, Settled
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Host, Platform, Task
+
+
+class _Answered:
+    """The maps of a host, of one task, that others have answered without ending their part; when the last one is there;
+    and all that it waits for."""
+
+    __slots__ = ("last_s", "numbers", "open", "task")
+
+    def __init__(self, task: int, waited_for: Set[int]) -> None:
+        self.task, self.open = task, waited_for
+        self.last_s = 0.0
+        self.numbers: list[int] = []
 
 
 class Exchange:
@@ -23,7 +37,8 @@ class Exchange:
         self.hosts = agents(platform, rules, seed)
         self.now = 0.0
         self.sent = 0  # maps
-        self._queue: list[tuple[float, int, Host, Message]] = []
+        self._queue: list[tuple[float, int, Host, Message | _Answered]] = []
+        self._answered: list[dict[int, _Answered]] = [{} for _ in platform.servers]  # by task
         self._number = itertools.count()
         count = len(platform.servers)
         self._dedicated: list[dict[Host, float]] = [{} for _ in range(count)]
@@ -48,31 +63,59 @@ class Exchange:
 
     def post(self, sender: Host, sends: Iterable[Send]) -> None:
         """What a host sends now."""
-        now, queue, number = self.now, self._queue, self._number
+        now, queue, number, waiting = self.now, self._queue, self._number, self._answered
         dedicated, public = self._dedicated[sender], self._public[sender]
         for send in sends:
-            to = send.to
-            delay_s = dedicated[to] if send.via is DEDICATED else public[to]
-            if send.message.__class__ is Map:
+            to, message = send.to, send.message
+            at_s = now + send.wait_s + (dedicated[to] if send.via is DEDICATED else public[to])
+            if message.__class__ is Map:
                 self.sent += 1
-            heapq.heappush(queue, (now + send.wait_s + delay_s, next(number), to, send.message))
+            elif message.__class__ is Ack and not message.final:
+                answered = waiting[to].get(message.task) or self._waiting(to, message.task)
+                answered.numbers.append(message.number)
+                if at_s > answered.last_s:
+                    answered.last_s = at_s
+                if len(answered.numbers) == len(answered.open):
+                    heappush(queue, (answered.last_s, next(number), to, answered))
+                continue
+            heappush(queue, (at_s, next(number), to, message))
+
+    def _waiting(self, host: Host, task: int) -> _Answered:
+        answered = self._answered[host][task] = _Answered(task, self.hosts[host].manager.unanswered(task))
+        return answered
 
     def run(self, until: float) -> list[tuple[Host, Settled]]:
         """Deliver what comes until then; it stops at the first moment at which hosts have notes, and gives them."""
         queue, hosts, sends = self._queue, self.hosts, list[Send]()
         managers = [host.manager for host in hosts]
         while queue and queue[0][0] <= until:
-            self.now, _, to, message = heapq.heappop(queue)
+            self.now, _, to, message = heappop(queue)
             if message.__class__ is Map:  # nearly all messages are maps and answers: straight to who takes them
                 managers[to].on_map(message, self.now, sends)
                 self.post(to, sends)
                 sends.clear()
                 continue
-            self.post(to, hosts[to].handle(message, self.now))
+            if isinstance(message, _Answered):
+                self._all_answered(to, message)
+            else:
+                self.post(to, hosts[to].handle(message, self.now))
+                if message.__class__ is Ack and (answered := self._answered[to].get(message.task)) is not None:
+                    self._all_answered(to, answered)
             if hosts[to].reservations.notes:
                 return [(to, note) for note in self._notes(to)]
         self.now = max(self.now, until) if until < float("inf") else self.now
         return []
+
+    def _all_answered(self, host: Host, answered: _Answered) -> None:
+        """Tell a host of its answers, if those are all that it waits for."""
+        if len(answered.open) > len(answered.numbers) or not answered.numbers:
+            return  # it has sent others meanwhile, or waits for one that ends its part
+        if answered.last_s > self.now:
+            heappush(self._queue, (answered.last_s, next(self._number), host, answered))
+            return
+        self._answered[host].pop(answered.task, None)
+        numbers, answered.numbers = answered.numbers, []
+        self.post(host, self.hosts[host].answered(answered.task, numbers, self.now))
 
     def tick(self) -> list[tuple[Host, Settled]]:
         """Have all hosts look at the time."""

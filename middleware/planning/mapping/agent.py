@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from thalweg.middleware.planning.mapping.holdings import Resources
 from thalweg.middleware.planning.mapping.manager import MapManager, Mapped
@@ -53,6 +53,12 @@ class Agent:
             self._seek(self.manager.on_ack(message, out), now, out)
         else:
             self.reservations.handle(message, now, out)
+        return out
+
+    def answered(self, task: int, numbers: Iterable[int], now: float) -> list[Send]:
+        """The same of answers that are not final, to its maps of these numbers, all at once."""
+        out: list[Send] = []
+        self._seek(self.manager.on_answers(task, numbers, out), now, out)
         return out
 
     def tick(self, now: float) -> list[Send]:

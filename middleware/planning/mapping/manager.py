@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
 from thalweg.middleware.planning.mapping.holdings import SLACK, Resources
@@ -40,7 +40,7 @@ from thalweg.middleware.planning.mapping.messages import (
     Stop,
 )
 from thalweg.middleware.planning.mapping.rules import COSTS, Rules
-from thalweg.middleware.planning.mapping.task import SINK, Host, Task
+from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Host, Task
 
 
 class Pred(NamedTuple):
@@ -72,8 +72,8 @@ class _State:
         self.pred: Pred | None = None
         self.sent = 0
         self.count: set[int] = set()  # the numbers of maps that were not answered
-        self.knows: set[tuple[Host, Network]] = set()
-        self.seen: set[tuple[Host, int]] = set()
+        self.knows: dict[Network, set[Host]] = {DEDICATED: set(), PUBLIC: set()}
+        self.seen: set[int] = set()  # maps that came, by their sender's number and the sender's
         self.table = [math.inf] * (len(task.services) + 1)
         self.feasible: list[tuple[float, int, Stop]] = []  # cost, order of coming, and a last stop at the sink
 
@@ -127,9 +127,10 @@ class MapManager:
                 out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
                 return
             state = self._states[message.task] = _State(message.spec, now)
-        if (sender, number) in state.seen:
+        key = number * HOST_LIMIT + sender
+        if key in state.seen:
             return  # R7
-        state.seen.add((sender, number))
+        state.seen.add(key)
         engaged = state.pred is None
         if engaged:
             state.pred = Pred(sender, number, message.via)  # R5
@@ -144,15 +145,27 @@ class MapManager:
         state = self._states.get(message.task)
         if state is None:
             return None
-        if message.final:
-            state.knows.discard((message.sender, message.via))  # R6
-        if message.number not in state.count:
+        if message.final and message.via != CONTROL:
+            state.knows[message.via].discard(message.sender)  # R6
+        return self._count(state, (message.number,), out)
+
+    def on_answers(self, task: int, numbers: Iterable[int], out: list[Send]) -> Mapped | None:
+        """The same of answers that are not final, to maps of these numbers."""
+        state = self._states.get(task)
+        return None if state is None else self._count(state, numbers, out)
+
+    def unanswered(self, task: int) -> Set[int]:
+        """The numbers of its maps of a task that were not answered, as they come and go while it knows the task."""
+        state = self._states.get(task)
+        return frozenset() if state is None else state.count
+
+    def _count(self, state: _State, numbers: Iterable[int], out: list[Send]) -> Mapped | None:
+        before = len(state.count)
+        state.count.difference_update(numbers)
+        if len(state.count) == before or state.count or state.pred is None:
             return None  # R7
-        state.count.remove(message.number)
-        if state.count or state.pred is None:
-            return None
         if state.pred is ROOT:
-            del self._states[message.task]
+            del self._states[state.task.number]
             return self._mapped(state)
         self._answer_pred(state, out)
         return None
@@ -185,7 +198,7 @@ class MapManager:
         else:
             seen |= bit
             hosts += 1
-            load += resources.load
+            load += resources.used / capacity if capacity else 1.0
         first, before_load = placed, 0.0 if stop is None else load / hosts
         while True:
             cost = weigh(public, dedicated, links, load / hosts)
@@ -230,14 +243,23 @@ class MapManager:
         rate_bps = task.rates_bps[placed]
         public, dedicated, links, load, hosts, seen = sums
         wait_s = waits.load_s * grown if grown > 0 else 0.0
-        targets: list[tuple[Host, Network, Stop]] = []
+        ways: list[tuple[Stop, list[Host]]] = []
         before_placed = 0 if before is None else before.placed
         if empty <= task.most_empty:  # R2
             back = before.host if empty and before is not None else -1
             stop = Stop(me, placed, DEDICATED, empty, public, dedicated + 1, links, load, hosts, seen, before)
-            for host, free_bps in resources.free_bps.items():
-                if host != back and rate_bps + (used.get((DEDICATED, host), 0.0) if used else 0.0) <= free_bps + SLACK:
-                    targets.append((host, DEDICATED, stop))
+            if used:
+                there = [
+                    host
+                    for host, free_bps in resources.free_bps.items()
+                    if rate_bps + used.get((DEDICATED, host), 0.0) <= free_bps + SLACK and host != back
+                ]
+            else:
+                least_bps = rate_bps - SLACK
+                there = [
+                    host for host, free_bps in resources.free_bps.items() if free_bps >= least_bps and host != back
+                ]
+            ways.append((stop, there))
         if before_placed < placed:  # R3
             rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
             if rate_bps <= resources.uplink_bps + SLACK:
@@ -246,20 +268,24 @@ class MapManager:
                 if last:
                     others = (task.sink,) if task.sink in others else ()
                 stop = Stop(me, placed, PUBLIC, 0, public + 1, dedicated, links, load, hosts, seen, before)
-                targets += [(host, PUBLIC, stop) for host in others if host != me]
-        if self.rules.pruning == "random-neighbor" and len(targets) > self.rules.neighbours:
-            targets = self._random.sample(targets, self.rules.neighbours)
-        knows, number, name, count = state.knows, state.sent, task.number, state.count
-        hold = wait_s + waits.dedicated_s, wait_s + waits.public_s
-        for host, via, stop in targets:
-            number += 1
-            count.add(number)
-            spec = None
-            if (host, via) not in knows:  # R6
-                knows.add((host, via))
-                spec = task
-            wait = hold[1] if via is PUBLIC else hold[0] + waits.link_s * self._links[host]
-            out.append(Send(host, via, wait, Map(name, me, number, via, stop, spec)))
+                ways.append((stop, [host for host in others if host != me]))
+        if self.rules.pruning == "random-neighbor":
+            targets = [(stop, host) for stop, there in ways for host in there]
+            if len(targets) > self.rules.neighbours:
+                ways = [(stop, [host]) for stop, host in self._random.sample(targets, self.rules.neighbours)]
+        number, name, before_sent = state.sent, task.number, state.sent
+        for stop, there in ways:
+            via, known = stop.via, state.knows[stop.via]
+            hold = wait_s + (waits.public_s if via is PUBLIC else waits.dedicated_s)
+            for host in there:
+                number += 1
+                spec = None
+                if host not in known:  # R6
+                    known.add(host)
+                    spec = task
+                wait = hold if via is PUBLIC else hold + waits.link_s * self._links[host]
+                out.append(Send(host, via, wait, Map(name, me, number, via, stop, spec)))
+        state.count.update(range(before_sent + 1, number + 1))
         state.sent = number
 
     def _mapped(self, state: _State) -> Mapped:

@@ -41,7 +41,7 @@ class Task(msgspec.Struct, frozen=True):
     @property
     def most_empty(self) -> int:
         """How many hosts an edge may go through that do nothing but pass it on (``max_null``)."""
-        return int(self.budget / self.forwarding + 1e-9)
+        return int(min(HOST_LIMIT, self.budget / self.forwarding + 1e-9))
 
     def check(self) -> Task:
         """Return self; UsageError for what no task has."""

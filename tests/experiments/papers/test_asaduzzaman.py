@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from heapq import heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from thalweg.experiments.papers.study import FigureResult, Study
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.planning.mapping.messages import DEDICATED, Map, Send
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Dedicated, Platform, Server, Task
 
@@ -115,6 +117,33 @@ def test_exact_maps_are_the_optimum_and_no_heuristic_is_below() -> None:
         assert bound(world, one) <= best[0] + 1e-9
         assert costs.get("least-cost", math.inf) >= best[0] - 1e-9
     assert compared >= 3
+
+
+class OneByOne(Exchange):
+    """The same, with every answer queued and told by itself."""
+
+    def post(self, sender: int, sends: Iterable[Send]) -> None:
+        for send in sends:
+            delay_s = (self._dedicated if send.via == DEDICATED else self._public)[sender][send.to]
+            self.sent += isinstance(send.message, Map)
+            heappush(self._queue, (self.now + send.wait_s + delay_s, next(self._number), send.to, send.message))
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(cost="balanced", ordered=False)])
+def test_answers_that_are_told_together_end_mappings_when_the_last_one_is_there(rules: Rules) -> None:
+    world, settled = platform((5, 0), 40, 50), []
+    for kind in (Exchange, OneByOne):
+        exchange, notes = kind(world, rules), []
+        dice = np.random.default_rng(5)
+        for number in range(6):  # which meet
+            exchange.begin(task(number, dice, 40))
+            notes += [(exchange.now, *note) for note in exchange.run(exchange.now + 0.05)]
+        while found := exchange.run(30.0):
+            notes += [(exchange.now, *note) for note in found]
+        assert not exchange.busy
+        settled.append((notes, exchange.sent))
+    assert settled[0] == settled[1]
+    assert {note.state for _, _, note in settled[0][0]} > {"mapped", "running"}
 
 
 def test_heuristics_are_compared_on_one_network() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import random
 
@@ -28,7 +29,7 @@ from thalweg.middleware.planning.mapping.messages import (
 )
 from thalweg.middleware.planning.mapping.reallocation import Flow, reallocate
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Dedicated, Platform, Server, Task
+from thalweg.middleware.planning.mapping.task import HOST_LIMIT, Dedicated, Platform, Server, Task
 
 PLANS = int(os.environ.get("THALWEG_MAPPING_PLANS", "60"))
 NO_WAIT = Rules(ordered=False)
@@ -299,6 +300,7 @@ def test_priority_decides_who_has_the_direct_link() -> None:
     [
         ({"sink": 0}, "task 7 has its source and its sink on host 0"),
         ({"budget": 0.5}, "the budget of task 7, 0.5 a byte, is below one hop's, 1"),
+        ({"budget": math.inf}, "task 7 has budget inf, forwarding 1; give finite prices"),
         ({"services": (9, 9)}, "task 7 needs service 9, which no host has"),
         ({"sink": 9}, "task 7 names host 9; there are 0 to 2"),
         ({"needs": (1.0, -1.0)}, "task 7 has a need of -1; it must be above 0"),
@@ -308,6 +310,15 @@ def test_priority_decides_who_has_the_direct_link() -> None:
 def test_tasks_that_are_none_are_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         line({1}, {2}, set()).check(msgspec.structs.replace(task(1, 2), **given))
+
+
+@pytest.mark.parametrize("prices", [(math.inf, 1.0), (1e300, 1e-300)])
+def test_no_budget_pays_for_more_hosts_than_there_can_be(prices: tuple[float, float]) -> None:
+    """An agent is told of tasks that nobody has checked."""
+    budget, forwarding = prices
+    assert msgspec.structs.replace(task(1, 2), budget=budget, forwarding=forwarding).most_empty == HOST_LIMIT
+    notes = Talk(line({1}, set(), {2})).mapped(task(1, 2, budget=budget))
+    assert found(notes) is not None
 
 
 @pytest.mark.parametrize(
