@@ -14,7 +14,8 @@ R3. A link that is fresh in the monitor is not probed but answered; one that is 
     answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
     ``probe_patience_s`` holds up the others no more.
 R4. Within a run only its hosts are probed, where they are known to be. Before runs anybody may be, wherever the
-    requester, or whoever probes, says; so this host forgets what of that is too much, and the requester asks again.
+    requester, or whoever probes, says; so this host forgets what of that is too much, the oldest first, and the
+    requester asks again.
 
 Source: Ranganathan et al., section 4 (16 KB round trips).
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -43,6 +45,8 @@ LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass 
 EMPTIES, PIECES = 4, 3
 STAGE_PAYLOADS = (b"",) * EMPTIES + (bytes(LEAD_BYTES),) + (bytes(m.PROBE_BYTES),) * PIECES
 LEAD, LAST = EMPTIES, EMPTIES + PIECES
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 def too_slow_bps(waited_s: float) -> float:
@@ -51,6 +55,14 @@ def too_slow_bps(waited_s: float) -> float:
     It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
     """
     return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
+
+
+def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """As the latest entry of a table, which has room for so many (R4)."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > MOST:
+        del table[next(iter(table))]
 
 
 class _Asker(msgspec.Struct):
@@ -179,7 +191,7 @@ class Prober:
         if message.run == BEFORE_RUNS:
             self._out.emit(e.Meet(message.run, (message.source,)))
         if message.echo and message.stage == self._first:
-            self._begin(self._to(sender, via))
+            _keep(self._begun_s, self._to(sender, via), self._out.now)
         if message.echo and message.stage == LAST:  # R2
             self._send(message.run, self._to(sender, via), message.number, self._first, echo=False)
 
@@ -189,15 +201,15 @@ class Prober:
         way = self._to(peer, measured.via)
         train = (peer, probe.number, probe.echo)
         if probe.stage >= LEAD:
-            if train not in self._took_s:  # of a run that ended there may be one that never came to its end
-                for stale in [each for each in self._took_s if (each[0], each[2]) == (peer, probe.echo)]:
-                    del self._took_s[stale]
-            self._took_s.setdefault(train, []).append(duration_s)
+            took_s = self._took_s.pop(train, [])
+            took_s.append(duration_s)
             if probe.stage == LAST:
-                yield from self._train_over(way, probe, size_bytes, self._took_s.pop(train))
+                yield from self._train_over(way, probe, size_bytes, took_s)
+            elif len(took_s) < LAST - LEAD + 1:
+                _keep(self._took_s, train, took_s)  # of one that never comes to its end until it is the oldest
             return
         if probe.stage > 0:
-            self.empty_s[way] = min(self.empty_s.get(way, math.inf), duration_s)
+            _keep(self.empty_s, way, min(self.empty_s.get(way, math.inf), duration_s))
         following = probe.stage + 1
         for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):  # R1
             self._send(probe.run, way, probe.number, stage, echo=probe.echo)
@@ -257,17 +269,10 @@ class Prober:
             if way in self.waiting:
                 self.count += 1
                 self.under_way = _Train(way, self.count, self._out.now)
-                self._begin(way)
+                _keep(self._begun_s, way, self._out.now)
                 self._send(run, way, self.count, self._first, echo=True)
                 self._out.wake(Timer.PROBE, self._out.now + patience_s)
                 return
-
-    def _begin(self, way: Link) -> None:
-        """The link is being probed from now on."""
-        self._begun_s.pop(way, None)
-        self._begun_s[way] = self._out.now  # the latest is the last
-        if len(self._begun_s) > MOST:  # R4
-            del self._begun_s[next(iter(self._begun_s))]
 
     def on_timer(self) -> None:
         """The train under way has had its time."""

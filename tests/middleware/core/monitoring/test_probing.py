@@ -341,3 +341,22 @@ def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[...
         book << e.MessageReceived(f"y{number}", m.Probe("probe", 1, peer_of(f"y{number}"), True, 0), b"", 0) >> ANY
     prober = book.core.prober
     assert max(map(len, (prober.waiting, prober.queue, prober._begun_s))) <= MOST
+
+
+def test_what_trains_to_names_that_nobody_has_took_is_bounded(make_book: Callable[..., Playbook]) -> None:
+    """Before runs whoever probes this host under some name has it send trains there, and may end none of them."""
+    book = make_book("h1")
+    prober = book.core.prober
+
+    def took(name: str, number: int, stage: int) -> None:
+        probe = m.Probe("probe", number, peer_of("h1"), False, stage)
+        book << e.TransferMeasured(name, probe, m.PROBE_BYTES, 0.5) >> ANY
+
+    for number in range(MOST + 10):
+        for stage in (1, LEAD):
+            took(f"x{number}", number, stage)
+    assert len(prober.empty_s) == len(prober._took_s) == MOST
+    assert Link("h1", f"x{MOST + 9}") in prober.empty_s
+    for _ in range(100):  # the same train again and again, and none of them ends
+        took("y", 1, LEAD)
+    assert max(map(len, prober._took_s.values())) <= 1 + PIECES
