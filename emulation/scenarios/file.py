@@ -15,7 +15,7 @@ import msgspec
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import Event, Wan, read_events
-from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts
+from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts, within_networks
 from thalweg.emulation.scenarios.links import LinkReader
 from thalweg.emulation.scenarios.networks import read_networks
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Written, read_toml
@@ -128,7 +128,7 @@ def read_scenario(
     scale = top.get("time_scale", 1.0) if time_scale is None else time_scale
     return Scenario(
         name=top.get("name") or os.path.splitext(os.path.basename(path))[0],
-        hosts=reader.hosts,
+        hosts=within_networks(root, reader.hosts, links),
         links=links,
         traces=traces,
         networks=networks,

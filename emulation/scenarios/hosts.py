@@ -156,6 +156,29 @@ def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str]) -> H
     return msgspec.structs.replace(HostSpec(name, site or None), **found)
 
 
+def within_networks(root: Spot, hosts: Mapping[str, HostSpec], links: Collection[Link]) -> dict[str, HostSpec]:
+    """The same hosts, without the file's common limits of networks that they have no link in.
+
+    Raises UsageError for a host with such a limit of its own.
+    """
+    joined = {(host, link.via) for link in links for host in link.hosts}
+    found = {}
+    for number, (name, host) in enumerate(hosts.items()):
+        limits = {} if host.cables_bps is msgspec.UNSET else host.cables_bps
+        kept = {via: rate for via, rate in limits.items() if (name, via) in joined}
+        given = root.value["hosts"][number] if kept != limits and isinstance(root.value["hosts"], list) else None
+        if isinstance(given, dict) and "interface_rate" in given:
+            via = next(via for via in limits if via not in kept)
+            spot = Spot(root.file, "a host", given, ("hosts", number))
+            raise spot.error(
+                f"interface_rate: host {name!r} has no link in network {via!r}; give it a [[link]] there, or leave"
+                f" {via} out",
+                "interface_rate",
+            )
+        found[name] = msgspec.structs.replace(host, cables_bps=kept or msgspec.UNSET)
+    return found
+
+
 # --- links by their ends ------------------------------------------------------------------------------
 
 

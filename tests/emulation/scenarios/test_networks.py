@@ -82,6 +82,24 @@ network = "leased"
     assert {*found[4].links} == {Link("h1", "h3", "leased"), Link("h3", "h1", "leased")}
 
 
+def test_a_limit_in_a_network_is_of_hosts_that_are_in_it(tmp_path: Path) -> None:
+    """Said for all hosts it holds for those of the network; said of one that is not, it is refused."""
+    common = 'interface_rate = { net = "3mbit", leased = "5mbit" }\n'
+    found = scenario(tmp_path, common + HEAD + LEASED)
+    limits = {name: host.interfaces_bps for name, host in found.hosts.items()}
+    assert limits == {
+        "client": {"net": 3e6},
+        "h1": {"net": 3e6, "leased": 5e6},
+        "h2": {"net": 3e6, "leased": 5e6},
+        "h3": {"net": 2e6, "leased": 6e6},
+    }
+    text = HEAD + LEASED.replace('["h2", "h3"]', '"h2"')
+    with pytest.raises(
+        UsageError, match=r"host 'h3' has no link in network 'leased'; give it a .*, or leave leased out"
+    ):
+        scenario(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
