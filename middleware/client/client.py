@@ -46,7 +46,7 @@ from thalweg.middleware.errors import (
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.figures import HostFigures
-from thalweg.middleware.network.networks import Network, where_joined
+from thalweg.middleware.network.networks import Network, check_networks, where_joined
 from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
@@ -346,7 +346,7 @@ class Client:
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
         expect(1.0 if call_timeout_s is None else call_timeout_s, int | float, "call_timeout_s is a number of seconds")
-        networks = self._joined(networks, wanted_hz)
+        asked, networks = networks or {}, self._joined(networks, wanted_hz)
         if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
             raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
         placement = _placement(placement)
@@ -408,7 +408,7 @@ class Client:
                 name or "global",
             )
         run: Run[Any] = Run(self._home(), run_id, full, dataflow, search, strict=strict, nothing=nothing)
-        run.ways = ways
+        run.ways, run.networks = ways, asked
         with self._news:
             self._check_open()
             self._runs[run_id] = run
@@ -506,7 +506,9 @@ class Client:
             raise UsageError(
                 f"wanted_hz is {wanted_hz!r}; give partitions a second, or None for as many as there can be"
             )
-        return where_joined(networks or {}, {host: peer.ends for host, peer in self._peers.items()})
+        joined = {host: peer.ends for host, peer in self._peers.items()}
+        check_networks(networks or {}, joined, self._gone)
+        return where_joined(networks or {}, joined)
 
     def _home(self) -> Home:
         tell, me = self.shell.tell, self.shell.me
@@ -692,7 +694,9 @@ class Client:
     def add_host(self, name: str, endpoint: str | None = None) -> None:
         """Have a host take part: in later runs, and in those that go on, whose operators may move there from now on.
 
-        ``endpoint``: where it listens; by default where it did, for one that was down, or has been started again.
+        Partitions may take all networks of a run that it is joined to; one whose links were agreed on may name a host
+        that was down as the run began. ``endpoint``: where it listens; by default where it did, for one that was down,
+        or has been started again.
 
         Raises HostAbsentError when it does not answer, UsageError for a name that is not its own, or no endpoint,
         RunError when the client is closed.
@@ -710,8 +714,9 @@ class Client:
             others = {host: each for host, each in self._peers.items() if host not in (name, self.name)}
             self._peers = {**others, name: peer, self.name: self.shell.me}
             self._gone.pop(name, None)
+        joined = {host: each.ends for host, each in self._peers.items()}
         for run in list(self._runs.values()):
-            run.joined(self.hosts)
+            run.joined(self.hosts, where_joined(run.networks, joined))
             self.shell.tell(e.PeerJoined(run.id, peer))
 
     def lost(self, host: str, how: str = "went away") -> None:

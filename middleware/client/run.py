@@ -18,6 +18,7 @@ from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError, expect, nearest, words
 from thalweg.middleware.loading import reorderable
+from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.messages import Way
@@ -53,6 +54,7 @@ class Run(Stream[T]):
         self.dataflow = dataflow
         self.search = search
         self.ways: tuple[Way, ...] = ()  # over which networks partitions go at first
+        self.networks: Mapping[str, Network] = {}  # as they were asked for, whoever is joined to them
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
         self._by_sink: dict[str, int] = {}  # sinks of others
         self._open, self._count = {0}, 0  # queries that go on, and that there have been
@@ -144,11 +146,12 @@ class Run(Stream[T]):
             for sink in self._sinks:
                 self._home.tell(e.NextRequested(self.id, sink))
 
-    def joined(self, hosts: tuple[str, ...]) -> None:
-        """These are the hosts of the cluster from now on."""
+    def joined(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> None:
+        """These are the hosts of the cluster from now on, and the run's networks as far as they are joined to them."""
         with self._news:
             if self.search is not None:
-                self.search = msgspec.structs.replace(self.search, task=self.search.task.but(hosts=hosts))
+                task = self.search.task.but(hosts=hosts, networks=networks)
+                self.search = msgspec.structs.replace(self.search, task=task)
 
     def move(self, placement: Mapping[str, str]) -> None:
         """Have these operators change hosts, all between the same two partitions, while the flow goes on.

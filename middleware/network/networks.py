@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -40,14 +40,21 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(f"the link from {source!r} to {target!r} has a rate of {rate_bps}; give bits a second")
 
 
-def check_networks(networks: Mapping[str, Network], joined: Mapping[str, Iterable[str]]) -> None:
-    """UsageError for networks that these hosts do not have; ``joined``: by host, the networks that it is joined to."""
+def check_networks(
+    networks: Mapping[str, Network], joined: Mapping[str, Iterable[str]], absent: Container[str] = ()
+) -> None:
+    """UsageError for networks that these hosts do not have; ``joined``: by host, the networks that it is joined to.
+
+    ``absent``: hosts that may join later, of which nobody knows yet.
+    """
     known = sorted({via for each in joined.values() for via in each})
     for name, network in networks.items():
         if name not in known:
             raise UsageError(f"no host is joined to a network {name!r}; {nearest(name, known)}")
         for link in network.links or {}:
             for host in link:
+                if host in absent and host not in joined:
+                    continue
                 if host not in joined:
                     raise UsageError(f"network {name!r}: there is no host {host!r}; {nearest(host, sorted(joined))}")
                 if name not in joined[host]:
@@ -58,10 +65,16 @@ def check_networks(networks: Mapping[str, Network], joined: Mapping[str, Iterabl
 
 
 def where_joined(networks: Mapping[str, Network], joined: Mapping[str, Iterable[str]]) -> dict[str, Network]:
-    """The same networks, with the hosts that they join where nothing else is said; UsageError as of check_networks."""
-    check_networks(networks, joined)
-    there = {name: frozenset(host for host, each in joined.items() if name in each) for name in networks}
-    return {name: msgspec.structs.replace(one, hosts=one.hosts or there[name]) for name, one in networks.items()}
+    """The same networks as far as these hosts are joined to them, of which by name is said to what they are."""
+    found = {}
+    for name, network in networks.items():
+        there = frozenset(host for host, each in joined.items() if name in each)
+        hosts = there if network.hosts is None else there & network.hosts
+        links = network.links
+        if links is not None:
+            links = {link: rate_bps for link, rate_bps in links.items() if there.issuperset(link)}
+        found[name] = msgspec.structs.replace(network, hosts=hosts, links=links)
+    return found
 
 
 def links_of(networks: Mapping[str, Network]) -> dict[Link, float]:

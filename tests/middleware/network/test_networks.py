@@ -39,3 +39,16 @@ def test_a_network_without_links_of_its_own_joins_who_is_joined_to_it() -> None:
 def test_a_network_that_no_host_has_is_refused() -> None:
     with pytest.raises(UsageError, match="no host is joined to a network 'fats'; did you mean 'fast'"):
         check_networks({"fats": Network()}, {"a": ("net", "fast")})
+
+
+def test_what_a_network_joins_is_who_is_there_by_now() -> None:
+    asked = {"net": Network(), "fast": Network(hosts=frozenset({"a", "c"})), "rent": Network(RENTED, {("a", "c"): 1e6})}
+    before = {"a": ("net", "fast", "rent"), "b": ("net", "fast")}
+    with pytest.raises(UsageError, match="no host 'c'"):
+        check_networks(asked, before)
+    check_networks(asked, before, absent={"c": "was down"})
+    early = where_joined(asked, before)
+    assert not any(early[name].joins("a", other) for name in asked for other in "c")
+    assert not early["fast"].joins("a", "b"), "it is for others"
+    later = where_joined(asked, {**before, "c": ("net", "fast", "rent")})
+    assert all(later[name].joins("a", "c") for name in asked)
