@@ -300,17 +300,24 @@ def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
     with Kernel() as kernel:
         sys.stdout.flush()
         sys.stderr.flush()
-        process = kernel.start(argv, stdin=stdin)
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        process: InsideProcess | None = None
+        early: list[int] = []  # came while the command was being started
 
         def pass_on(number: int, _: FrameType | None) -> None:
             for each, handler in previous.items():
                 signal.signal(each, handler)  # a second one is for us: the kernel may hang
-            process.send_signal(number)
+            if process is None:
+                early.append(number)
+            else:
+                process.send_signal(number)
 
         try:
             for number in previous:
                 signal.signal(number, pass_on)
+            process = kernel.start(argv, stdin=stdin)
+            for missed in early:
+                process.send_signal(missed)
             status = process.wait()
         finally:
             for number, handler in previous.items():

@@ -173,6 +173,17 @@ def test_an_interrupt_is_passed_on_once() -> None:
 
 
 @pytest.mark.uml
+def test_an_interrupt_is_passed_on_as_soon_as_the_command_runs() -> None:
+    code = (
+        "import signal, sys; from thalweg.emulation.uml.kernel import Kernel, run_inside;"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(9)); start = Kernel.start;"
+        "Kernel.start = lambda *args, **more: (start(*args, **more), signal.raise_signal(signal.SIGINT))[0];"
+        "sys.exit(run_inside(['sleep', '30']))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.uml
 def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uml.sys, "executable", "/bin/false")
     with pytest.raises(TestbedError, match=r"did not come up: .*Attempted to kill init"):

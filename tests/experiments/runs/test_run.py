@@ -219,7 +219,7 @@ def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
         rows = f"time_s,bandwidth_bps\n0,{rate_bps}\n300,{rate_bps * 1.1}\n600,{rate_bps * 0.9}\n"
         (tmp_path / "traces" / f"{rate_bps}.csv").write_text(rows)
     done = thalweg(
-        *("run", "--testbed", "netns", "--servers", "4", "--images", "36", "--seed", "2", "--traces", "traces"),
+        *("run", "--testbed", "netns", "--servers", "4", "--images", "36", "--seed", "1", "--traces", "traces"),
         *("--time-scale", "300", "--link-mean", "0.1mbit", "--scenario", "collapse", "--out", "a"),
         *("--placement", "one-shot", "--placement", "global"),
         cwd=tmp_path,
