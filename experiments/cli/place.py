@@ -105,6 +105,9 @@ def place(
     The tree as well, beside what is possible at all: thalweg place docs/examples/placement.toml --cost period
     --planner thalweg --bound
 
+    Several trees at once: thalweg place docs/examples/placement.toml --cost period --cost-option interface=independent
+    --planner thalweg --option stripes=4 --bound
+
     Proven optimal, or the gap: thalweg place docs/examples/optimal.toml --planner odp --option
     objective='{"response": 0.5, "availability": 0.5}'
 
@@ -159,6 +162,9 @@ def place(
         }
         if result.hints is not None:
             answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
+        if result.beside:
+            trees = (result, *result.beside)
+            answer["trees"] = [{"share": each.share, "edges": _links(each)} for each in trees]
         if bound_s is not None:
             answer["bound_period_s"] = bound_s
         print_json(answer)
@@ -167,6 +173,12 @@ def place(
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
             output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _links(plan: Plan) -> list[tuple[str, str]]:
+    """Between which hosts results go."""
+    where = plan.placement
+    return sorted({(where[a], where[b]) for a, b in plan.dataflow.edges if where[a] != where[b]})
 
 
 def _compare(file: Path, options: PlaceOptions, task: Task, *, as_json: bool) -> None:
@@ -312,6 +324,9 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
     said = _seconds if cost not in COST_MODELS or COST_MODELS[cost] is not QualityCost else _figure
     out.print(f"{cost}: {said(result.cost_s)}; download-all: {said(baseline_s)}", end="", soft_wrap=True)
     out.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
+    for number, each in enumerate((result, *result.beside) if result.beside else (), 1):
+        edges = ", ".join(f"{a} > {b}" for a, b in _links(each))
+        out.print(f"tree {number}, {each.share:.0%} of the partitions: {edges}", soft_wrap=True)
     if result.critical:
         where = [f"{name} at {result.placement[name]}" for name in result.critical]
         path = cost == "critical-path"

@@ -21,7 +21,7 @@ from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, routes_of, with_all_networks
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.problem import Problem
-from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.planning.problem.task import Stripe, Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
 from thalweg.middleware.protocol.messages import Way
@@ -62,7 +62,8 @@ class Search(msgspec.Struct, frozen=True):
     """What a run's planner goes by, besides what is known of the network, and where operators are.
 
     ``task``: as the run begins. ``knows``: tells what is known instead, where an emulator can: an ``Outlook`` for a
-    planner that looks ahead.
+    planner that looks ahead. ``stripes``: where a stream goes over several trees, all of them by name, as far as those
+    who plan them know, who share the mapping; ``stripe``: which is this one.
     """
 
     task: Task
@@ -71,6 +72,8 @@ class Search(msgspec.Struct, frozen=True):
     planner: Planner
     label: str = "global"
     knows: Callable[[e.Plan], NetworkView] | None = None
+    stripes: dict[str, Stripe] = {}
+    stripe: str = ""
 
     def answer(self, command: e.Plan) -> e.Planned:
         """The plan, or the links it needs, or why there is neither: planner and cost model may be a user's own."""
@@ -173,6 +176,10 @@ class Search(msgspec.Struct, frozen=True):
         if command.state_bytes:
             states = {name: float(size) for name, size in command.state_bytes.items() if name in task.dataflow.by_name}
             task = task.but(quality=msgspec.structs.replace(task.quality, state_bytes=states))
+        if own := self.stripes.get(self.stripe):
+            others = tuple(each for name, each in self.stripes.items() if name != self.stripe)
+            task = task.but(share=own.share, beside=others)
+            self.stripes[self.stripe] = Stripe(task.dataflow, command.placement, own.share)
         result = ask_planner(self.planner, task, self.model)
         sink = task.dataflow.sinks[0]
         placement = {sink: command.placement[sink], **result.placement}
@@ -201,6 +208,8 @@ class Search(msgspec.Struct, frozen=True):
         if after_s < before_s and not worth:
             small = after_s >= before_s * (1 - options.gain)
             why = f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving"
+        if own and worth:
+            self.stripes[self.stripe] = Stripe(result.dataflow, placement, own.share)
         detail: dict[str, Any] = {"planner": self.label, "why": why}
         ways: tuple[Way, ...] | UnsetType = UNSET
         if task.networks and worth:

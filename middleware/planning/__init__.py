@@ -34,6 +34,7 @@ from thalweg.middleware.planning.problem.plan import PlanResult as PlanResult
 from thalweg.middleware.planning.problem.plan import Step as Step
 from thalweg.middleware.planning.problem.problem import Problem as Problem
 from thalweg.middleware.planning.problem.quality import Quality as Quality
+from thalweg.middleware.planning.problem.task import Stripe as Stripe
 from thalweg.middleware.planning.problem.task import Task as Task
 from thalweg.middleware.planning.registry import COST_MODELS as COST_MODELS
 from thalweg.middleware.planning.registry import PLANNERS as PLANNERS

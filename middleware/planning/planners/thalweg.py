@@ -11,19 +11,20 @@ links for as fast as good ones among those known, and asks for what the tree it 
 the decision. It ends when such a tree has none, or ``probes`` are used up.
 
 Hosts without sources are left out of trees that are chosen: their only use would be to pass results on.
+
+A stream may go over several trees at once (``stripes``). They are planned together before a run (``striping``), and one
+at a time while data flows, each with what the others keep busy below it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
 
-from thalweg.middleware.arithmetic import power
 from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
@@ -32,15 +33,17 @@ from thalweg.middleware.planning.costs.critical_path import CriticalPath
 from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.frame import Frame
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import plan_at
-from thalweg.middleware.planning.problem.loads import Floats, Interface
+from thalweg.middleware.planning.planners.striping import MOST_TREES, several
+from thalweg.middleware.planning.problem.loads import Interface
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
-from thalweg.middleware.planning.shapes.host_tree import Freedom, HostTree, Joining, freedom, host_tree, shaped
+from thalweg.middleware.planning.shapes.host_tree import Joining, freedom, host_tree, shaped
 from thalweg.middleware.planning.shapes.knowledge import Knowledge, transfers
-from thalweg.middleware.planning.shapes.search import Loads, Tree, search_tree
+from thalweg.middleware.planning.shapes.search import Tree, search_tree
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.messages import PROBE_BYTES
 
@@ -67,8 +70,10 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``gain``: the least part of the present cost that a change must save (and see :class:`GlobalMoves`)
     - ``probes_again``: how many pairs of hosts may be measured in a look, for each host
     - ``seed``: of the search
+    - ``stripes``: over how many trees a stream goes at once, where its tree may be chosen; ``auto``: as many as repay
 
-    Raises UsageError for a shape that is not above 1 and at most 32, a gain of 1 or more, and numbers below 0.
+    Raises UsageError for a shape that is not above 1 and at most 32, a gain of 1 or more, numbers below 0, and stripes
+    below 1 or above 64.
     """
 
     reshapes: ClassVar[bool] = True
@@ -83,6 +88,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gain: float = GAIN
     probes_again: float = PROBES_AGAIN
     seed: int = 0
+    stripes: int | Literal["auto"] = 1
 
     def __post_init__(self) -> None:
         if not 1 < self.shape <= LARGEST_PLAIN_SHAPE:
@@ -92,6 +98,8 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for what in ("looks", "probes", "probes_again"):
             if (value := getattr(self, what)) is not None and value < 0:
                 raise UsageError(f"{what} of thalweg is {value}; it must be at least 0")
+        if self.stripes != "auto" and not 1 <= self.stripes <= MOST_TREES:
+            raise UsageError(f"stripes of thalweg is {self.stripes}; give 1 to {MOST_TREES} trees, or auto")
         _ = self.adaptation  # which checks the rest
 
     @property
@@ -106,14 +114,18 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         free = freedom(task)
         if free is None:
             return self._placed(task, model)
-        frame = _Frame(self, free, task, model)
+        frame = Frame(free, task, model, self.shape)
+        looks = frame.looks if self.looks is None else self.looks
         if isinstance(task.view, Outlook):
             here = None if current is None else host_tree(task.dataflow, current)
-            found = self._again(frame, task.view, frame.parents(here))
-        else:
-            found = self._first(frame, task.view)
-        tree = HostTree(free.root, {frame.names[host]: frame.names[up] for host, up in enumerate(found.parent) if host})
-        made, placement = shaped(task, free, tree, self.joining)
+            return self._as_plan(frame, model, self._again(frame, looks, task.view, frame.parents(here)))
+        if self.stripes == 1 or current is not None or task.beside:
+            return self._as_plan(frame, model, self._first(frame, looks, task.view))
+        return self._several(frame, model, looks, task.view)
+
+    def _as_plan(self, frame: Frame, model: CostModel, found: _Found) -> Plan:
+        task, current = frame.task, frame.task.current
+        made, placement = shaped(task, frame.free, frame.tree(found.parent), self.joining)
         problem = Problem(made)
         where = problem.where(placement)
         problem.require(where)
@@ -123,17 +135,41 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         result = plan_at(model.at(problem, where), initial_ns=initial_ns, evaluated=found.spent)
         return msgspec.structs.replace(result, hints=made.hints, judged=found.judged)
 
-    def _first(self, frame: _Frame, view: NetworkView) -> _Found:
+    def _several(self, frame: Frame, model: CostModel, looks: int, view: NetworkView) -> Plan:
+        """The best trees together by what is known; asks for what should be known first.
+
+        One tree is what :meth:`_first` finds.
+        """
+        knowledge = Knowledge(frame.names, view, self.probes)
+        if wanted := knowledge.first():
+            raise LinksNeeded(wanted)
+        loads = frame.loads(knowledge.transfers(frame.costs))
+        alone, spent = search_tree(loads, looks, self.seed)
+        trees = several(loads, alone, self.stripes, looks)
+        for parent in trees.parents:
+            if wanted := knowledge.open(parent):
+                raise LinksNeeded(wanted)
+        plans = [self._as_plan(frame, model, _Found(parent, spent + trees.spent)) for parent in trees.parents]
+        if len(plans) == 1:
+            return plans[0]
+        period_s = 1 / sum(trees.rates)
+        plans = [
+            msgspec.structs.replace(plan, cost_s=period_s, share=rate * period_s)
+            for plan, rate in zip(plans, trees.rates, strict=True)
+        ]
+        return msgspec.structs.replace(plans[0], beside=tuple(plans[1:]))
+
+    def _first(self, frame: Frame, looks: int, view: NetworkView) -> _Found:
         """The best tree by what is known; asks for what should be known first."""
         knowledge = Knowledge(frame.names, view, self.probes)
         if wanted := knowledge.first():
             raise LinksNeeded(wanted)
-        parent, spent = search_tree(frame.loads(knowledge.transfers(frame.costs)), frame.looks, self.seed)
+        parent, spent = search_tree(frame.loads(knowledge.transfers(frame.costs)), looks, self.seed)
         if wanted := knowledge.open(parent):
             raise LinksNeeded(wanted)
         return _Found(parent, spent)
 
-    def _again(self, frame: _Frame, view: Outlook, here: list[int] | None) -> _Found:
+    def _again(self, frame: Frame, looks: int, view: Outlook, here: list[int] | None) -> _Found:
         """The best tree by forecasts, and what it saves over ``here``; asks first for links that may change the choice.
 
         What a probe is worth: by how much hanging a host at that link's other end would lower the cost, on average over
@@ -146,22 +182,25 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
         loads = frame.loads(transfers(per_byte, frame.costs))
         starts = [] if here is None else [here]
-        parent, spent = search_tree(loads, frame.looks // AGAIN_SHARE, self.seed, starts)
+        parent, spent = search_tree(loads, looks // AGAIN_SHARE, self.seed, starts)
         tree = Tree(loads, parent)
-        cost, present = frame.norm(tree), math.inf if here is None else frame.norm(Tree(loads, here))
-        if self.probes_left(view, names) > 0:
+        cost = frame.seconds(tree.cost)
+        present = math.inf if here is None else frame.seconds(Tree(loads, here).cost)
+        present, cost = frame.judged(present, cost)
+        if self.probes_left(view, names, frame.task.share) > 0:
             changes = cost < present * (1 - self.gain)
             new = set(enumerate(parent)) - set(enumerate(here or [])) - {(0, 0)} if changes else set()
             worth = tree.value_of_knowing(doubt, frame.costs.startup_s)
             took = PROBE_BYTES * (per_byte + per_byte.T)
             pairs = ((a, b) for a in range(len(names)) for b in range(a))
-            self.ask_for(view, names, {pair: (worth[pair], took[pair]) for pair in pairs}, new)
+            told = {pair: (worth[pair], took[pair]) for pair in pairs}
+            self.ask_for(view, names, told, new, frame.task.share)
         return _Found(parent, spent, None if here is None else (present, cost))
 
-    def probes_left(self, view: Outlook, hosts: Sequence[str]) -> int:
-        """How many pairs of hosts may still be measured in this look."""
+    def probes_left(self, view: Outlook, hosts: Sequence[str], share: float = 1.0) -> int:
+        """How many pairs of hosts may still be measured in this look, for a tree with this share of the stream."""
         asked = len({frozenset(link) for link in view.asked})
-        return round(self.probes_again * len(hosts)) - asked if view.rounds < ROUNDS_AGAIN else 0
+        return math.ceil(round(self.probes_again * len(hosts)) * share) - asked if view.rounds < ROUNDS_AGAIN else 0
 
     def ask_for(
         self,
@@ -169,6 +208,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         hosts: Sequence[str],
         worth: Mapping[tuple[int, int], tuple[float, float]],
         new: Iterable[tuple[int, int]],
+        share: float = 1.0,
     ) -> None:
         """Raise LinksNeeded for links whose probe saves more time than it takes, and for those not well known that a
         change would go over.
@@ -182,7 +222,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         wanted = [(a, b) for a, b in asking if (hosts[a], hosts[b]) not in view.asked]
         wanted.sort(key=lambda pair: (-asking[pair], pair))
         if wanted:  # both ways: one probe measures them
-            chosen = [(hosts[a], hosts[b]) for a, b in wanted[: self.probes_left(view, hosts)]]
+            chosen = [(hosts[a], hosts[b]) for a, b in wanted[: self.probes_left(view, hosts, share)]]
             raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
 
     def goes_by(self, model: CostModel) -> Period | ExpectedPeriod:
@@ -224,59 +264,3 @@ class _Found(msgspec.Struct, frozen=True):
     parent: list[int]
     spent: int
     judged: tuple[float, float] | None = None
-
-
-class _Frame:
-    """What a search for a tree goes by, besides links: hosts as numbers, the client first, and what they do."""
-
-    def __init__(self, planner: Thalweg, free: Freedom, task: Task, model: Period | ExpectedPeriod) -> None:
-        self.free, self.task, self.hints, self.costs = free, task, task.hints, task.costs
-        self.names = [free.root, *(host for host in free.sources if host != free.root)]
-        self.looks = _looks(len(self.names)) if planner.looks is None else planner.looks
-        self.interface: Interface = "independent"
-        self.shape = planner.shape
-        if isinstance(model, ExpectedPeriod):
-            self.shape = min(model.shape, LARGEST_PLAIN_SHAPE)
-        else:
-            self.interface = model.interface
-
-    def loads(self, transfer_s: Callable[[float], Floats]) -> Loads:
-        free, hints, costs, names = self.free, self.hints, self.costs, self.names
-        factors = [costs.compute_factor * self.task.compute_factor(host) / self.task.cores(host) for host in names]
-
-        sources = [free.sources.get(host, ()) for host in names]
-        read = [sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in own) for own in sources]
-
-        @cache
-        def seconds(inputs: tuple[float, ...]) -> float:
-            return free.answers.compute_s(inputs) if len(inputs) > 1 else 0.0
-
-        return Loads(
-            transfer_s,
-            [[hints.output_bytes[name] for name in own] for own in sources],
-            free.answers.output_size_bytes,
-            lambda host, inputs: factors[host] * seconds(tuple(inputs)),
-            np.array(read) / costs.disk_bytes_per_s,
-            interface=self.interface,
-            shape=self.shape,
-            joint=self.interface == "single",
-        )
-
-    def norm(self, tree: Tree) -> float:
-        """Seconds: the norm that is minimised."""
-        return power(tree.cost, 1 / self.shape)
-
-    def parents(self, tree: HostTree | None) -> list[int] | None:
-        """A tree over the same hosts as the parent of each; None for any other."""
-        if tree is None or tree.root != self.names[0] or tree.parent.keys() != set(self.names[1:]):
-            return None
-        number = {name: host for host, name in enumerate(self.names)}
-        return [0, *(number[tree.parent[name]] for name in self.names[1:])]
-
-
-def _looks(hosts: int) -> int:
-    """As many as make 60 steps at 9 hosts and 300 from 33 on: one looks at every host below every other, and takes
-    0.3 to 0.6 ms there (on a 2-core virtual machine).
-    """
-    steps = min(10 * max(hosts - 3, 1), 300)
-    return steps * hosts**2

@@ -36,6 +36,9 @@ class Plan(msgspec.Struct, frozen=True):
       than those two (None)
     - ``routes``: for links whose transfers go over another network the link there; ``ask_planner`` chooses them where a
       planner does not (``choice``)
+    - ``share``: the part of the stream's partitions that is thought to go over it; ``beside``: the plans of the other
+      trees that the stream goes over at once, each with its share, where a planner plans several (``stripes``);
+      ``cost_s`` of each of them is that of the stream
     - ``bought``: what is to be rented for it, units by name; as hosts do not rent, ``ask_planner`` refuses such plans
     """
 
@@ -51,6 +54,8 @@ class Plan(msgspec.Struct, frozen=True):
     judged: tuple[float, float] | None = None
     routes: dict[Link, tuple[Link, ...]] = {}
     bought: dict[str, float] = {}
+    share: float = 1.0
+    beside: tuple[Plan, ...] = ()
 
 
 PlanResult = Plan  # the name that planners of applications know

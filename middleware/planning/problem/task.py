@@ -15,6 +15,14 @@ from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.quality import Quality
 
 
+class Stripe(msgspec.Struct, frozen=True):
+    """One of several trees that a stream goes over at once: where it runs, and its part of the partitions."""
+
+    dataflow: Dataflow
+    placement: Placement
+    share: float
+
+
 class Task(msgspec.Struct, frozen=True, dict=True):
     """Where on ``hosts`` do the nodes of ``dataflows`` go, by what ``view`` knows of the links between them?
 
@@ -28,6 +36,8 @@ class Task(msgspec.Struct, frozen=True, dict=True):
       plan says over which each link goes (``choice``). ``routes``: over which links they go now
     - ``wanted_hz``: partitions a second that are wanted of it; None: as many as sources give, and links carry
     - ``quality``: what else hosts and nodes are known by, and the objective, for who goes by it
+    - ``share``: the part of the stream's partitions that goes over what is planned; ``beside``: over which other trees
+      the rest goes, which keep the same links and hosts busy
     """
 
     dataflows: tuple[Dataflow, ...]
@@ -40,6 +50,8 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     networks: Mapping[str, Network] = {}
     routes: Mapping[Link, tuple[Link, ...]] = {}
     wanted_hz: float | None = None
+    share: float = 1.0
+    beside: tuple[Stripe, ...] = ()
 
     @cached_property
     def dataflow(self) -> Dataflow:

@@ -9,6 +9,9 @@ A host hangs somewhere else in the tree: that changes the loads of three hosts, 
 together, as arrays (hosts, hosts), and the best is made until none helps (steepest descent). Then a few hosts are
 hung at random places and the descent is repeated from there, and what is better is kept (iterated local search), for a
 number of looks. Chance comes from a seed.
+
+A tree may carry a share of the partitions only, beside others (``shapes.mixture``): its own work counts by that share,
+and what others keep busy (:class:`Busy`) lies below it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import random
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +38,32 @@ NORMAL = (  # seven values that stand for a normal distribution (Gauss-Hermite),
 )  # fmt: skip
 
 
+class Busy(NamedTuple):
+    """What keeps resources busy, in seconds a partition of the stream.
+
+    ``carried``: (hosts,) of every kind of interface, or (hosts, hosts) of links; ``work``: (hosts,) of processors and
+    disks.
+    """
+
+    carried: tuple[Floats, ...]
+    work: Floats
+
+    def plus(self, other: Busy) -> Busy:
+        """Both at once."""
+        return Busy(tuple(a + b for a, b in zip(self.carried, other.carried, strict=True)), self.work + other.work)
+
+    def less(self, other: Busy) -> Busy:
+        """Without what it holds of the other."""
+        carried = (np.maximum(a - b, 0.0) for a, b in zip(self.carried, other.carried, strict=True))
+        return Busy(tuple(carried), np.maximum(self.work - other.work, 0.0))
+
+
+def idle(count: int, interface: Interface) -> Busy:
+    """Nothing, of so many hosts."""
+    of_kind = (count, count) if interface == "independent" else (count,)
+    return Busy(tuple(np.zeros(of_kind) for _ in CARRIERS[interface]), np.zeros(count))
+
+
 @dataclass(frozen=True, eq=False)
 class Loads:
     """What every host and link would carry, for any tree over hosts 0 (the root), 1, 2, …
@@ -43,6 +74,8 @@ class Loads:
     - ``disk_s``: (hosts,) seconds of reading its own sources
     - ``interface``: as of :class:`Period`; ``shape``: of the norm, above 1
     - ``joint``: a host's computing and reading delays its transfers (single interfaces only), or goes on beside them
+    - ``share``: the part of the stream's partitions that the tree carries; ``beside``: what others keep busy; None:
+      nothing
     """
 
     transfer_s: Callable[[float], Floats]
@@ -53,7 +86,9 @@ class Loads:
     interface: Interface
     shape: float
     joint: bool
-    _rows: dict[float, Floats] = field(default_factory=dict)
+    share: float = 1.0
+    beside: Busy | None = None
+    _rows: dict[float, Floats] = field(default_factory=dict)  # the same for every share
 
     @property
     def count(self) -> int:
@@ -65,11 +100,22 @@ class Loads:
         return self.joint and self.interface == "single"
 
     def transfer(self, size: float) -> Floats:
-        """(hosts, hosts) seconds that a result of ``size`` bytes takes between any two."""
+        """(hosts, hosts) seconds that a result of ``size`` bytes takes between any two, by the tree's share."""
         found = self._rows.get(size)
         if found is None:
             found = self._rows[size] = self.transfer_s(size)
-        return found
+        return found if self.share == 1 else self.share * found
+
+    @cached_property
+    def below(self) -> Busy:
+        """What others keep busy."""
+        return idle(self.count, self.interface) if self.beside is None else self.beside
+
+    @cached_property
+    def idly(self) -> float:
+        """The cost of what others keep busy of links, which most trees leave as it is."""
+        links = self.interface == "independent" and self.beside is not None
+        return float(power(self.below.carried[0], self.shape).sum()) if links else 0.0
 
 
 class Tree:
@@ -101,9 +147,9 @@ class Tree:
         """Take in what ``host`` combines now; whether its result has another size."""
         loads, inputs = self.loads, [*self.loads.sizes[host], *(self._out[child] for child in self._children[host])]
         size = loads.made(inputs) if inputs else 0.0
-        self.compute[host] = loads.compute_s(host, inputs)
-        self.more[host] = loads.compute_s(host, [*inputs, max(inputs, default=0.0)])
-        self.fewer[host] = loads.compute_s(host, inputs[:-1])
+        self.compute[host] = loads.share * loads.compute_s(host, inputs)
+        self.more[host] = loads.share * loads.compute_s(host, [*inputs, max(inputs, default=0.0)])
+        self.fewer[host] = loads.share * loads.compute_s(host, inputs[:-1])
         changed = size != self._out[host]
         if changed:
             self._out[host] = size
@@ -115,19 +161,40 @@ class Tree:
         self.up: Floats = self.sends[np.arange(self.loads.count), to]
         self.up[0] = 0.0
         self.into: Floats = np.bincount(to[1:], self.up[1:], self.loads.count).astype(np.float64)
+        below, links = self.loads.below, self.loads.interface == "independent"
+        self._before = below.carried[0][np.arange(self.loads.count), to] if links else np.zeros(0)
         # (hosts,) the transfers on every kind of interface, or on the link from each host to its parent
         self._carried: list[tuple[Carrier, Floats]] = [
-            (each, self.up + self.into if each.sender and each.receiver else self.up if each.sender else self.into)
-            for each in CARRIERS[self.loads.interface]
+            (each, (self._before if links else others) + self._own(each))
+            for each, others in zip(CARRIERS[self.loads.interface], below.carried, strict=True)
         ]
         work = self._work(self.compute)
         loads = [load + work if self._together else load for _, load in self._carried]
         if not self._together:
             loads.append(work)
-        self.cost = float(sum(power(load, self.loads.shape).sum() for load in loads))
+        a = self.loads.shape
+        self.cost = float(sum(power(load, a).sum() for load in loads))
+        if links and self.loads.beside is not None:
+            self.cost += self.loads.idly - float(power(self._before, a).sum())
+
+    def _own(self, carrier: Carrier) -> Floats:
+        if carrier.sender and carrier.receiver:
+            return self.up + self.into
+        return self.up if carrier.sender else self.into
 
     def _work(self, compute: Floats) -> Floats:
-        return compute + self.loads.disk_s
+        return compute + self.loads.share * self.loads.disk_s + self.loads.below.work
+
+    @property
+    def busy(self) -> Busy:
+        """What this tree alone keeps busy, by its share."""
+        loads = self.loads
+        work = self.compute + loads.share * loads.disk_s
+        if loads.interface != "independent":
+            return Busy(tuple(self._own(each) for each in CARRIERS[loads.interface]), work)
+        links = np.zeros((loads.count, loads.count))
+        links[np.arange(loads.count), self.parent] = self.up
+        return Busy((links,), work)
 
     def changes(self) -> Floats:
         """(hosts, hosts) what hanging host v below host p adds to the cost; inf where it cannot, or is there."""
@@ -138,6 +205,11 @@ class Tree:
         work, more, fewer = self._work(self.compute), self._work(self.more), self._work(self.fewer)
         change: Floats = np.zeros((count, count))
         for carrier, carried in self._carried:
+            if carrier.kind == "link":
+                links = self.loads.below.carried[0]
+                change += power(links + sends, a) - power(links, a)
+                change -= (power(carried, a) - power(self._before, a))[:, None]
+                continue
             load = carried + work if together else carried
             powers = power(load, a)
             if carrier.receiver:  # the host that v leaves
@@ -165,7 +237,7 @@ class Tree:
         ``doubt``: standard deviation by which the logarithm of the rate from one to another may prove to be another.
         What is saved is that of the best tree with one host hung elsewhere, if the link shows to be fast enough.
         """
-        sends = self.sends
+        sends, startup_s = self.sends, self.loads.share * startup_s
         saved = np.zeros_like(sends)
         for deviation, weight in zip(*NORMAL, strict=True):
             self.sends = np.where(sends > 0, startup_s + (sends - startup_s) * exp(-doubt * deviation), 0.0)
@@ -218,9 +290,14 @@ def descend(tree: Tree, looks: int) -> int:
 def greedy(loads: Loads) -> list[int]:
     """A tree grown from the root: the host that costs least is hung where that costs least, one after the other."""
     star = Tree(loads, [0] * loads.count)
-    a = loads.shape
+    a, below = loads.shape, loads.below
     load = star._work(star.compute * 0.0) if loads.together else np.zeros(loads.count)
     sends = star.sends
+    if loads.interface != "independent":
+        load = load + sum(below.carried)
+    elif loads.beside is not None:  # a link that others use as if it were as much slower
+        links = below.carried[0]
+        sends = power(power(links + sends, a) - power(links, a), 1 / a)
     parent = [0] * loads.count
     inside, outside = [0], list(range(1, loads.count))
     while outside:

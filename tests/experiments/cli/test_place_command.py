@@ -393,3 +393,15 @@ def test_a_bandwidth_that_is_too_small_is_named(write: Any) -> None:
         run(write(text), "--planner", "odp")
     with pytest.raises(UsageError, match="--mps writes the program of --planner odp"):
         run(OPTIMAL, "--mps", "x.mps")
+
+
+def test_several_trees_are_told_with_what_each_carries() -> None:
+    options = ("--cost", "period", "--cost-option", "interface=independent", "--planner", "thalweg")
+    found = run_json(EXAMPLE, *options, "--option", "stripes=4")
+    assert len(found["trees"]) == 4
+    assert sum(tree["share"] for tree in found["trees"]) == pytest.approx(1)
+    assert all(len(tree["edges"]) == 8 for tree in found["trees"])
+    one = run_json(EXAMPLE, *options)
+    assert "trees" not in one
+    assert found["cost_s"] < one["cost_s"]
+    assert "tree 4, " in run(EXAMPLE, *options, "--option", "stripes=4")

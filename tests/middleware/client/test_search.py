@@ -13,7 +13,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tr
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.network.history import History, Past
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
-from thalweg.middleware.planning import CriticalPath, Hints, PlanResult, Task
+from thalweg.middleware.planning import CriticalPath, Hints, PlanResult, Stripe, Task
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -98,6 +98,31 @@ class Errs(msgspec.Struct, frozen=True):
         if isinstance(self.gives, Exception):
             raise self.gives
         return self.gives
+
+
+class Tells(msgspec.Struct, frozen=True):
+    """Keeps what it is asked, and has the operator on h2."""
+
+    asked: list[Task]
+
+    def plan(self, task: Task, model: object) -> PlanResult:
+        self.asked.append(task)
+        return PlanResult({**HERE, "op0": "h2"}, DATAFLOW, cost_s=1.0, initial_cost_s=2.0)
+
+
+def test_a_tree_beside_others_is_planned_with_them_as_they_are_by_then() -> None:
+    asked: list[Task] = []
+    stripes = {name: Stripe(DATAFLOW, HERE, share) for name, share in (("0", 0.25), ("1", 0.75))}
+    both = [
+        msgspec.structs.replace(search(), planner=Tells(asked), stripes=stripes, stripe=name) for name in ("0", "1")
+    ]
+    moved = {**HERE, "op0": "h1"}
+    assert both[0].answer(msgspec.structs.replace(plan(view()), placement=moved)).worth
+    assert both[1].answer(plan(view())).worth
+    first, second = asked
+    assert (first.share, first.beside) == (0.25, (Stripe(DATAFLOW, HERE, 0.75),))
+    assert (second.share, second.beside) == (0.75, (Stripe(DATAFLOW, {**HERE, "op0": "h2"}, 0.25),))
+    assert stripes["1"].placement["op0"] == "h2"
 
 
 @pytest.mark.parametrize(

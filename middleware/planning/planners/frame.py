@@ -1,0 +1,106 @@
+"""What a search for trees goes by, besides links: hosts as numbers, what they do, and what other trees keep busy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from thalweg.middleware.arithmetic import power
+from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
+from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.problem.loads import Floats, Interface
+from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.planning.shapes.host_tree import Freedom, HostTree, host_tree
+from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE
+from thalweg.middleware.planning.shapes.search import Busy, Loads, Tree, idle
+
+
+class Frame:
+    """``names``: the hosts of trees, the sink's first; ``shape``: of the norm, at least ``MIXED_SHAPE`` where a stream
+    goes over several trees.
+    """
+
+    def __init__(self, free: Freedom, task: Task, model: Period | ExpectedPeriod, shape: float) -> None:
+        self.free, self.task, self.hints, self.costs = free, task, task.hints, task.costs
+        self.names = [free.root, *(host for host in free.sources if host != free.root)]
+        self.interface: Interface = "independent"
+        self.shape = shape
+        if isinstance(model, ExpectedPeriod):
+            self.shape = min(model.shape, LARGEST_PLAIN_SHAPE)
+        else:
+            self.interface = model.interface
+        if task.beside:
+            self.shape = max(self.shape, MIXED_SHAPE)
+
+    @property
+    def looks(self) -> int:
+        """As many as make 60 steps at 9 hosts and 300 from 33 on: one looks at every host below every other, and takes
+        0.3 to 0.6 ms there (on a 2-core virtual machine).
+        """
+        hosts = len(self.names)
+        return min(10 * max(hosts - 3, 1), 300) * hosts**2
+
+    def loads(self, transfer_s: Callable[[float], Floats]) -> Loads:
+        """What hosts and links would carry, for any tree that carries the task's share beside its other trees."""
+        free, hints, costs, names = self.free, self.hints, self.costs, self.names
+        factors = [costs.compute_factor * self.task.compute_factor(host) / self.task.cores(host) for host in names]
+
+        sources = [free.sources.get(host, ()) for host in names]
+        read = [sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in own) for own in sources]
+
+        @cache
+        def seconds(inputs: tuple[float, ...]) -> float:
+            return free.answers.compute_s(inputs) if len(inputs) > 1 else 0.0
+
+        alone = Loads(
+            transfer_s,
+            [[hints.output_bytes[name] for name in own] for own in sources],
+            free.answers.output_size_bytes,
+            lambda host, inputs: factors[host] * seconds(tuple(inputs)),
+            np.array(read) / costs.disk_bytes_per_s,
+            interface=self.interface,
+            shape=self.shape,
+            joint=self.interface == "single",
+        )
+        return replace(alone, share=self.task.share, beside=self._others(alone)) if self.task.beside else alone
+
+    def _others(self, alone: Loads) -> Busy:
+        """What the task's other trees keep busy; one that is no tree over these hosts at the moment is left out."""
+        found = idle(alone.count, alone.interface)
+        for other in self.task.beside:
+            parent = self.parents(host_tree(other.dataflow, other.placement))
+            if parent is not None:
+                found = found.plus(Tree(replace(alone, share=other.share), parent).busy)
+        return found
+
+    def seconds(self, cost: float) -> float:
+        """The norm that is minimised, of a tree's cost."""
+        return power(cost, 1 / self.shape)
+
+    def judged(self, present: float, cost: float) -> tuple[float, float]:
+        """Seconds between the tree's own partitions before and after a change, from the norms of all trees together.
+
+        What a change of one tree saves the stream is that tree's: it carries the share, and the change takes its time.
+        """
+        share = self.task.share
+        if share == 1 or math.isinf(present):
+            return present, cost
+        if cost >= present:
+            return present / share, cost / share
+        return present / share, cost * present / (share * cost + present - cost)
+
+    def parents(self, tree: HostTree | None) -> list[int] | None:
+        """A tree over the same hosts as the parent of each; None for any other."""
+        if tree is None or tree.root != self.names[0] or tree.parent.keys() != set(self.names[1:]):
+            return None
+        number = {name: host for host, name in enumerate(self.names)}
+        return [0, *(number[tree.parent[name]] for name in self.names[1:])]
+
+    def tree(self, parent: Sequence[int]) -> HostTree:
+        """The tree over hosts in which each sends to its parent."""
+        up = {self.names[host]: self.names[to] for host, to in enumerate(parent) if host}
+        return HostTree(self.names[0], up)

@@ -1,0 +1,66 @@
+"""Several trees for one stream before it runs: how many, of which shapes, and what each will carry.
+
+Of mixtures of one, two, four, … trees (``shapes.mixture``) that is taken beyond which twice as many bring too little:
+each tree has partitions of its own under way, which hosts hold, and which are to be in order again. Where a host's one
+interface is what is busy, as with ``single`` interfaces, that is mostly after the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from thalweg.middleware.planning.problem.loads import Floats
+from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture, fair_rates
+from thalweg.middleware.planning.shapes.search import Loads, Tree
+
+MOST_TREES = 64
+MOST_CHOSEN = 16  # trees, where nobody says how many
+REPAYS = 0.1  # of the time between partitions, that twice as many trees must save
+MIXED_LOOKS = 4  # times as many as for one tree, at each number of trees
+
+
+class Trees(NamedTuple):
+    """Trees as the parent of every host, partitions a second over each, and how many were looked at."""
+
+    parents: list[list[int]]
+    rates: list[float]
+    spent: int
+
+
+def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], looks: int) -> Trees:
+    """``count`` trees, or as many as repay; ``alone``: the best tree by itself."""
+    loads = replace(loads, shape=max(loads.shape, MIXED_SHAPE))
+    mixture = Mixture(loads, [alone])
+    best = Trees([list(alone)], rates_of(loads, [alone]), 0)
+    number = 1
+    while number < (MOST_CHOSEN if count == "auto" else count):
+        number = 2 * number if count == "auto" else min(2 * number, count)
+        mixture.grow(number, MIXED_LOOKS * looks)
+        found = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
+        if count == "auto" and 1 / sum(found.rates) > (1 - REPAYS) / sum(best.rates):
+            break
+        if sum(found.rates) < sum(best.rates):  # the norm is not the largest load: the same trees again lose nothing
+            again = [tree for _, tree in zip(range(number), itertools.cycle(best.parents), strict=False)]
+            found = Trees(again, rates_of(loads, again), mixture.spent)
+        best = found
+    return best._replace(spent=mixture.spent)
+
+
+def rates_of(loads: Loads, trees: Sequence[Sequence[int]]) -> list[float]:
+    """Partitions a second over each of some trees at once, as far as resources go (:func:`fair_rates`)."""
+    work = np.array([_work(Tree(replace(loads, share=1.0, beside=None), tree)) for tree in trees])
+    rates: list[float] = fair_rates(work).tolist()
+    return rates
+
+
+def _work(tree: Tree) -> Floats:
+    """(resources,) seconds that a partition over a tree takes of each."""
+    carried, work = tree.busy
+    if tree.loads.together:
+        return carried[0] + work
+    return np.concatenate([*(each.ravel() for each in carried), work])
