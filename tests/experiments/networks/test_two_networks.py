@@ -94,6 +94,25 @@ def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, caps
     assert "h2 over leased" in carried
 
 
+@pytest.mark.netns
+def test_a_rented_cable_that_is_cut_while_it_carries_a_partition_is_left_for_the_public_one(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes some seconds, as a link counts as stuck only then: connections see nothing of a cut cable."""
+    cut = '[[event]]\nkind = "outage"\nat = "8s"\nhost = "h1"\nnetwork = "leased"\n'
+    file.write_text(FILE + cut)
+    run = ran(file, capsys, "netns", "--images", "20")
+    assert run["digest"] == run["reference"]
+    rows = pq.read_table(run["folder"] / "events.parquet").to_pylist()
+    told = [row | {"detail": json.loads(row["detail"] or "{}")} for row in rows if row["host"] == "h1"]
+    (stuck,) = [row for row in told if row["kind"] == "fault" and row["detail"].get("via") == "leased"]
+    assert stuck["detail"]["parts"] == 1 and stuck["peer"] == "h2"
+    sent = {row["index"]: row["detail"].get("via", NET) for row in told if row["kind"] == "transfer"}
+    before = [*sent.values()].count("leased")
+    assert 0 < before < 20
+    assert [sent[index] for index in range(20)] == ["leased"] * before + [NET] * (20 - before)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
