@@ -12,6 +12,8 @@ R3. From the fastest networks on, the link that can save most first, each gets t
 R4. Estimates vary: what a link goes over now stays, unless another saves more than ``GAIN`` of its price, or it misses
     the period by more than ``TOLERANCE``.
 R5. What a link was agreed to carry counts before a run; while it goes on, what was measured does.
+R6. A rented link's hours are paid, used or not: its price here is that of the bytes alone. Whether to rent is asked
+    before, by who rents (``tariffs``: from how many bytes an hour on a port pays).
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
     period_s = max((_cycle_s(edges, node, at) for node in edges.alone_s), default=0.0)
     period_s = max([period_s, *(edges.size_bytes[pair] * 8 / at[pair] if at[pair] else math.inf for pair in at)])
     wanted_s = _wanted_s(task, dataflow, period_s)
-    options = {pair: _options(task, pair, edges.size_bytes[pair], known, wanted_s) for pair, known in rates.items()}
+    options = {pair: _options(task, edges.size_bytes[pair], known, wanted_s) for pair, known in rates.items()}
     now = {pair: task.routes[Link(*pair)][0].via if Link(*pair) in task.routes else NET for pair in rates}
     if task.current is None:
         now = dict.fromkeys(rates, "")
@@ -169,14 +171,12 @@ def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:
     return max([period_s * (1 + SLACK), *(1 / rate_hz for rate_hz in rates_hz)])
 
 
-def _options(task: Task, pair: Pair, size_bytes: float, rates: Mapping[str, float], period_s: float) -> list[_Option]:
+def _options(task: Task, size_bytes: float, rates: Mapping[str, float], period_s: float) -> list[_Option]:
     hourly_bytes = size_bytes * HOUR_S / period_s if 0 < period_s < math.inf else 0.0
     found = []
     for via, rate_bps in rates.items():
         network = task.networks.get(via, FREE)
-        rented_bps = (network.links or {}).get(pair, 0.0)
-        price = network.tariff.carrying(hourly_bytes) + network.tariff.renting(rented_bps, HOUR_S)
-        found.append(_Option(via, rate_bps, price))
+        found.append(_Option(via, rate_bps, network.tariff.carrying(hourly_bytes)))  # R6
     return found
 
 

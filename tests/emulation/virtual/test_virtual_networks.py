@@ -13,7 +13,7 @@ from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.networks import Network
-from thalweg.middleware.network.tariffs import TARIFFS
+from thalweg.middleware.network.tariffs import TARIFFS, Tariff
 from thalweg.middleware.network.view import NET, Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import Hints, Task, get_cost_model
 from thalweg.middleware.planning.registry import AGAIN
@@ -37,7 +37,7 @@ MEGABIT = BandwidthTrace.constant("steady", 1e6)
 FALLS = BandwidthTrace("falls", np.array([0.0, *OUTAGE_S]), np.array([1e6, 5e3, 1e6]), 10_000.0)
 NETWORKS = {
     NET: Network(TARIFFS["public"]),
-    "fast": Network(TARIFFS["dedicated"], {("h2", "client"): 1.2e6, ("client", "h2"): 1.2e6}),
+    "fast": Network(Tariff("dedicated", per_gb=0.2), {("h2", "client"): 1.2e6, ("client", "h2"): 1.2e6}),
 }
 
 
@@ -80,7 +80,7 @@ def test_a_public_outage_moves_an_edge_to_a_dedicated_link_within_a_period_and_b
     assert world.failed is None and world.values == list(range(COUNT))
     assert world.relocations == 0  # nothing moves for it
     begun_s, over_s = OUTAGE_S
-    assert world.over(5.0, begun_s) == {NET}  # as fast, and cheaper at this rate
+    assert world.over(5.0, begun_s) == {NET}  # as fast, and cheaper
     assert world.over(begun_s + PERIOD_S, over_s) == {"fast"}
     assert world.over(over_s + 3 * PERIOD_S, world.now) == {NET}
     kept = [at_s for at_s, _ in world.came]

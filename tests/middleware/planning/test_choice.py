@@ -28,7 +28,7 @@ FLOW = Dataflow(
 HINTS = Hints({"s1": 125_000.0, "s2": 125_000.0, "o": 125_000.0})  # 1 s at 1 Mbit/s
 AT = {"s1": "a", "s2": "b", "o": "c", "t": "c"}
 PUBLIC = Network(Tariff(per_gb=0.09))
-RENTED = Network(TARIFFS["dedicated"], {("a", "c"): 10e6})
+RENTED = Network(Tariff("dedicated", per_gb=0.2, per_port_hour=0.3), {("a", "c"): 10e6})
 AC, BC = ("a", "c"), ("b", "c")
 
 
@@ -55,11 +55,12 @@ def test_the_cheapest_that_keeps_the_rate_otherwise_the_fastest(
     assert routes_of(choice) == ({Link(*AC): (Link(*AC, "fast"),)} if chosen == "fast" else {})
 
 
-def test_what_is_paid_by_the_byte_pays_from_some_traffic_on() -> None:
-    fast = Network(TARIFFS["dedicated"], {("a", "c"): 1e9, ("b", "c"): 1e9})
-    for hourly_gb, chosen in ((4.2, "net"), (4.4, "fast")):
-        known = task({AC: 1e9, BC: 1e9}, fast, wanted_hz=hourly_gb * 1e9 / 125_000 / 3600)
-        assert choose(known, FLOW, AT)[AC][0] == chosen
+@pytest.mark.parametrize("wanted_hz", [0.1, 0.5])
+def test_the_hours_of_what_is_rented_are_paid_anyway(wanted_hz: float) -> None:
+    """However little goes over it: its bytes are cheaper."""
+    fast = Network(TARIFFS["dedicated"], {("a", "c"): 1e6, ("b", "c"): 0.4e6})
+    choice = choose(task({AC: 1e6, BC: 1e6}, fast, wanted_hz=wanted_hz), FLOW, AT)
+    assert [choice[AC][0], choice[BC][0]] == ["fast", "fast" if wanted_hz == 0.1 else "net"]
 
 
 def test_a_network_is_left_for_another_that_saves_something_only() -> None:
