@@ -1,0 +1,99 @@
+"""What is said as a run begins, while it outlives its hosts, and when it is over."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
+from thalweg.middleware.protocol.fields import Index, Location, Name, OfRun, Peer, Text
+
+
+class Install(OfRun, frozen=True):
+    """Everything a host needs to take part in a run. Repeated until answered by Installed."""
+
+    dataflow: Dataflow
+    locations: tuple[Location, ...]
+    peers: tuple[Peer, ...]
+    client: Name
+    partitions: Index | None = None
+    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
+    epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
+    moves: LocalMoves | SpaceMoves | None = None  # operators decide for themselves where they run
+    news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
+    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
+    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
+    number: Index = 0  # of the Admit by which the others hear of a host that joins
+
+
+class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How a run outlives its hosts: what ``Client.run(…, failover=Failover())`` says.
+
+    An operator with state leaves a replica of it with ``replicas`` other hosts whenever it has made ``every``
+    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. A lost host that
+    has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends. ``domains``: by
+    host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not in it, its
+    machine.
+    """
+
+    every: Annotated[int, msgspec.Meta(ge=1)] = 16
+    every_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
+    every_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    wait_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    domains: dict[Name, Name] = msgspec.field(default_factory=dict)
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """In a later generation of a run ``node`` begins with partition ``index``, from its replica at ``holder`` if any.
+
+    ``LAST`` says that nothing more is wanted of it.
+    """
+
+    node: Name
+    index: Index
+    holder: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+
+class Lasting(Install, frozen=True):
+    """The Install of a run that outlives its hosts; of a later generation with where each node starts."""
+
+    failover: Failover = Failover()
+    starts: tuple[Start, ...] = ()
+
+    @classmethod
+    def of(cls, install: Install, failover: Failover) -> Lasting:
+        """The same run, to outlive its hosts."""
+        return cls(**{name: getattr(install, name) for name in install.__struct_fields__}, failover=failover)
+
+
+class Stable(OfRun, frozen=True):
+    """To the client: ``hosts`` have a replica of ``node`` at partition ``index``; with none of them it has no state."""
+
+    node: Name
+    index: Index
+    hosts: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+
+
+class Settled(OfRun, frozen=True):
+    """From the client: of these nodes no replica is needed that is older, and none of nodes that are gone."""
+
+    lines: tuple[Start, ...]
+
+
+class Installed(OfRun, frozen=True):
+    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install."""
+
+    host: Name
+    error: Text = ""
+    number: Index = 0
+
+
+class Remove(OfRun, frozen=True):
+    """The run is over; forget it. Repeated until answered by Removed."""
+
+
+class Removed(OfRun, frozen=True):
+    host: Name
