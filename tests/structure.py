@@ -26,6 +26,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.core.relocation",
     "middleware.core.steering",
     "middleware.core.run",
+    "middleware.core.hosting",
     "middleware.core.host",
     "middleware.planning.problem",
     "middleware.planning.solver",

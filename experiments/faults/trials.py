@@ -641,7 +641,11 @@ def _problem(
         return "lost", f"delivered {delivered} of {expected} partitions"
     for host in world.hosts.values():
         core = host.core
-        kept = {"the run": core.runs, "the run's end": core.coordinator.led, "links' pasts": core.monitor.histories}
+        kept = {
+            "the run": core.runs,
+            "the run's end": core.coordinator.led,
+            "links' pasts": core.links.monitor.histories,
+        }
         left = [name for name, table in kept.items() if table]
         if left or host.code:
             return "left", f"host {host.name} still has {', '.join(left) or 'code'}"

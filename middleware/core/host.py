@@ -7,7 +7,7 @@ R1. A run is opened by its client's ``Install`` (one that was sent before this h
     Messages of unknown runs change nothing, but that ``Remove`` says that they are over. To one that joins, as it was
     away, the run is another from then on: it may have missed who came, and which nodes went.
 R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host. What is said of a
-    run counts only from who may say it (R4 of ``run``); ``_why_not`` says which runs are not opened, and why.
+    run counts only from who may say it (R4 of ``run``); ``hosting.admission`` says which runs are not opened, and why.
 R3. What a host says to itself it hears after everything that came of the event before.
 R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
     asks again; an ``Install`` that comes again opens none.
@@ -17,39 +17,31 @@ R5. A run whose application has got all that it will get, and is done with it, g
 R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
     their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
 R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
-    those before it, what is said of which changes nothing any more. The replicas are the run's, and go with its last
-    one. At its client it begins anew at the end of the event by which a host was lost.
+    those before it, what is said of which changes nothing any more (``hosting.lasting``).
 
 The run of an event is found here, once; what happens in it is in ``run``. What this host's own application takes of
-other clients' runs is in ``visit``.
+other clients' runs is in ``visit``; what it measures of links in ``hosting.links``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec import UNSET
 
+from thalweg.middleware.core.hosting.admission import why_not
+from thalweg.middleware.core.hosting.lasting import Lasting
+from thalweg.middleware.core.hosting.links import Links
+from thalweg.middleware.core.hosting.visits import Visits
 from thalweg.middleware.core.monitoring.coordinator import Coordinator, Hooks
-from thalweg.middleware.core.monitoring.finding import Finding
-from thalweg.middleware.core.monitoring.meters import Meters
-from thalweg.middleware.core.monitoring.monitor import LONG_S, Monitor, estimate_fields
-from thalweg.middleware.core.monitoring.places import Places
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.monitoring.soundings import Soundings
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.past import Past
-from thalweg.middleware.core.relocation.checkpoints import Replicas
-from thalweg.middleware.core.relocation.visit import Visit, check_visit
+from thalweg.middleware.core.relocation.visit import check_visit
 from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
-from thalweg.middleware.errors import DataflowError
-from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import SIGN, base_of, generation_of
@@ -73,26 +65,22 @@ class HostCore:
         self.runs: dict[str, RunCore] = {}
         self.desk = Desk(me.name)
         self.out = out = Outbox(self.desk)
-        self.monitor = Monitor(me.name, self.config.monitor)
-        self.prober = Prober(out, me, self.monitor)
-        self.meters = Meters(self.config.capacity)
-        self.places = Places(out, self.config.monitor, self.meters)
-        self.soundings = Soundings(out, me, self.config.monitor, self.meters, self.places)
-        self.finding = Finding(out, me, self.config.monitor, self.places, self.soundings)
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
+        self.links = links = Links(out, self.desk, me, self.config, self.runs)
+        self._lasting = Lasting(self.desk, self.runs)  # R7
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = Shared(
-            self.monitor,
-            self.prober,
-            self.soundings,
-            self.places,
-            self.meters,
+            links.monitor,
+            links.prober,
+            links.soundings,
+            links.places,
+            links.meters,
             self.silence,
             self._retries,
             self._occupied,
-            lambda install: self._replicas.setdefault((install.client, base_of(install.run)), {}),
+            self._lasting.replicas_of,
         )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
@@ -100,11 +88,8 @@ class HostCore:
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.past = Past(self.config)
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
-        self.visits: dict[str, Visit] = {}  # by run: what this application takes of other clients'
+        self._visits = Visits(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
-        self._replicas: dict[tuple[str, str], Replicas] = {}  # R7, by client and run
-        self._lasting: dict[str, tuple[e.RunRequested, str]] = {}  # R7: of this application, and their generations
-        self._recovering: dict[str, float] = {}  # R7: those that have lost a host, when
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
@@ -117,7 +102,7 @@ class HostCore:
             self._heard = None
         if self._lingering:
             self._see_who_lingers()
-        if self._lasting:
+        if self._lasting.led:
             self._see_what_fell()
         commands, desk.commands = desk.commands, []
         return commands
@@ -144,36 +129,30 @@ class HostCore:
             run.validate()
         here = [(run.install.client, base_of(run.id)) for run in self.runs.values()]
         assert len({*here}) == len(here), f"two generations of a run are here: {sorted(self.runs)}"
-        assert self._replicas.keys() <= {*here}, f"replicas of a run that is over: {self._replicas.keys()}"
+        kept = self._lasting.replicas.keys()
+        assert kept <= {*here}, f"replicas of a run that is over: {kept}"
 
     # --- runs -----------------------------------------------------------------------------------------
 
     def _occupied(self) -> int:
         return sum(run.operators for run in self.runs.values())
 
-    def _costs(self) -> tuple[int, int, int]:
-        """Bytes of news, of probes, and of all that was sent, since the host began."""
-        news = self.monitor.news_bytes + self.soundings.sent_bytes
-        return news, self.prober.sent_bytes, self.desk.sent_bytes + news
-
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
         for other in self._generations(install.client, install.run):
             self._close(other, follows=True)
-        out, visit = self.out.of(install.run), self.visits.get(install.run)
+        out, visit = self.out.of(install.run), self._visits.get(install.run)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
-        self._spent[install.run] = self._costs()
+        self._spent[install.run] = self.links.costs()
         if install.afresh:
-            self.monitor.forget()
-            self.soundings.forget()
-            self.places.forget()
+            self.links.forget()
         run.begin(event)
         return run
 
     def _generations(self, client: str, run_id: str) -> list[str]:
         """R7: the generations of a run that are here, of which there is one at most."""
         runs, base = self.runs, base_of(run_id)
-        if SIGN not in run_id and not self._replicas:
+        if SIGN not in run_id and not self._lasting.replicas:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
 
@@ -182,62 +161,40 @@ class HostCore:
         run = self.runs.pop(run_id, None)
         if run is None:
             return
-        spent = zip(self._costs(), self._spent.pop(run_id), strict=True)
+        spent = zip(self.links.costs(), self._spent.pop(run_id), strict=True)
         news, probes, sent = (now - then for now, then in spent)
         run.close()
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id, follows))
-        if run_id in self.visits:
-            self._end_visit(run_id, "it is over here")
+        self._visits.end(run_id, "it is over here")
         if not follows:
-            self._forget_replicas(run)
+            self._lasting.forget(run)
             self.past.add(run.install.client, run_id, self.desk.now)
-
-    def _forget_replicas(self, run: RunCore) -> None:
-        """R7: a run is over."""
-        base = base_of(run.id)
-        self._replicas.pop((run.install.client, base), None)
-        if run.setting.leads:
-            self._lasting.pop(base, None)
-            self._recovering.pop(run.id, None)
 
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
     def _hooks(self, run: RunCore) -> Hooks:
-        def recovers(host: str, *, again: bool, wait: bool) -> bool:
-            if run.setting.lasting is None or run.out.failed or run.id in self._lingering:
-                return False
-            if wait and not again and not generation_of(run.id):  # it lacks the code, as others may
-                return False
-            run.recovery.give_up(host, again=again, wait=wait)
-            self._recovering.setdefault(run.id, self.desk.now)
-            return True
-
-        return Hooks(run.queries.fail, recovers, run.recovery.leans_on)
+        return self._lasting.hooks(run, self._lingering.__contains__)
 
     def _see_what_fell(self) -> None:
         """R7: have runs that have lost a host begin anew."""
-        for _, now in list(self._lasting.values()):
-            run = self.runs.get(now)
-            if run is not None and (run.id in self._recovering or run.directory.doomed) and not run.out.failed:
-                self._recover(run, self._recovering.pop(run.id, self.desk.now))
+        for run, detected_s in self._lasting.fallen():
+            self._recover(run, detected_s)
         self._at_work = ""
 
     def _recover(self, old: RunCore, detected_s: float) -> None:
         """R7: begin a run anew, without the hosts that it has lost."""
-        old.directory.doomed, self._at_work = False, old.id
-        if old.recovery.over:
-            return
-        lost, base = dict(old.directory.lost), base_of(old.id)
+        self._at_work = old.id
+        lost = dict(old.directory.lost)
         install = old.recovery.plan(lost, self.coordinator.peers(old.id))
         if isinstance(install, str):
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
-        request = msgspec.structs.replace(self._lasting[base][0], install=install, known=())
+        request = self._lasting.again(old, install)
         old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
         self._close(old.id, follows=True)
         begun = self.coordinator.supersede(old.id)
-        self._lasting[base], self._at_work = (request, install.run), install.run
+        self._at_work = install.run
         run = self._open(install, request)
         awaited = {entry.host for entry in install.locations}
         for host, how in lost.items():
@@ -247,13 +204,8 @@ class HostCore:
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
         self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), begun=begun))
 
-    def _current(self, event: Any) -> Any:
-        """R7: what the application says of a run, of the generation that it is now."""
-        _, now = self._lasting.get(base_of(event.run), (None, event.run))
-        return event if now == event.run else msgspec.structs.replace(event, run=now)
-
     def _of_application(self, event: Any) -> None:
-        self._of_run(self._current(event))
+        self._of_run(self._lasting.current(event))
 
     def _told(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
@@ -263,7 +215,7 @@ class HostCore:
                 run.hear((note,))
 
     def _measured(self, told: Notes) -> None:
-        """What the prober has to tell all runs."""
+        """What was found of links, which all runs hear."""
         for note in told:
             for run in self._each():
                 run.hear((note,))
@@ -299,14 +251,12 @@ class HostCore:
                 out.send(event.sender, m.Installed(run_id, self.host, reason))
             out.emit(e.CloseRun(run_id))
             self.coordinator.drop(run_id)
-            if self._lasting.pop(base_of(run_id), None) is not None:  # as it began anew
-                self._replicas.pop((self.host, base_of(run_id)), None)
+            if self._lasting.broke(run_id, self.host):  # as it began anew
                 out.fail(reason, host=self.host)
             return
         self._spent.pop(run_id, None)
-        self._forget_replicas(run)
-        self.monitor.histories.pop(run_id, None)
-        self.meters.runs.pop(run_id, None)
+        self._lasting.forget(run)
+        self.links.drop(run_id)
         self.past.add(run.install.client, run_id, self.desk.now)
         self._broken[run_id] = reason
         if len(self._broken) > REMEMBERED:
@@ -316,8 +266,7 @@ class HostCore:
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))
-        if run_id in self.visits:
-            self._end_visit(run_id, reason)
+        self._visits.end(run_id, reason)
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -325,7 +274,7 @@ class HostCore:
         if self.coordinator.led:
             self.coordinator.heard(event.sender)
         if event.via is not UNSET and type(event.message) is m.Probe:
-            self._on_probe(event.sender, event.message, event.via)
+            self.links.on_probe(event.sender, event.message, event.via)
             return
         self._hear(event.sender, event.message, event.payload, event.size_bytes)
 
@@ -343,6 +292,10 @@ class HostCore:
             run = self.runs.get(message.run) if kind not in OF_HOSTS else None
             if run is None or run.may_say(sender, kind):
                 self._MESSAGES[kind](self, sender, message)
+        elif kind in Links.MESSAGES:
+            run = self.runs.get(message.run)
+            if run is None or run.may_say(sender, kind):
+                self._measured(self.links.hear(sender, message))
         elif kind not in OF_RUNS:
             self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
 
@@ -355,8 +308,9 @@ class HostCore:
     def _on_finished(self, event: e.OperatorFinished) -> None:
         run = self.runs.get(event.run)
         if run is not None:
-            if self.meters.runs and not event.end:
-                self.meters.made(event.run, event.node, event.index, event.size_bytes, event.duration_s, self.desk.now)
+            meters = self.links.meters
+            if meters.runs and not event.end:
+                meters.made(event.run, event.node, event.index, event.size_bytes, event.duration_s, self.desk.now)
             heard = run.flow.finished(event)
             if heard:
                 run.hear(heard)
@@ -370,16 +324,14 @@ class HostCore:
         if timer is Timer.LEASE:
             self._check_leases()
         elif timer is Timer.PROBE:
-            self.prober.on_timer()
+            self.links.prober.on_timer()
         elif timer is Timer.SILENCE:
             self._check_silence()
         elif timer is Timer.DRAIN:
             if self.desk.draining:
                 self._leave()
         elif timer is Timer.VISIT:
-            if rest in self.visits:
-                self.visits[rest].on_timer(rest in self.runs)
-                self._go_home(rest)
+            self._visits.on_timer(rest)
         elif timer in (Timer.INSTALL, Timer.REMOVE, Timer.PING):
             self._told(rest, self.coordinator.on_timer(timer, rest))
             if timer is Timer.PING and rest in self.runs:
@@ -406,43 +358,20 @@ class HostCore:
         self.silence.go_on()
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
-        message, peer, desk = event.message, event.peer, self.desk
+        message, peer = event.message, event.peer
         if type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
                 run.transfer_over(peer, message, arrived=True, via=event.via)
-            link = (self.host, peer) if event.via == NET else (self.host, peer, event.via)
-            if type(message) is m.Partition and (desk.recording or not self.monitor.knows(link, desk.now)):
-                graph = run is not None and bool(run.tree.dataflow.several)
-                self._learn(event, message, self.out.of(message.run) if run is None else run.out, graph=graph)
+            if type(message) is m.Partition:
+                self.links.carried(event, message, run)
         elif type(message) is m.Probe:
-            for run in self.runs.values():
-                run.directory.ways.came_through(peer, event.via, message)
-            self._measured(self.prober.on_measured(event, message))
-
-    def _learn(self, event: e.TransferMeasured, message: m.Partition, out: Outbox, *, graph: bool) -> None:
-        """A partition's transfer also measured the link (passive monitoring)."""
-        peer, size, duration_s, now = event.peer, event.size_bytes, event.duration_s, self.desk.now
-        link = (self.host, peer) if event.via == NET else (self.host, peer, event.via)
-        if not self.monitor.knows(link, now):
-            busy_s = self.prober.busy_s(link, duration_s)
-            long_s = LONG_S if graph else math.inf
-            estimate = self.monitor.measured(link, size, busy_s, now, "passive", long_s=long_s)
-            if estimate is not None:
-                out.record("estimate", **estimate_fields(link, estimate, size, busy_s, "passive"))
-        if not self.desk.recording:
-            return
-        rate = size * 8 / duration_s if duration_s > 0 else 0.0
-        out.record(
-            "transfer", peer=peer, node=message.producer, index=message.index,
-            size_bytes=size, duration_s=duration_s, value=rate,
-            **({} if event.via == NET else {"detail": {"via": event.via}}),
-        )  # fmt: skip
+            self._measured(self.links.probed(event, message))
 
     def _on_transfer_failed(self, event: e.TransferFailed) -> None:
         message = event.message
         if type(message) is m.Probe:
-            self.prober.on_failed(event.peer, message, event.via)
+            self.links.prober.on_failed(event.peer, message, event.via)
         elif type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
@@ -451,11 +380,11 @@ class HostCore:
                 self.out.of(message.run).record("fault", peer=event.peer, node=message.producer)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
-        event = self._current(event)
+        event = self._lasting.current(event)
         self._told(event.run, self.coordinator.on_peer_lost(event))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
-        event = self._current(event)
+        event = self._lasting.current(event)
         run, name = self.runs.get(event.run), event.peer.name
         if run is None or not self.coordinator.goes_on(event.run):
             return
@@ -493,16 +422,11 @@ class HostCore:
     def _on_run_requested(self, event: e.RunRequested) -> None:
         run = self._open(event.install, event)
         if run.setting.lasting is not None:
-            self._lasting[base_of(run.id)] = event, run.id
-            if isinstance(event, e.KeptRunRequested):
-                run.recovery.keeps = True
-                if event.kept is not None:
-                    run.recovery.adopt(event.kept)
-                run.recovery.tell()
+            self._lasting.begin(event, run)
         self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
 
     def _on_abandoned(self, event: e.RunAbandoned) -> None:
-        event = self._current(event)
+        event = self._lasting.current(event)
         run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
             if run is not None and run.guests.lingers and event.run not in self._lingering:
@@ -523,34 +447,14 @@ class HostCore:
     # --- what this application takes of others' runs ----------------------------------------------------
 
     def _on_subscribe_requested(self, event: e.SubscribeRequested) -> None:
-        out = self.out.of(event.run)
-        if event.run not in self.visits:
-            if event.run in self.runs:
-                why = f"run {event.run} is this host's own, or has a part here; nothing of it can be subscribed to"
-                out.fail(why, node=event.node, host=self.host, query=event.number)
-                return
-            self.visits[event.run] = Visit(out, self.me, event.owner, self.config)
-        self.visits[event.run].request(event.number, event.node)
+        self._visits.request(event)
 
     def _on_unsubscribe_requested(self, event: e.UnsubscribeRequested) -> None:
-        if event.run in self.visits:
-            self.visits[event.run].leave(event.number)
-
-    def _go_home(self, run_id: str) -> None:
-        """Have no part in a run any more of which nothing is wanted."""
-        if self.visits[run_id].over:
-            if run_id in self.runs:
-                self._close(run_id)
-            else:
-                self._end_visit(run_id, "")
-
-    def _end_visit(self, run_id: str, why: str) -> None:
-        self.visits.pop(run_id).end(why)
-        self.out.of(run_id).emit(e.Forgotten(run_id))
+        self._visits.leave(event)
 
     def _on_enrol(self, sender: str, message: m.Enrol) -> None:
         run_id, install, error = message.run, message.install, ""
-        visit, out = self.visits.get(run_id), self.out.of(message.run)
+        visit, out = self._visits.get(run_id), self.out.of(message.run)
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
@@ -566,13 +470,7 @@ class HostCore:
         out.send(sender, m.Installed(run_id, self.host, error))
 
     def _on_dismiss(self, sender: str, message: m.Dismiss) -> None:
-        visit = self.visits.get(message.run)
-        if visit is not None and sender == visit.owner.name:
-            visit.dismiss(message.number, message.why)
-        if not message.number:
-            self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
-        if visit is not None:
-            self._go_home(message.run)
+        self._visits.on_dismiss(sender, message)
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
         run = self.runs.get(message.run)
@@ -583,21 +481,7 @@ class HostCore:
             self.out.of(message.run).send(sender, m.Dismiss(message.run, message.number, why))
 
     def _on_probes_requested(self, event: e.ProbesRequested) -> None:
-        if event.source.name != self.host or self._known(event.run):
-            if event.coordinates:
-                self.finding.request(event)
-            elif event.latency:
-                self.soundings.request(event)
-            else:
-                self._measured(self.prober.request(event))
-
-    def _known(self, run: str) -> bool:
-        """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
-        return run == BEFORE_RUNS or run in self.runs
-
-    def _hosts_of(self, run: str) -> Set[str]:
-        known = self.runs.get(run)
-        return frozenset() if known is None else known.members
+        self._measured(self.links.request(event))
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -631,9 +515,7 @@ class HostCore:
         self.coordinator.answered(sender, message.run)
         if message.run in self.runs or self.silence.asked(sender):
             self.silence.on_pong(sender)
-        visit = self.visits.get(message.run)
-        if visit is not None and sender == visit.owner.name:
-            visit.heard_s = self.desk.now
+        self._visits.heard(sender, message.run, self.desk.now)
         if not message.known:
             self._told(message.run, self.coordinator.on_unknown(sender, message.run))
 
@@ -664,19 +546,9 @@ class HostCore:
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
-        runs, nodes, limits = len(self.runs), len(install.dataflow.nodes), self.config
-        if sender != install.client or sender == self.host:
-            return f"the run's client is {install.client!r}, and {sender!r} asks for it; a client installs its own runs"
-        if full and all(peer.name != self.host for peer in install.peers):
-            return f"host {self.host!r} is not among the run's peers"
-        follows = bool(self._generations(install.client, install.run))
-        if self.desk.draining and not follows:
-            return "it is being drained, and takes part in nothing more"
-        if runs >= limits.max_runs and not follows:
-            return f"it has {runs} runs, and takes {limits.max_runs}; end one, or start it with --limit max_runs=NUMBER"
-        if nodes > limits.max_nodes:
-            return f"the run has {nodes} nodes, and it takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
-        return _check_install(install, full=full)[:4000]
+        follows = bool(self._generations(install.client, install.run))  # R6, R7
+        runs, draining = (0, False) if follows else (len(self.runs), self.desk.draining)
+        return why_not(sender, install, self.host, self.config, runs=runs, draining=draining, full=full)
 
     def _before_me(self, peer: m.Peer) -> bool:
         """Whether what was sent is for the host that was here before this one was started."""
@@ -711,51 +583,16 @@ class HostCore:
         else:
             self.coordinator.on_failed(sender, message)
 
-    def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> None:
-        if message.requester.name == sender and self._known(message.run):
-            self._measured(self.prober.on_request(message, self._hosts_of(message.run)))
-
-    def _on_probe(self, sender: str, message: m.Probe, via: str = NET) -> None:
-        if message.source.name == sender and (message.run == BEFORE_RUNS or sender in self._hosts_of(message.run)):
-            self.prober.on_probe(sender, message, via)
-
-    def _on_probe_result(self, sender: str, message: m.ProbeResult) -> None:
-        if sender in message.estimate.link.hosts:
-            self._measured(self.prober.on_result(message))
-
-    def _on_sound_request(self, sender: str, message: m.SoundRequest) -> None:
-        if message.requester.name == sender and self._known(message.run):
-            self.soundings.on_request(message, self._hosts_of(message.run))
-
-    def _on_echo(self, sender: str, message: m.Echo) -> None:
-        if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
-            if message.nodes and message.run in self.runs:
-                self.runs[message.run].gossip.hear(sender, message.nodes)
-            self._measured(self.soundings.on_echo(sender, message, self._hosts_of(message.run)))
-            if message.back:
-                self.finding.on_answer(sender)
-
-    def _on_find_request(self, sender: str, message: m.FindRequest) -> None:
-        if message.requester.name == sender and message.run == BEFORE_RUNS:
-            self.finding.on_request(message)
-
-    def _on_found(self, sender: str, message: m.Found) -> None:
-        if message.run == BEFORE_RUNS:
-            self.finding.on_found(sender, message)
-
-    def _on_sounded(self, sender: str, message: m.Sounded) -> None:
-        self._measured(self.soundings.on_sounded(sender, message))
-
     def _check_leases(self) -> None:
         """R1: drop the runs whose clients have been silent for too long."""
         self._lease.rung()
         for run in self._each():
             if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 run.out.record("fault", peer=run.install.client, detail={"what": "client silent, run dropped"})
-                if run.id in self.visits:
+                visit = self._visits.get(run.id)
+                if visit is not None:
                     lease_s = self.config.patience * self.config.lease_s
-                    why = f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s"
-                    self.visits[run.id].end(why)
+                    visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")
                 self._close(run.id)
         if any(not run.setting.leads for run in self.runs.values()):
             self._lease.by(self.out.now + self.config.lease_s / 2)
@@ -798,46 +635,8 @@ class HostCore:
         m.Remove: _on_remove,
         m.Removed: _on_removed,
         m.Failed: _on_failed,
-        m.ProbeRequest: _on_probe_request,
-        m.ProbeOver: _on_probe_request,
-        m.Probe: _on_probe,
-        m.ProbeResult: _on_probe_result,
-        m.SoundRequest: _on_sound_request,
-        m.Echo: _on_echo,
-        m.Sounded: _on_sounded,
         m.Stay: _on_stay,
         m.Subscribe: _on_subscribe,
         m.Enrol: _on_enrol,
         m.Dismiss: _on_dismiss,
-        m.FindRequest: _on_find_request,
-        m.Found: _on_found,
-        m.Situated: _on_echo,
     }
-
-
-def _check_install(install: m.Install, *, full: bool) -> str:
-    """Why a run cannot be opened, whoever asks for it, wherever; empty when it can. Not ``full``: to a guest it is told
-    as it is in its midst.
-    """
-    if not install.run.isprintable() or " " in install.run:
-        return f"the run's name {install.run!r} has characters that are not printed, or a space"
-    hosts, where = {peer.name for peer in install.peers}, {entry.node: entry.host for entry in install.locations}
-    flow = install.dataflow
-    for name in (install.client, *(where.values() if full else ())):
-        if name not in hosts:
-            return f"host {name!r} has a part in the run, and is not among its peers"
-    if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
-        return "a host is named twice among the run's peers, or with characters that are not printed"
-    try:
-        begun = isinstance(install, m.Lasting) and bool(install.starts)  # queries may have left what connected them
-        flow.validate(hosts if full else None, connected=full and not begun)
-    except DataflowError as problem:
-        return str(problem)
-    missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()
-    if missing:
-        return f"no location for node {min(missing)!r}"
-    if unknown:
-        return f"a location for {min(unknown)!r}, which is no node"
-    if len(where) < len(install.locations):
-        return "a node has two locations"
-    return ""

@@ -241,7 +241,7 @@ def test_probes_before_a_run_measure_what_is_asked_for_and_the_way_back() -> Non
     rates = {link: m.PROBE_BYTES * 8 / seconds for link, seconds in took.items()}  # no start-up
     assert {link: each.rate_bps for link, each in found.items()} == pytest.approx(rates, rel=1e-3)
     assert (
-        sum(host.core.prober.sent_bytes for host in watched.world.hosts.values()) == 4 * m.PROBE_BYTES
+        sum(host.core.links.prober.sent_bytes for host in watched.world.hosts.values()) == 4 * m.PROBE_BYTES
     )  # h1 -> h2 follows
 
 

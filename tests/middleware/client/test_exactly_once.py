@@ -85,7 +85,7 @@ def check_nothing_is_left(world: World) -> None:
         if name not in world.down:
             assert core.runs == {}, f"{name} still has the run"
             assert core.coordinator.led == {}
-            assert core.monitor.histories == {}
+            assert core.links.monitor.histories == {}
     assert {host for host, _ in world.combined} <= world.down, "code is left"
 
 

@@ -385,7 +385,7 @@ def test_in_a_graph_what_took_long_tells_of_its_link_however_little_it_is(
     flow = Dataflow((*flow.nodes, Node("u", "sink", ("s",), None, "client"))).validate() if graph else flow
     book = installed(make_book, make_install({"u": "client"} if graph else {}, dataflow=flow), "h1")
     book << e.TransferMeasured("h2", partition("s", "o", 0), 1000, seconds) >> ANY
-    assert (book.core.monitor.estimate(("h1", "h2"), book.core.desk.now) is not None) == known
+    assert (book.core.links.monitor.estimate(("h1", "h2"), book.core.desk.now) is not None) == known
 
 
 def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_install: Make) -> None:

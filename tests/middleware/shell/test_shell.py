@@ -115,7 +115,16 @@ def test_what_every_message_passes_through_has_no_more_attributes_than_python_ke
     with client.run(BLOCKS, {"o": "client"}) as taken:
         assert next(taken).index == 0
         run = next(iter(shell.core.runs.values()))
-        hot = (shell, shell._sockets, shell._bulk, shell._workers, shell.core, shell.core.monitor, run, run.directory)
+        hot = (
+            shell,
+            shell._sockets,
+            shell._bulk,
+            shell._workers,
+            shell.core,
+            shell.core.links.monitor,
+            run,
+            run.directory,
+        )
         assert {type(each).__name__: len(vars(each)) for each in hot if len(vars(each)) > 29} == {}
 
 

@@ -65,7 +65,7 @@ def test_what_is_stuck_is_sent_again_over_the_next_network_and_the_client_hears(
     assert sent(book.at(11.0), 1, again=True) == []  # it may come yet
     (again,) = sent(book.at(12.5), 1, again=True)
     assert again.via == "net" and "fault" in book.recorded()
-    known = book.core.monitor.estimate(link, 12.5)
+    known = book.core.links.monitor.estimate(link, 12.5)
     assert known is not None and known.rate_bps == pytest.approx(80_000 / 25)
     (told,) = again.message.news.estimates
     assert told.link == link

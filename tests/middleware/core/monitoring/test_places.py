@@ -46,7 +46,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 def sounded(book: Playbook, to: str) -> m.Situated:
     """Have h1 sound another host: what it says."""
-    book.core.soundings.under_way.clear()
+    book.core.links.soundings.under_way.clear()
     for _ in range(4):
         book << e.TimerFired("sound r") >> ANY
         said = [each for each in book.sent(to) if isinstance(each, m.Situated)]
@@ -56,7 +56,7 @@ def sounded(book: Playbook, to: str) -> m.Situated:
 
 
 def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
-    places = book.core.places
+    places = book.core.links.places
     before = places.own
     said = sounded(book, "client")
     assert said.places["h1"] == as_message(before)
@@ -70,7 +70,7 @@ def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
 
 
 def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook) -> None:
-    places, place = book.core.places, book.core.places.own
+    places, place = book.core.links.places, book.core.links.places.own
     places.told["h2"] = AT
     for number in range(1, 26):
         samples_s = [1.0 if late % 2 else 0.2 + late / 1000 for late in range(number)]
@@ -94,16 +94,16 @@ def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook)
 def test_odd_coordinates_are_dropped_and_recorded(book: Playbook, changes: dict[str, Any], says: str) -> None:
     said = frames.decode_control(frames.encode(m.Situated("r", 1, places={"h2": told(**changes), "client": told()})))
     book << got("h2", said) >> ANY
-    assert book.core.places.told == {"client": AT}
+    assert book.core.links.places.told == {"client": AT}
     (record,) = (each for each in book.only(e.Record) if each.kind == "unexpected")
     assert record.fields["peer"] == "h2" and says in record.fields["detail"]["what"]
-    before = book.core.places.own
+    before = book.core.links.places.own
     book << got("h2", m.Found("probe", told(**changes))) >> ANY
-    assert not list(book.only(e.Report)) and book.core.places.own == before
+    assert not list(book.only(e.Report)) and book.core.links.places.own == before
 
 
 def test_what_a_host_says_of_itself_counts_more_than_what_others_say(book: Playbook) -> None:
-    places, far = book.core.places, {"at": (9.0, 9.0, 9.0)}
+    places, far = book.core.links.places, {"at": (9.0, 9.0, 9.0)}
 
     def says(sender: str, of: str, **changes: Any) -> None:
         book << got(sender, m.Situated("r", 1, places={of: told(**changes)})) >> ANY
@@ -123,7 +123,7 @@ def test_what_a_host_says_of_itself_counts_more_than_what_others_say(book: Playb
 
 
 def test_memory_and_messages_are_bounded(book: Playbook) -> None:
-    places = book.core.places
+    places = book.core.links.places
     for number in range(MOST + 50):
         places.hear(f"x{number}", {f"x{number}": told()}, ())
         places.measured(f"x{number}", 0.1)
@@ -141,7 +141,7 @@ def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(boo
     nowhere = [m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(MOST + 1)]
     for peer in nowhere:
         book << got(peer.name, m.FindRequest("probe", (peer,), peer)) >> ANY
-    finding, h2 = book.core.finding, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
+    finding, h2 = book.core.links.finding, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
     book << got("client", m.FindRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
     assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
     book << got("client", m.FindRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
@@ -181,10 +181,10 @@ def test_hosts_find_where_they_are_before_a_run_though_some_are_silent() -> None
     assert float(np.median(np.abs(away - truth)[pairs] / truth[pairs])) < 0.1
     begun_s, events = world.now, world.events
     again = world.find([Link("h1", other) for other in neighbours("h1", hosts)], 60.0)
-    assert again["h1"] == world.hosts["h1"].core.places.own  # it knows
+    assert again["h1"] == world.hosts["h1"].core.links.places.own  # it knows
     assert world.now - begun_s < 1 and world.events - events < 10
 
 
 def test_coordinates_may_have_other_dimensions(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1", CoreConfig(monitor=MonitorConfig(dimensions=2)))
-    assert len(book.core.places.own.at) == 2
+    assert len(book.core.links.places.own.at) == 2

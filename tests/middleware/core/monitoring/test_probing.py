@@ -79,7 +79,7 @@ class Wire:
     def rate(self, host: str, source: str, target: str) -> float | None:
         """What a host knows of a link."""
         book = self.books[host]
-        known = book.core.monitor.estimate((source, target), book.now)
+        known = book.core.links.monitor.estimate((source, target), book.now)
         return None if known is None else known.rate_bps
 
 
@@ -126,9 +126,9 @@ def test_a_train_has_empty_messages_and_16_kb_pieces_behind_a_lead_without_waiti
     assert [send.message.stage for send in train] == list(range(LAST + 1))
     assert [len(payload) for payload in STAGE_PAYLOADS] == [send.size_bytes for send in train]
     assert all(send.bulk for send in train)
-    assert book.core.prober.busy_s(Link("h1", "h2"), 5.0) == 4.5
-    assert book.core.prober.busy_s(Link("h1", "h2"), 0.6) == 0.3, "at most half is taken off"
-    assert book.core.prober.busy_s(Link("h1", "h3"), 5.0) == 5.0
+    assert book.core.links.prober.busy_s(Link("h1", "h2"), 5.0) == 4.5
+    assert book.core.links.prober.busy_s(Link("h1", "h2"), 0.6) == 0.3, "at most half is taken off"
+    assert book.core.links.prober.busy_s(Link("h1", "h3"), 5.0) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_without_trains_a_probe_is_one_message_there_and_one_back(make_book: Cal
     assert len(sizes) == 2
     wire.give("client", ask("h1", "h2", "h3"), 17.0)
     assert len(sizes) == 6
-    assert wire.books["h1"].core.prober.under_way is None
+    assert wire.books["h1"].core.links.prober.under_way is None
 
 
 def test_a_probe_is_recorded_by_who_measured(wire: Wire) -> None:
@@ -206,7 +206,7 @@ def test_one_probe_answers_all_who_ask_while_it_is_queued_or_under_way(make_book
     book << e.MessageReceived("h2", m.ProbeResult("probe", back)) >> ANY
     assert {send.to for send in book.only(e.Send)} == {"client", "other"}
     assert empty.to == "h2"
-    assert set(book.core.prober.waiting) == {Link("h1", "h3")}
+    assert set(book.core.links.prober.waiting) == {Link("h1", "h3")}
 
 
 def test_a_fresh_link_is_answered_at_once(wire: Wire) -> None:
@@ -263,7 +263,7 @@ def test_a_probe_that_fails_at_any_stage_makes_room_for_the_next(wire: Wire, sta
     wire.give("client", ask("h1", "h2", "h3"), 1.0)
     assert wire.rate("client", "h1", "h2") is None
     assert wire.rate("client", "h1", "h3") == pytest.approx(RATES["h1", "h3"], rel=1e-4)
-    assert wire.books["h1"].core.prober.under_way is None
+    assert wire.books["h1"].core.links.prober.under_way is None
     wire.took = honest
     wire.give("client", ask("h1", "h2"), 7.0)
     assert wire.rate("client", "h1", "h2") is not None
@@ -307,13 +307,13 @@ def test_probes_of_a_run_that_is_over_or_unknown_are_nothing(
             late = msgspec.structs.replace(probe, run=run)
             book << e.MessageReceived("h1", late, bytes(m.PROBE_BYTES), m.PROBE_BYTES) >> []
         book << e.MessageReceived("client", msgspec.structs.replace(request, run=run or "s")) >> []
-    assert book.core.prober.waiting.keys() == {Link("h2", "h3")}  # from when there was a run
+    assert book.core.links.prober.waiting.keys() == {Link("h2", "h3")}  # from when there was a run
 
 
 def test_a_request_to_probe_oneself_is_nothing(wire: Wire) -> None:
     wire.give("client", ask("h1", "h1"), 1.0)
     assert not wire.trains
-    assert wire.books["h1"].core.prober.waiting == {}
+    assert wire.books["h1"].core.links.prober.waiting == {}
 
 
 def test_only_hosts_of_the_run_are_probed_and_nobody_probes_in_anothers_name(
@@ -339,7 +339,7 @@ def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[...
         book << e.MessageReceived("client", m.ProbeRequest("probe", targets, peer_of("client"))) >> ANY
     for number in range(MOST + 10):
         book << e.MessageReceived(f"y{number}", m.Probe("probe", 1, peer_of(f"y{number}"), True, 0), b"", 0) >> ANY
-    prober = book.core.prober
+    prober = book.core.links.prober
     assert max(map(len, (prober.waiting, prober.queue, prober._begun_s))) <= MOST
 
 

@@ -230,4 +230,4 @@ def test_a_run_that_breaks_as_it_begins_anew_ends(
         client.core.handle(event, 1.0)
     client.at(1.0) << e.RunBroken(client.core.at_fault(event), "a defect") >> ANY
     assert [failed.reason for failed in client.only(e.Fail)] == ["a defect"]
-    assert not (client.core.runs or client.core._lasting or client.core._replicas)
+    assert not (client.core.runs or client.core._lasting.led or client.core._lasting.replicas)

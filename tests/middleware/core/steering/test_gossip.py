@@ -125,7 +125,7 @@ def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
     assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
     assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
     book << got("stranger", m.Echo("r", 1, host=m.HostTold(9, 9, 9))) >> []
-    assert "stranger" not in book.core.soundings.hosts
+    assert "stranger" not in book.core.links.soundings.hosts
 
 
 def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook) -> None:

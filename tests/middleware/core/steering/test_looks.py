@@ -79,8 +79,8 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
     book << got("client", msgspec.structs.replace(install, moves=moves, news=("work", "coordinates"))) >> ANY
     run = book.core.runs["r"]
     run.gossip.nodes = lambda: {"o": NodeFigures(1.0, 100.0, {"s": 300.0})}  # type: ignore[method-assign]
-    book.core.places._own = there(0.5)
-    book.core.places.told = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
+    book.core.links.places._own = there(0.5)
+    book.core.links.places.told = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
     return book
 
 
@@ -90,7 +90,7 @@ def looked(book: Playbook) -> list[m.Wish]:
 
 
 def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> None:
-    told = book.core.places.told
+    told = book.core.links.places.told
     assert looked(book) == [m.Wish("r", "o", 1, "h1")]
     (record,) = (each for each in book.only(e.Record) if each.kind == "look")
     assert record.fields["value"] == pytest.approx(300 * 0.502 + 100 * 0.102)
@@ -104,7 +104,7 @@ def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> N
 
 
 def test_without_displacement_no_host_is_looked_for(book: Playbook) -> None:
-    places = book.core.places
+    places = book.core.links.places
     places._own = there(0.0)
     assert looked(book) == [] and [each.kind for each in book.only(e.Record)] == ["look"]
     places.told["h1"] = there(0.06)  # at rest it would be 0.045 away

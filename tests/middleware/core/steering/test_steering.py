@@ -263,7 +263,7 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
     book << e.TimerFired("plan r") >> ANY
     book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
     if news:
-        book.core.monitor.heard([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
+        book.core.links.monitor.heard([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
     for now in (64.0, 68.0):
         book.at(now) << e.TimerFired("plan r") >> ANY
     (plan,) = book.only(e.Plan)
@@ -318,7 +318,7 @@ def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
     make_book: Book, install: m.Install, afresh: bool
 ) -> None:
     book = make_book(CLIENT, CONFIG)
-    monitor = book.core.monitor
+    monitor = book.core.links.monitor
     monitor.heard([m.Estimate("h2", CLIENT, 50_000, 0, 1, 0)], 95.0, "h2")
     given = msgspec.structs.replace(install, afresh=afresh)
     known = ((("h1", "h2"), LinkEstimate(1e5, 2, 0.0, 80.0)),)
@@ -334,8 +334,8 @@ def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
 
 def test_a_host_forgets_what_it_has_measured_when_links_begin_anew(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
-    book.core.monitor.measured(("h2", CLIENT), 100_000, 1.0, 5.0, "passive")
+    book.core.links.monitor.measured(("h2", CLIENT), 100_000, 1.0, 5.0, "passive")
     book << got(CLIENT, install) >> ANY
-    assert book.core.monitor.latest(("h2", CLIENT)) is not None
+    assert book.core.links.monitor.latest(("h2", CLIENT)) is not None
     book << got(CLIENT, msgspec.structs.replace(install, run="other", afresh=True)) >> ANY
-    assert book.core.monitor.latest(("h2", CLIENT)) is None
+    assert book.core.links.monitor.latest(("h2", CLIENT)) is None

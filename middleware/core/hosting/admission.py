@@ -1,0 +1,53 @@
+"""Which runs a host takes part in: what is asked of it, against its limits and against sense."""
+
+from __future__ import annotations
+
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+
+def why_not(
+    sender: str, install: m.Install, host: str, limits: CoreConfig, *, runs: int, draining: bool, full: bool = True
+) -> str:
+    """Why ``host``, which has ``runs`` others, takes no part in a run; empty when it does. Not ``full``: as a guest."""
+    nodes = len(install.dataflow.nodes)
+    if sender != install.client or sender == host:
+        return f"the run's client is {install.client!r}, and {sender!r} asks for it; a client installs its own runs"
+    if full and all(peer.name != host for peer in install.peers):
+        return f"host {host!r} is not among the run's peers"
+    if draining:
+        return "it is being drained, and takes part in nothing more"
+    if runs >= limits.max_runs:
+        return f"it has {runs} runs, and takes {limits.max_runs}; end one, or start it with --limit max_runs=NUMBER"
+    if nodes > limits.max_nodes:
+        return f"the run has {nodes} nodes, and it takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
+    return _check_install(install, full=full)[:4000]
+
+
+def _check_install(install: m.Install, *, full: bool) -> str:
+    """Why a run cannot be opened, whoever asks for it, wherever; empty when it can. Not ``full``: to a guest it is told
+    as it is in its midst.
+    """
+    if not install.run.isprintable() or " " in install.run:
+        return f"the run's name {install.run!r} has characters that are not printed, or a space"
+    hosts, where = {peer.name for peer in install.peers}, {entry.node: entry.host for entry in install.locations}
+    flow = install.dataflow
+    for name in (install.client, *(where.values() if full else ())):
+        if name not in hosts:
+            return f"host {name!r} has a part in the run, and is not among its peers"
+    if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
+        return "a host is named twice among the run's peers, or with characters that are not printed"
+    try:
+        begun = isinstance(install, m.Lasting) and bool(install.starts)  # queries may have left what connected them
+        flow.validate(hosts if full else None, connected=full and not begun)
+    except DataflowError as problem:
+        return str(problem)
+    missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()
+    if missing:
+        return f"no location for node {min(missing)!r}"
+    if unknown:
+        return f"a location for {min(unknown)!r}, which is no node"
+    if len(where) < len(install.locations):
+        return "a node has two locations"
+    return ""

@@ -1,0 +1,97 @@
+"""The runs that outlive their hosts, of which a host has one generation at a time: what is the run's, and not that's.
+
+Rules:
+
+R1. The replicas are the run's, and go with its last generation.
+R2. At its client a run that has lost a host begins anew at the end of the event by which it did, not before. What the
+    application says of it is said of the generation that it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.monitoring.coordinator import Hooks
+from thalweg.middleware.core.outbox import Desk
+from thalweg.middleware.core.relocation.checkpoints import Replicas
+from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of, generation_of
+
+
+class Lasting:
+    """What a host keeps of such runs, and at their client how they began, and since when they lack a host."""
+
+    def __init__(self, desk: Desk, runs: Mapping[str, RunCore]) -> None:
+        self._desk, self._runs = desk, runs
+        self.replicas: dict[tuple[str, str], Replicas] = {}  # R1, by client and run
+        self.led: dict[str, tuple[e.RunRequested, str]] = {}  # of this application, and their generations
+        self._fallen: dict[str, float] = {}  # R2: those that have lost a host, when
+
+    def replicas_of(self, install: m.Install) -> Replicas:
+        """Those that are here of a run."""
+        return self.replicas.setdefault((install.client, base_of(install.run)), {})
+
+    def begin(self, event: e.RunRequested, run: RunCore) -> None:
+        """At its client a run begins."""
+        self.led[base_of(run.id)] = event, run.id
+        if isinstance(event, e.KeptRunRequested):
+            run.recovery.keeps = True
+            if event.kept is not None:
+                run.recovery.adopt(event.kept)
+            run.recovery.tell()
+
+    def forget(self, run: RunCore) -> None:
+        """R1: a run is over."""
+        base = base_of(run.id)
+        self.replicas.pop((run.install.client, base), None)
+        if run.setting.leads:
+            self.led.pop(base, None)
+            self._fallen.pop(run.id, None)
+
+    def broke(self, run_id: str, host: str) -> bool:
+        """A run of this application broke as it began anew; whether there was one."""
+        there = self.led.pop(base_of(run_id), None) is not None
+        if there:
+            self.replicas.pop((host, base_of(run_id)), None)
+        return there
+
+    def hooks(self, run: RunCore, over: Callable[[str], bool]) -> Hooks:
+        """What the coordinator asks of a run; ``over``: whether its application has got all that it will get."""
+
+        def recovers(host: str, *, again: bool, wait: bool) -> bool:
+            if run.setting.lasting is None or run.out.failed or over(run.id):
+                return False
+            if wait and not again and not generation_of(run.id):  # it lacks the code, as others may
+                return False
+            run.recovery.give_up(host, again=again, wait=wait)
+            self._fallen.setdefault(run.id, self._desk.now)
+            return True
+
+        return Hooks(run.queries.fail, recovers, run.recovery.leans_on)
+
+    def fallen(self) -> Iterator[tuple[RunCore, float]]:
+        """R2: the runs that are to begin anew, and when the loss was noticed."""
+        for _, now in list(self.led.values()):
+            run = self._runs.get(now)
+            if run is not None and (run.id in self._fallen or run.directory.doomed) and not run.out.failed:
+                run.directory.doomed = False
+                detected_s = self._fallen.pop(run.id, self._desk.now)
+                if not run.recovery.over:
+                    yield run, detected_s
+
+    def again(self, old: RunCore, install: m.Lasting) -> e.RunRequested:
+        """R2: with what a run begins anew."""
+        base = base_of(old.id)
+        request = msgspec.structs.replace(self.led[base][0], install=install, known=())
+        self.led[base] = request, install.run
+        return request
+
+    def current(self, event: Any) -> Any:
+        """R2: what is said of a run, of the generation that it is now."""
+        _, now = self.led.get(base_of(event.run), (None, event.run))
+        return event if now == event.run else msgspec.structs.replace(event, run=now)

@@ -1,0 +1,165 @@
+"""What a host measures of links, for all runs: what transfers show, and what probes, soundings and searches find.
+
+What is said of a run counts only where the run goes on here, and from hosts that it has; what is for a plan before any
+run, from anybody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from typing import Any, ClassVar
+
+from thalweg.middleware.core.monitoring.finding import Finding
+from thalweg.middleware.core.monitoring.meters import Meters
+from thalweg.middleware.core.monitoring.monitor import LONG_S, Monitor, estimate_fields
+from thalweg.middleware.core.monitoring.places import Places
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
+from thalweg.middleware.core.monitoring.soundings import Soundings
+from thalweg.middleware.core.notes import Notes
+from thalweg.middleware.core.outbox import Desk, Outbox
+from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.network.view import NET
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+
+class Links:
+    """The parts that measure, and who may have them do so. What they find is for all runs to hear."""
+
+    def __init__(self, out: Outbox, desk: Desk, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]) -> None:
+        self._out, self._desk, self._host, self._runs = out, desk, me.name, runs
+        self.monitor = Monitor(me.name, config.monitor)
+        self.prober = Prober(out, me, self.monitor)
+        self.meters = Meters(config.capacity)
+        self.places = Places(out, config.monitor, self.meters)
+        self.soundings = Soundings(out, me, config.monitor, self.meters, self.places)
+        self.finding = Finding(out, me, config.monitor, self.places, self.soundings)
+
+    def forget(self) -> None:
+        """What was measured before says nothing."""
+        self.monitor.forget()
+        self.soundings.forget()
+        self.places.forget()
+
+    def drop(self, run: str) -> None:
+        """A run is no more, which kept something here itself."""
+        self.monitor.histories.pop(run, None)
+        self.meters.runs.pop(run, None)
+
+    def costs(self) -> tuple[int, int, int]:
+        """Bytes of news, of probes, and of all that was sent, since the host began."""
+        news = self.monitor.news_bytes + self.soundings.sent_bytes
+        return news, self.prober.sent_bytes, self._desk.sent_bytes + news
+
+    def request(self, event: e.ProbesRequested) -> Notes:
+        """The application, or a run, wants links measured."""
+        if event.source.name == self._host and not self._known(event.run):
+            return
+        if event.coordinates:
+            self.finding.request(event)
+        elif event.latency:
+            self.soundings.request(event)
+        else:
+            yield from self.prober.request(event)
+
+    def probed(self, event: e.TransferMeasured, message: m.Probe) -> Notes:
+        """A message of a probe has arrived."""
+        for run in self._runs.values():
+            run.directory.ways.came_through(event.peer, event.via, message)
+        return self.prober.on_measured(event, message)
+
+    def carried(self, event: e.TransferMeasured, message: m.Partition, run: RunCore | None) -> None:
+        """A partition's transfer also measured the link (passive monitoring)."""
+        peer, now, recording = event.peer, self._desk.now, self._desk.recording
+        link = (self._host, peer) if event.via == NET else (self._host, peer, event.via)
+        known = self.monitor.knows(link, now)
+        if known and not recording:
+            return
+        out = self._out.of(message.run) if run is None else run.out
+        size, duration_s = event.size_bytes, event.duration_s
+        if not known:
+            busy_s = self.prober.busy_s(link, duration_s)
+            graph = run is not None and bool(run.tree.dataflow.several)
+            long_s = LONG_S if graph else math.inf
+            estimate = self.monitor.measured(link, size, busy_s, now, "passive", long_s=long_s)
+            if estimate is not None:
+                out.record("estimate", **estimate_fields(link, estimate, size, busy_s, "passive"))
+        if not recording:
+            return
+        rate = size * 8 / duration_s if duration_s > 0 else 0.0
+        out.record(
+            "transfer", peer=peer, node=message.producer, index=message.index,
+            size_bytes=size, duration_s=duration_s, value=rate,
+            **({} if event.via == NET else {"detail": {"via": event.via}}),
+        )  # fmt: skip
+
+    def _known(self, run: str) -> bool:
+        """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
+        return run == BEFORE_RUNS or run in self._runs
+
+    def _hosts_of(self, run: str) -> Set[str]:
+        known = self._runs.get(run)
+        return frozenset() if known is None else known.members
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def hear(self, sender: str, message: Any) -> Notes:
+        """One of ``MESSAGES``."""
+        return self.MESSAGES[type(message)](self, sender, message)
+
+    def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> Notes:
+        if message.requester.name == sender and self._known(message.run):
+            yield from self.prober.on_request(message, self._hosts_of(message.run))
+
+    def on_probe(self, sender: str, message: m.Probe, via: str = NET) -> None:
+        if message.source.name == sender and (message.run == BEFORE_RUNS or sender in self._hosts_of(message.run)):
+            self.prober.on_probe(sender, message, via)
+
+    def _on_probe(self, sender: str, message: m.Probe) -> Notes:
+        self.on_probe(sender, message)
+        return ()
+
+    def _on_probe_result(self, sender: str, message: m.ProbeResult) -> Notes:
+        if sender in message.estimate.link.hosts:
+            yield from self.prober.on_result(message)
+
+    def _on_sound_request(self, sender: str, message: m.SoundRequest) -> Notes:
+        if message.requester.name == sender and self._known(message.run):
+            self.soundings.on_request(message, self._hosts_of(message.run))
+        return ()
+
+    def _on_echo(self, sender: str, message: m.Echo) -> Notes:
+        if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
+            if message.nodes and message.run in self._runs:
+                self._runs[message.run].gossip.hear(sender, message.nodes)
+            yield from self.soundings.on_echo(sender, message, self._hosts_of(message.run))
+            if message.back:
+                self.finding.on_answer(sender)
+
+    def _on_find_request(self, sender: str, message: m.FindRequest) -> Notes:
+        if message.requester.name == sender and message.run == BEFORE_RUNS:
+            self.finding.on_request(message)
+        return ()
+
+    def _on_found(self, sender: str, message: m.Found) -> Notes:
+        if message.run == BEFORE_RUNS:
+            self.finding.on_found(sender, message)
+        return ()
+
+    def _on_sounded(self, sender: str, message: m.Sounded) -> Notes:
+        return self.soundings.on_sounded(sender, message)
+
+    MESSAGES: ClassVar[dict[type[Any], Callable[[Links, str, Any], Notes]]] = {
+        m.ProbeRequest: _on_probe_request,
+        m.ProbeOver: _on_probe_request,
+        m.Probe: _on_probe,
+        m.ProbeResult: _on_probe_result,
+        m.SoundRequest: _on_sound_request,
+        m.Echo: _on_echo,
+        m.Sounded: _on_sounded,
+        m.FindRequest: _on_find_request,
+        m.Found: _on_found,
+        m.Situated: _on_echo,
+    }
