@@ -1,0 +1,72 @@
+"""What an application says of a run, looked at before anything is begun: each raises UsageError in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, words
+from thalweg.middleware.network.networks import Network, check_networks, where_joined
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+
+
+def check_mapping(placement: Mapping[str, str] | str) -> Mapping[str, str] | str:
+    """A placement, or the name of what computes one."""
+    if not isinstance(placement, str):
+        expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
+        words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
+    return placement
+
+
+def check_start(start: int) -> None:
+    """The partition to begin with."""
+    expect(start, int, "the partition to start with is a whole number")
+    if start < 0:
+        raise UsageError(f"start is {start}; give the first partition, from 0 on")
+
+
+def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
+    """How many partitions a run has, and how long a call may take."""
+    expect(1 if partitions is None else partitions, int, "partitions are a whole number")
+    if partitions is not None and partitions < 1:
+        raise UsageError(f"partitions must be at least 1, not {partitions}")
+    expect(1.0 if call_timeout_s is None else call_timeout_s, int | float, "call_timeout_s is a number of seconds")
+    if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
+        raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
+
+
+def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> m.Failover:
+    """Replicas that there can be on so many hosts, the client among them, and domains of hosts that are ``known``."""
+    expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
+    if unknown := next((host for host in failover.domains if host not in known), None):
+        raise UsageError(f"domains: there is no host {unknown!r}; {nearest(unknown, known)}")
+    if failover.replicas >= hosts:
+        raise UsageError(
+            f"{failover.replicas} replicas of each state are more than the other hosts of {hosts};"
+            f" ask for {hosts - 1} at most, or for more hosts"
+        )
+    return failover
+
+
+def joined_networks(
+    networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: Roster
+) -> dict[str, Network]:
+    """The networks of a run, where hosts have them."""
+    expect({} if networks is None else networks, Mapping, "networks are a mapping of names to what they are")
+    for network in (networks or {}).values():
+        expect(network, Network, "what a network is, a Network says")
+    expect(1.0 if wanted_hz is None else wanted_hz, int | float, "wanted_hz is a number of partitions a second")
+    if wanted_hz is not None and not 0 < wanted_hz < math.inf:
+        raise UsageError(f"wanted_hz is {wanted_hz!r}; give partitions a second, or None for as many as there can be")
+    check_networks(networks or {}, roster.ends, roster.gone)
+    return where_joined(networks or {}, roster.ends)
+
+
+def check_told(message: m.Message) -> None:
+    """What a host would refuse is refused here."""
+    try:
+        frames.decode_control(frames.encode(message))
+    except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"the run cannot be told to the hosts: {error}") from None

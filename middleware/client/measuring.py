@@ -1,0 +1,116 @@
+"""What a client has its hosts measure before, and between, runs: bandwidth, latencies, coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.errors import HostLostError, UsageError, nearest, shown, words
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.place import Place, neighbours
+from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate, Pair
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
+PROBE_TRIES = 3
+
+Measured = TypeVar("Measured", LinkEstimate, Latency, Place)
+
+
+class Measuring:
+    """What hosts report, and who waits for it. ``tell``: the client's own core, which is the host ``me``."""
+
+    def __init__(self, roster: Roster, tell: Callable[[e.Event], None], me: m.Peer) -> None:
+        self._roster, self._tell, self._me = roster, tell, me
+        self._reports: dict[type[Any], dict[Link, Any]] = {LinkEstimate: {}, Latency: {}, Place: {}}
+        self.figures: dict[str, HostFigures] = {}
+
+    def take(self, report: e.Report) -> None:
+        """A host has measured something; in the I/O thread."""
+        source, target, roster = report.source, report.target, self._roster
+        if not {source, target} <= roster.peers.keys():
+            return  # of hosts that nobody asked for
+        with roster.news:
+            self._reports[type(report.estimate)][Link(source, target, report.via)] = report.estimate
+            if report.host is not None:
+                self.figures[target] = report.host
+            roster.news.notify_all()
+
+    def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
+        """As ``Client.probe``."""
+        return self.measure(links, LinkEstimate)
+
+    def latencies(self, links: Iterable[Pair]) -> dict[Link, Latency]:
+        """As ``Client.latencies``."""
+        return self.measure(links, Latency)
+
+    def coordinates(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
+        """As ``Client.coordinates``."""
+        names = tuple(self._roster.hosts if hosts is None else words(hosts, "hosts are names"))
+        return self.find([Link(host, other) for host in names for other in neighbours(host, self._roster.hosts)])
+
+    def find(self, links: Iterable[Pair]) -> dict[str, Place]:
+        """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
+        return {link.source: place for link, place in self.measure(links, Place).items()}
+
+    def measure(self, links: Iterable[Pair], kind: type[Measured]) -> dict[Link, Measured]:
+        """Have links measured; raises as ``Client.probe`` says."""
+        reports: dict[Link, Measured] = self._reports[kind]
+        peers, gone, news = self._roster.peers, self._roster.gone, self._roster.news
+        pairs = [words(link, "a link is a pair of hosts") for link in links]
+        if odd := next((pair for pair in pairs if not 2 <= len(pair) <= (3 if kind is LinkEstimate else 2)), None):
+            raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
+        asked = wanted = {Link(*pair) for pair in pairs if pair[0] != pair[1]}
+        if unknown := sorted({host for link in wanted for host in link.hosts} - self._roster.known):
+            raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], peers)}")
+        for link in wanted:
+            for host in link.hosts:
+                if host in peers and link.via not in (ends := peers[host].ends):
+                    raise UsageError(
+                        f"host {host!r} is not joined to a network {link.via!r}; {nearest(link.via, ends)}"
+                    )
+
+        def vain() -> bool:
+            return bool(self._roster.closing) or any(host in gone for link in wanted for host in link.hosts)
+
+        both = wanted | {Link(link.target, link.source, link.via) for link in wanted}
+        if kind is Latency:  # one direction is as good as the other
+            asked = wanted = {link for link in wanted if link.source < link.target or Link(*link[::-1]) not in wanted}
+        elif kind is Place:
+            both = wanted = {Link(link.source, link.source) for link in wanted}
+        with news:
+            for link in wanted if kind is LinkEstimate else both:
+                reports.pop(link, None)
+            for _ in range(PROBE_TRIES):
+                if not vain():
+                    still = {link for link in asked if not {link, Link(link.source, link.source)} & reports.keys()}
+                    self._ask_probes(still, latency=kind is Latency, coordinates=kind is Place)
+                known = -1
+                while known < len(reports):
+                    known = len(reports)
+                    if news.wait_for(lambda: vain() or wanted <= reports.keys(), PROBE_S):
+                        self._roster.check_open()
+                        for host in sorted({host for link in wanted for host in link.hosts} & gone.keys()):
+                            how = gone[host]
+                            raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
+                        return {link: reports[link] for link in both if link in reports}
+            link = min(wanted - reports.keys())
+        source, target = link.hosts
+        if kind is Place:
+            raise HostLostError(f"host {source!r} did not find its coordinates; is it still there?")
+        where = f"from {source!r} to {target!r}" + ("" if link.via == NET else f" over {link.via!r}")
+        raise HostLostError(f"the link {where} could not be measured; is {source!r} still there?")
+
+    def _ask_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
+        peers = self._roster.peers
+        by_source: dict[tuple[str, str], list[m.Peer]] = {}
+        for link in sorted(links):
+            (a, b), via = link.hosts, link.via
+            if coordinates or peers[a] not in by_source.get((b, via), ()):  # the echo measures it
+                by_source.setdefault((a, via), []).append(peers[b])
+        for (source, via), targets in by_source.items():
+            there = tuple(targets), self._me
+            self._tell(e.ProbesRequested(BEFORE_RUNS, peers[source], *there, latency, coordinates, via))

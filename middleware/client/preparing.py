@@ -1,0 +1,121 @@
+"""What a client plans, and how a dataflow is looked at, placed and completed before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from thalweg.middleware.client.checks import check_mapping, check_told
+from thalweg.middleware.client.measuring import Measuring
+from thalweg.middleware.client.replanning import MEASURED, ask_hints
+from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.stream import Offered, Wanted
+from thalweg.middleware.core.relocation.sharing import join, shared
+from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
+from thalweg.middleware.errors import PlacementError, UsageError, expect
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    Hints,
+    Planner,
+    ProbedPlan,
+    Task,
+    get_cost_model,
+    get_planner,
+    get_strategy,
+    plan_with_probes,
+)
+from thalweg.middleware.planning.planners.planner import needs_of
+from thalweg.middleware.planning.usage.reuse import too_far
+from thalweg.middleware.protocol import messages as m
+
+
+class Preparing:
+    """Plans on a client's hosts. ``allow``: packages whose code may be asked for hints; ``capacity``: the client's."""
+
+    def __init__(self, roster: Roster, measuring: Measuring, allow: tuple[str, ...], capacity: HostFigures) -> None:
+        self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
+
+    def plan(self, planner: str | Planner, task: Task, model: str | CostModel) -> ProbedPlan:
+        planner = get_planner(planner) if isinstance(planner, str) else planner
+        if "hosts" in needs_of(planner):
+            self._measuring.latencies([(self._roster.name, host) for host in self._roster.hosts])
+            own = {self._roster.name: self._capacity}
+            task = task.but(hints=task.hints.measured({}, {**self._measuring.figures, **own}))
+        return plan_with_probes(
+            planner,
+            task,
+            get_cost_model(model) if isinstance(model, str) else model,
+            self._measuring.probe,
+            sound=self._measuring.latencies,
+            find=self._measuring.find,
+        )
+
+    def begin(self, dataflow: Dataflow) -> Dataflow:
+        """Something is to be done with a dataflow: what, if it can be."""
+        self._roster.check_open()
+        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        check_codes(dataflow)
+        dataflow.validate(self._roster.known)
+        self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned})
+        return sinks_at(dataflow, self._roster.name)
+
+    def begin_here(self, dataflow: Dataflow) -> Dataflow:
+        """The same of one whose sinks are to be here."""
+        dataflow = self.begin(dataflow)
+        for sink in dataflow.sinks:
+            if dataflow.by_name[sink].pinned != self._roster.name:
+                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self._roster.name!r}")
+        return dataflow
+
+    def placed(self, dataflow: Dataflow, placement: Mapping[str, str]) -> Placement:
+        """A placement, completed, where it can be."""
+        for sink in dataflow.sinks:
+            if (where := placement.get(sink, self._roster.name)) != self._roster.name:
+                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
+        sinks = dict.fromkeys(dataflow.sinks, self._roster.name)
+        full = check_placement(dataflow, sinks | dict(placement), self._roster.known)
+        self._roster.check_there(full)
+        return full
+
+    def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
+        """What is to be planned, before anything is known of the network."""
+        known = hints or ask_hints(dataflow, self._allow)
+        return Task((dataflow,), self._roster.hosts, NetworkView({}), known, costs or MEASURED)
+
+    def prepare(self, offered: Offered, tree: tuple[Dataflow, Placement]) -> Wanted:
+        """A query that is to begin in a run that is ``tree``: what it does not share is placed."""
+        dataflow, hints = self.begin_here(offered.dataflow), offered.hints
+        present, where = tree
+        there = {name: where[each] for name, each in shared(present, dataflow).items()}
+        apart: dict[str, float] = {}
+        expect(0 if offered.radius_s is None else offered.radius_s, int | float, "radius_s is a number of seconds")
+        if offered.radius_s is not None:
+            hints = hints or ask_hints(dataflow, self._allow)
+            apart = too_far(self.task(dataflow, hints, None), there, self._measuring.coordinates(), offered.radius_s)
+            there = {name: where[each] for name, each in shared(present, dataflow, apart).items()}
+        given = check_mapping(offered.placement)
+        if isinstance(given, str):
+            strategy = get_strategy(given)
+            if strategy.driver is not None or strategy.adaptation is not None:
+                raise UsageError(
+                    f"{given!r} moves operators while a run goes on, which is for a run to say as it begins, for all of"
+                    " its queries; attach one with a planner's name, as 'one-shot', or a mapping"
+                )
+        if offered.hints is None and set(there) >= {*dataflow.operators}:
+            given = {} if isinstance(given, str) else given
+        elif isinstance(given, str):
+            hints = hints or ask_hints(dataflow, self._allow)
+            still = [msgspec.structs.replace(node, pinned=there.get(node.name, node.pinned)) for node in dataflow.nodes]
+            task = self.task(self.begin(Dataflow(tuple(still))), hints, None)
+            plan = self.plan(strategy.initial, task, "critical-path").result
+            if [node.inputs for node in plan.dataflow.nodes] != [node.inputs for node in still]:
+                raise UsageError(f"{given!r} chooses the tree as well, which a query cannot; attach it with a mapping")
+            given = plan.placement
+        full = self.placed(dataflow, {**given, **there})
+        grafts = join(present, dataflow, full, 0, (), apart).grafts
+        check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
+        return Wanted(dataflow, full, hints, apart)

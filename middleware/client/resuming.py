@@ -1,0 +1,44 @@
+"""What a client goes on with that another has begun, and written down: ``Client.resume``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from thalweg.middleware.client.journal import Found, Journal
+from thalweg.middleware.core.relocation.recovery import resumed
+from thalweg.middleware.errors import UsageError, nearest, shown
+from thalweg.middleware.protocol import messages as m
+
+
+def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
+    """The run of that name in a journal, or the only one that is not over; raises UsageError where there is none."""
+    if journal is None:
+        raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
+    known = journal.runs()
+    folder, left = journal.folder, [name for name, each in known.items() if not each.over]
+    if run is None and len(left) != 1:
+        raise UsageError(f"the journal {folder} has {len(left)} runs that are not over; say which: {', '.join(left)}")
+    run_id = left[0] if run is None else run
+    if run_id not in known:
+        raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
+    return run_id, known[run_id]
+
+
+def go_on(
+    run_id: str, found: Found, start: int | None, client: str, peers: Mapping[str, m.Peer]
+) -> tuple[m.Lasting, int]:
+    """How ``client`` goes on with a run that was found, on the hosts that are there, and the first partition it gets.
+
+    ``start``: that of every sink, where the application knows it. Raises UsageError where nothing is left to be had.
+    """
+    kept, flow = found.kept, found.kept.install.dataflow
+    if kept.install.client != client:
+        raise UsageError(f"run {run_id} is of client {kept.install.client!r}, and this is {client!r}; take its name")
+    after = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
+    most = kept.install.partitions
+    if found.over or (most is not None and min(after.values()) >= most):
+        raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
+    if found.said:
+        logging.getLogger("thalweg").warning("client %r: %s", client, found.said)
+    return resumed(kept, after, peers, client), min(after.values())

@@ -1,0 +1,96 @@
+"""Who takes part in what a client begins: its hosts, where they listen, and those that are not there, and why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.errors import HostAbsentError, RunError, UsageError, words
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.security import Keys
+
+
+class Roster:
+    """The hosts of client ``name``: ``peers`` all that were there once, ``gone`` those that are not, and how they went.
+
+    ``there``: where those listen that are asked who they are. ``news`` is of what changes here, and of all else that
+    somebody waits for. ``closing``: why nothing can be begun any more.
+
+    Raises HostAbsentError when none of them answers.
+    """
+
+    def __init__(
+        self, name: str, addresses: Mapping[str, str], there: Mapping[str, str], keys: Keys | None = None
+    ) -> None:
+        self.name, self._keys = name, keys
+        self.addresses = dict(addresses)
+        self.gone: dict[str, str] = {}
+        self.peers = say_hello(there, keys, down=self.gone)
+        self.news = threading.Condition()
+        self.closing = ""
+        self.joining = set[str]()  # names of hosts that are being added
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those that are there; the client is the last."""
+        return tuple(host for host in self.peers if host not in self.gone)
+
+    @property
+    def known(self) -> set[str]:
+        """All that there are, or were."""
+        return self.peers.keys() | self.gone.keys()
+
+    @property
+    def ends(self) -> dict[str, dict[str, str]]:
+        """By host its bulk endpoints, by network."""
+        return {host: peer.ends for host, peer in self.peers.items()}
+
+    def check_open(self) -> None:
+        """Raises RunError when the client is closed."""
+        if self.closing:
+            raise RunError(self.closing, host=self.name)
+
+    def close_to(self, why: str) -> None:
+        """Nothing can be begun any more."""
+        with self.news:
+            self.closing = self.closing or why
+            self.news.notify_all()
+
+    def check_there(self, placement: Mapping[str, str]) -> None:
+        """Raises HostAbsentError for a node that is to be on a host that is not there."""
+        for node, host in placement.items():
+            if how := self.gone.get(host):
+                raise HostAbsentError(f"host {host!r}, where {node!r} is to be, {how}", node=node, host=host)
+
+    def add(self, name: str, endpoint: str | None) -> m.Peer:
+        """A host is to take part from now on, as ``Client.add_host`` says, and raises."""
+        self.check_open()
+        (name,) = words([name], "a host is named by a text")
+        address = endpoint or self.addresses.get(name)
+        if name == self.name:
+            raise UsageError(f"{name!r} is this client itself")
+        if address is None:
+            raise UsageError(f"where does host {name!r} listen? Say its endpoint, as tcp://192.0.2.7:7800")
+        peer = say_hello({name: address}, self._keys)[name]
+        with self.news:
+            self.addresses[name] = address
+            others = {host: each for host, each in self.peers.items() if host not in (name, self.name)}
+            self.peers = {**others, name: peer, self.name: self.peers[self.name]}
+            self.gone.pop(name, None)
+        return peer
+
+    def enlists(self, peer: m.Peer) -> bool:
+        """Whether a host that says that it is there is not known to be, and is to be added now."""
+        name, known = peer.name, self.peers.get(peer.name)
+        there = known is not None and known.instance == peer.instance and name not in self.gone
+        if there or name == self.name or name in self.joining or self.closing:
+            return False
+        self.joining.add(name)
+        return True
+
+    def lose(self, host: str, how: str) -> None:
+        """A host is gone."""
+        with self.news:
+            self.gone.setdefault(host, how)
+            self.news.notify_all()
