@@ -155,7 +155,7 @@ def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_i
     book << got("x", m.FindRequest("probe", (h2,), stranger)) >> ANY
     (asked,) = book.sent("h2")
     book.at(1.01 * patience_s) << got("h2", m.Situated("probe", asked.number, back=True)) >> []
-    assert (book.core.soundings.own, book.core.soundings.under_way) == ({}, {})
+    assert (book.core.links.soundings.own, book.core.links.soundings.under_way) == ({}, {})
     book << got("x", m.FindRequest("probe", (h2,), stranger)) >> ANY
     (asked,) = book.sent("h2")
     book << got("h2", m.Situated("probe", asked.number, back=True)) >> ANY

@@ -346,7 +346,7 @@ def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[...
 def test_what_trains_to_names_that_nobody_has_took_is_bounded(make_book: Callable[..., Playbook]) -> None:
     """Before runs whoever probes this host under some name has it send trains there, and may end none of them."""
     book = make_book("h1")
-    prober = book.core.prober
+    prober = book.core.links.prober
 
     def took(name: str, number: int, stage: int) -> None:
         probe = m.Probe("probe", number, peer_of("h1"), False, stage)
