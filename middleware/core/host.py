@@ -199,7 +199,7 @@ class HostCore:
         awaited = {entry.host for entry in install.locations}
         for host, how in lost.items():
             if host in run.directory.peers and host not in awaited:
-                run.directory.lose(host, how)
+                run.directory.leave_out(host, how)
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
         self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), begun=begun))

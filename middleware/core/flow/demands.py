@@ -295,10 +295,7 @@ class Demands:
             return True
         if kept.gone or host not in self._directory.hosts:
             reason = f"its partition {demand.index} was on host {host!r}, which went away"
-            said = m.Failed(self._out.run, name, reason, lost=host)
-            self._out.send(
-                self._install.client, m.Refuse(self._out.run, name, kept.index, reason) if self._lasts else said
-            )
+            self._out.send(self._install.client, m.Failed(self._out.run, name, reason, lost=host))
         elif demand.hops < MAX_HOPS:
             self._out.send(host, _passed_on(demand))
             now, passed = self._desk.now, self._passed.get(name)

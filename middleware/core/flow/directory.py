@@ -69,6 +69,7 @@ class Directory:
         self._gone: dict[str, None] = {}  # names, in order
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
         self.number = install.number  # at the client: of what all were told last
+        self.fell: set[str] = set()  # those that had a part in this generation when they were, also if they are back
         self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = setting.lasting is not None, False  # something is on a host that is lost
@@ -218,6 +219,13 @@ class Directory:
 
     def lose(self, host: str, how: str = "") -> None:
         """A host has no part in the run any more; at the client, ``how`` it was lost."""
+        self.fell.add(host)
+        self.leave_out(host, how)
+
+    def leave_out(self, host: str, how: str) -> None:
+        """The same of one that has had none in this generation: nothing can be there."""
+        if host not in self.fell:
+            self._members.discard(host)
         self.hosts = self.hosts - {host}
         self.lost[host] = how
         self._lost_after[host] = self.number

@@ -72,7 +72,7 @@ class Lasting:
             self._fallen.setdefault(run.id, self._desk.now)
             return True
 
-        return Hooks(run.queries.fail, recovers, run.recovery.leans_on)
+        return Hooks(run.queries.fail, recovers, run.recovery.leans_on, run.recovery.judge)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:
         """R2: the runs that are to begin anew, and when the loss was noticed."""

@@ -23,6 +23,8 @@ R8. A run that outlives its hosts begins anew where R4 would end it (``relocatio
 R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
     long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was stopped itself
     counts for nobody.
+R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
+    it first (``judges``), and begins anew, or nothing comes of it.
 """
 
 from __future__ import annotations
@@ -55,12 +57,14 @@ class Hooks(msgspec.Struct, frozen=True):
 
     ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
     whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
-    whether it needs what a host has that holds no node.
+    whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
+    one host says that another is lost; nobody where that cannot be.
     """
 
     fails: Fails
     recovers: Recovers
     leans_on: Callable[[str], bool]
+    judges: Callable[[str, str], str]
 
 
 class _Led:
@@ -236,12 +240,18 @@ class Coordinator:
             "cause": message.cause,
         }
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
-        there = gone in led.remote  # else it was lost before, with what nobody knew to be there
-        if gone and led.hooks.recovers(gone, again=not there, wait=not there):
-            led.remote.discard(gone)
-            if there:
-                led.directory.lose(gone, f"has not answered host {sender!r}; is a way cut?")
-            return
+        if gone and isinstance(led.install, m.Lasting):
+            away = led.hooks.judges(sender, gone)
+            if not away:
+                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
+                return
+            cut = away not in led.directory.fell
+            if led.hooks.recovers(away, again=not cut, wait=not cut):
+                if cut:
+                    led.remote.discard(away)
+                    other = sender if away == gone else gone
+                    led.directory.lose(away, f"and host {other!r} do not reach each other; is a way cut?")
+                return
         if not (message.node and led.hooks.fails(held or [message.node], about, **told)):
             led.out.fail(about, **told)
 

@@ -18,6 +18,12 @@ R6. Lost hosts are asked to take part again as long as the run goes on; one that
     another host while it heard the client, is not.
 R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
     anew (``resumed``), as a generation that is later than any of which it may not have heard.
+R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
+    another's outputs are gone is so where the client lost that one in this generation. That another does not answer
+    takes ``lease_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
+    A replica is refused by who keeps it, or starts with it, and is then of no use: there are fewer each time.
+R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
+    says its host.
 """
 
 from __future__ import annotations
@@ -120,6 +126,8 @@ class Recovery:
         starts = setting.lasting.starts if setting.lasting is not None else ()
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
         self.waited: set[str] = set()  # R5: hosts that have been waited for in vain
+        self._begun_s = setting.out.now
+        self._accused: dict[str, str] = {}  # R8: by which host, the first
         self._lines: dict[str, int] = {}
         self._demanded: list[str] = []  # sinks whose next partition the application wants
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
@@ -133,15 +141,19 @@ class Recovery:
             node = self._tree.former.by_name.get(message.node)
         if self._setting.lasting is None or node is None or node.code is None:
             return
+        owner = self._directory.locations[message.node].host
+        if sender not in (message.hosts or (owner,)) or sender not in self._directory.hosts:  # R9
+            self._out.record("unexpected", peer=sender, detail={"message": "Stable", "node": message.node})
+            return
         self._leaning.pop(message.node, None)
         if not message.hosts:
             if node.code not in self.stateless:
                 self.stateless.append(node.code)
         elif message.index >= self._lines.get(message.node, 0):
-            there = {host for host in message.hosts if host in self._directory.hosts}
             kept = self.known.setdefault(message.node, {})
-            if message.index in kept or len(kept) < KNOWN:
-                kept.setdefault(message.index, set()).update(there)
+            kept.setdefault(message.index, set()).update({sender, *message.hosts} & {sender, owner})
+            if len(kept) > KNOWN:
+                del kept[max(kept)]  # who says what cannot be yet keeps nobody's from being known
         self.settle()
         self.tell()
 
@@ -187,16 +199,29 @@ class Recovery:
     def refused(self, sender: str, message: m.Refuse) -> None:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
         lasting, here = self._setting.lasting, self._directory.locations.get(message.node)
-        if lasting is None or here is None:
+        if lasting is None or here is None or sender not in self._directory.hosts:
             return
-        if m.Start(message.node, message.version, sender) in lasting.starts:
+        named = (each for each in lasting.starts if (each.node, each.index) == (message.node, message.version))
+        start = next((each for each in named if each.holder and sender in (each.holder, here.host)), None)
+        if start is None:  # R8
+            return
+        if sender == start.holder:
             self._forget(sender)
-            self._directory.doomed = True
-        elif here.host == sender:
-            for start in lasting.starts:  # what came from its holder is of no use
-                if (start.node, start.index) == (message.node, message.version):
-                    self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
-            self._directory.doomed = True
+        else:  # what came from its holder is of no use
+            self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
+        self._directory.doomed = True
+
+    def judge(self, sender: str, host: str) -> str:
+        """R8: whom to do without, or that was done without, as ``sender`` says that ``host`` is lost; or nobody."""
+        hosts, limits = self._directory.hosts, self._setting.limits
+        if host in self._directory.fell:
+            return host
+        found_s = limits.patience * limits.lease_s
+        if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
+            return ""
+        if sender == self._client or (host != self._client and self._accused.setdefault(sender, host) == host):
+            return host
+        return sender
 
     def on_lost(self, note: Lost) -> None:
         self._forget(note.host)
@@ -286,6 +311,7 @@ class Recovery:
         """Go on as the next generation of a run."""
         self.stateless, self.bases, self.keeps = before.stateless, before.bases, before.keeps
         self.barred, self.waited = before.barred, before.waited
+        self._accused = before._accused
         names = self._tree.dataflow.by_name
         self.known = {name: kept for name, kept in before.known.items() if name in names}
         for host in lost:
