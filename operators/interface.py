@@ -69,6 +69,13 @@ class Operator(ABC, Generic[In, Out]):
     sketch are like that: merging is associative, commutative and idempotent. A count or a mean is not. Without
     ``merge`` an operator with state keeps its inputs.
 
+    One with much state, of which little changes, may also have ``delta() -> bytes | None`` and ``apply(delta: bytes)``,
+    for the replicas that it leaves with other hosts (docs/failover.md). ``delta``: what has changed since ``snapshot``
+    or ``delta`` was last called, or the operator was made or restored; None where that is more than the state, or not
+    known: then a snapshot is taken. Called as ``snapshot`` is; what it has told it need not tell again. ``apply``: take
+    over such a change, after ``restore``, or after the change before it. With all changes that followed on a snapshot
+    the outputs are, byte for byte, those of the operator that told them.
+
     ``on_nothing``: set it to True to be called also for an index all of whose inputs are ``NOTHING``; else the output
     is ``NOTHING`` there.
 

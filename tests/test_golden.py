@@ -19,13 +19,13 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "a5e9ce939b95b5da5bc7b38447e30b5edd8a43c39ff7dcfb408f416e5035051e",
-    "--placement local --period 60 --seed 1 --k 2": "0ef5e37d98c350e27e6e507ce7c4a828b3ba65e63c2debf620ec5e8f47b62448",
+    "--placement global --period 60 --seed 3": "35d18c5b42c8c9587e2eb3b81224ac2e1b6481087b6aac56cb8437e146946a12",
+    "--placement local --period 60 --seed 1 --k 2": "09b126912edc1771a06d304b29868a23bd091e609acb28515c42317fe9a1a0cf",
     "--placement thalweg --period 60 --seed 2": "45b480eb131ea2ad2fbb46a62f15640782f6accca92790714a29189da0c7f7b5",
-    "--placement random-moves --moves 20 --seed 4": "c95d78a0229002eed65681dd9a9613abac8372ab8946eacad72387864e26d254",
+    "--placement random-moves --moves 20 --seed 4": "37286f0795c812cbf2bd574a29fc02755555257aa40e5b88177e1c41c0605eb8",
     "--placement one-shot --bytes --seed 1": "aa2d15d9d534196d393a38c62357b40041ce71013b8a0b6e6ffa02029a256323",
 }
-FAULTS = {22: "7a009cbf4020e536ee32e838fb3b94a1a298d5d273f3464e3dee8da3c77468ac"}
+FAULTS = {22: "a80ebc7a046ca932c5bbc92d9b1d905084eb6570bc4c067511f78535f125c532"}
 
 
 def told(options: str, folder: Path) -> list[str]:

@@ -1,4 +1,7 @@
-"""``bench failover``: what replicas cost a tree on loopback, with and without state, beside the same tree without."""
+"""``bench failover``: what replicas cost a tree on loopback, beside the same tree without.
+
+Its operators have no state, or one that goes whole each time, or one of which they tell what has changed.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,10 @@ def bench_failover(options: FailoverOptions, progress: Progress = silent) -> dic
     if min(size_bytes, options.state_kib, options.every, options.rounds, options.partitions, options.warm_up) < 1:
         raise UsageError("bench failover needs at least 1 byte, KiB of state, round, partition and warm-up")
     plain = bench_dataflow(SOURCES, size_bytes)
-    ballast = Code(f"{WORKLOAD}:Ballast", {"state_bytes": options.state_kib * 1024})
     codes = {node.pinned or "": node.code for node in plain.nodes if node.kind == "source" and node.code is not None}
-    flows = {"plain": plain, "state": complete_binary_tree(codes, ballast)}
+    flows = {"plain": plain}
+    for name, use in (("state", "Ballast"), ("delta", "Told")):
+        flows[name] = complete_binary_tree(codes, Code(f"{WORKLOAD}:{use}", {"state_bytes": options.state_kib * 1024}))
     failover = Failover(every=options.every, replicas=options.replicas)
     with contextlib.ExitStack() as stack:
         progress("starting the processes")

@@ -69,6 +69,31 @@ class Ballast(Operator):
         self._state = np.frombuffer(bytearray(state), np.uint8)
 
 
+class Told(Ballast):
+    """The same that tells which bytes of its state have changed: 4 bytes of where, one of what."""
+
+    def __init__(self, state_bytes: int) -> None:
+        super().__init__(state_bytes)
+        self._changed: dict[int, int] = {}
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Bytes:
+        out, place = super().combine(inputs, index), index % self._state.size
+        self._changed[place] = int(self._state[place])
+        return out
+
+    def snapshot(self) -> bytes:
+        self._changed = {}
+        return super().snapshot()
+
+    def delta(self) -> bytes:
+        changed, self._changed = self._changed, {}
+        return b"".join([place.to_bytes(4, "little") + bytes([what]) for place, what in changed.items()])
+
+    def apply(self, delta: bytes) -> None:
+        for at in range(0, len(delta), 5):
+            self._state[int.from_bytes(delta[at : at + 4], "little")] = delta[at + 4]
+
+
 def maximum(inputs: Sequence[Bytes]) -> Bytes:
     """The largest of at least two arrays of equal shape, element by element."""
     out: Bytes = np.maximum(inputs[0], inputs[1])

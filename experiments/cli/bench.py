@@ -81,7 +81,8 @@ def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
     answer = _measure(as_json, bench_failover, options)
     title = f"{answer['operators']} operators, a replica every {options.every} partitions, {options.transport}"
     table = new_table("operators", "partitions/s", "with failover", "ratio", title=title)
-    for name, what in (("plain", "without state"), ("state", f"with {options.state_kib} KiB each")):
+    state = f"with {options.state_kib} KiB each"
+    for name, what in (("plain", "without state"), ("state", state), ("delta", f"{state}, which tell what changed")):
         row = answer[name]
         table.add_row(what, f"{row['per_s']:.0f}", f"{row['lasting_per_s']:.0f}", f"{row['ratio']:.3f}")
     output().print(table)

@@ -321,16 +321,18 @@ def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
 class Counting(NodeCode):
     """Makes partitions that say what they were made of, and how many before them; that number is its state.
 
-    The state of one that merges is all that it was given. ``size_bytes``: of its state, or of a source's partitions;
-    ``length``: of its stream; ``takes_s``: an operator for a partition.
+    The state of one that merges is all that it was given. One that ``tells`` says what has changed in it.
+    ``size_bytes``: of its state, or of a source's partitions; ``length``: of its stream; ``takes_s``: an operator for
+    a partition.
     """
 
-    def __init__(self, node: Node, size_bytes: int, length: int, takes_s: float) -> None:
+    def __init__(self, node: Node, size_bytes: int, length: int, takes_s: float, *, tells: bool = False) -> None:
         self.node, self.size_bytes, self.length, self.takes_s = node, size_bytes, length, takes_s
         self.keeps_state = node.code == MERGING  # that it could lose
         self.reorderable = self.keeps_state or node.code == FREE
         self.before = 0
         self.seen: set[Seen] = set()
+        self.told: tuple[int, set[Seen]] | None = (0, set()) if tells else None
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         if not inputs:
@@ -346,6 +348,7 @@ class Counting(NodeCode):
         return Made(value, 20_000, self.takes_s)
 
     def snapshot(self) -> bytes:
+        self._tell()
         what = sorted(self.seen) if self.keeps_state else self.before
         return msgspec.json.encode(what).ljust(self.size_bytes)
 
@@ -354,6 +357,24 @@ class Counting(NodeCode):
             self.seen = set(msgspec.json.decode(state, type=list[Seen]))
         else:
             self.before = int(state)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.told is not None:
+            self.told = self.before, set(self.seen)
+
+    def delta(self) -> bytes | None:
+        if self.told is None:
+            return None
+        before, seen = self.told
+        self._tell()
+        return msgspec.json.encode((self.before - before, sorted(self.seen - seen)))
+
+    def apply(self, delta: bytes) -> None:
+        more, seen = msgspec.json.decode(delta, type=tuple[int, list[Seen]])
+        self.before += 0 if self.keeps_state else more
+        self.seen |= set(seen)
+        self._tell()
 
     def merge(self, states: Sequence[bytes]) -> bytes:
         merged: set[Seen] = set()
@@ -373,7 +394,8 @@ def _opened(trial: Trial, node: Node) -> Counting | Timed:
         return Timed(node, trial.sizes.get(node.name, COMING_BYTES), DISK_S, trial.compute_s)
     length = trial.lengths.get(node.name, 10**6)
     appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
-    return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s)
+    tells = (len(node.name) + ord(node.name[-1]) + trial.partitions) % 2 == 0
+    return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s, tells=tells)
 
 
 # --- a trial ------------------------------------------------------------------------------------------

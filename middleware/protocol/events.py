@@ -80,7 +80,10 @@ class NodeOpened(Event, frozen=True):
 
 
 class StateTaken(Event, frozen=True):
-    """What ``snapshot()`` of ``node`` gave, or why it gave nothing; ``digest`` is over ``state``."""
+    """What ``snapshot()`` of ``node`` gave, or why it gave nothing; ``digest`` is over ``state``.
+
+    ``delta``: it is what has changed since what was taken for the last replica.
+    """
 
     run: str
     node: str
@@ -91,6 +94,7 @@ class StateTaken(Event, frozen=True):
     error: str = ""
     cause: Cause | UnsetType = UNSET  # of the error
     keeps: bool | UnsetType = UNSET  # False: the code keeps no state
+    delta: bool | UnsetType = UNSET
 
 
 class StateRestored(Event, frozen=True):
@@ -372,20 +376,33 @@ class OpenNode(Command, frozen=True):
     merging: bool = False
 
 
+class Inherited(msgspec.Struct, frozen=True, gc=False):
+    """An operator's state as it came, or what has changed in it."""
+
+    state: bytes
+    digest: str
+    state_version: int
+
+
 class TakeState(Command, frozen=True):
     """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version.
 
-    For a ``replica`` it is also asked whether its code keeps any.
+    For a ``replica`` it is also asked whether its code keeps any, and with ``delta`` only for what has changed since
+    the last one, where the code can tell.
     """
 
     run: str
     node: str
     version: int
     replica: bool = False
+    delta: bool = False
 
 
 class RestoreState(Command, frozen=True):
-    """Give ``node`` its state, if that is what ``digest`` was taken of: ``StateRestored``, of the same version."""
+    """Give ``node`` its state, if that is what ``digest`` was taken of: ``StateRestored``, of the same version.
+
+    ``deltas``: what has changed since, one after the other.
+    """
 
     run: str
     node: str
@@ -393,14 +410,7 @@ class RestoreState(Command, frozen=True):
     state: bytes
     digest: str
     state_version: int
-
-
-class Inherited(msgspec.Struct, frozen=True, gc=False):
-    """An operator's state as it came."""
-
-    state: bytes
-    digest: str
-    state_version: int
+    deltas: tuple[Inherited, ...] = ()
 
 
 class MergeStates(Command, frozen=True):

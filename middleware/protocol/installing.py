@@ -32,10 +32,11 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """How a run outlives its hosts: what ``Client.run(…, failover=Failover())`` says.
 
     An operator with state leaves a replica of it with ``replicas`` other hosts whenever it has made ``every``
-    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. A lost host that
-    has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends. ``domains``: by
-    host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not in it, its
-    machine.
+    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. Of one that
+    offers ``delta()`` up to ``increments`` after each whole one are what has changed since the one before. A lost host
+    that has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
+    ``domains``: by host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not
+    in it, its machine.
     """
 
     every: Annotated[int, msgspec.Meta(ge=1)] = 16
@@ -44,6 +45,7 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     replicas: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     wait_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     domains: dict[Name, Name] = msgspec.field(default_factory=dict)
+    increments: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 16
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):

@@ -7,7 +7,8 @@ Rules:
 - R3: Code begins anew in another tree only if it is reorderable, and has no state that would be lost.
 - R4: An operator all of whose inputs are nothing gives nothing, and is not called unless it asks (``on_nothing``).
 - R5: A watermark is the earliest of the inputs' unless the code sets its own, and goes with what the code returned.
-- R6: The records of one stream have the same columns, at whoever makes them and at whoever gets them.
+- R6: What has changed is asked for only where what was last asked for was the state, or a change, for a replica.
+- R7: The records of one stream have the same columns, at whoever makes them and at whoever gets them.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class NodeCode(ABC):
     keeps_state: bool = False
     waits: bool = False  # for what comes from elsewhere, however long
     state_bytes: int | None = None  # of the state that was last taken or given
+    delta_bytes: int | None = None  # of the change that was last taken
+    marked = False  # R6
 
     @property
     def state_version(self) -> int:
@@ -87,6 +90,12 @@ class NodeCode(ABC):
     def restore(self, state: bytes) -> None:
         if state:
             raise OperatorError(f"there are {len(state)} bytes of state, and the code here has no restore()")
+
+    def delta(self) -> bytes | None:
+        return None
+
+    def apply(self, delta: bytes) -> None:
+        raise OperatorError(f"there are {len(delta)} bytes of what has changed, and the code here has no apply()")
 
     def merge(self, states: Sequence[bytes]) -> bytes:
         raise OperatorError("the code here has no merge()")
@@ -153,7 +162,7 @@ class OwnCode(NodeCode):
         return Made(value, value.size_bytes, late_rows=late_rows)
 
     def _check_schema(self, value: Any, what: str, index: int) -> None:
-        """R6."""
+        """R7."""
         if type(value) is not Parcel or value.kind not in RECORDS:
             return
         before = self._heads.setdefault(what, value.head)
@@ -175,6 +184,18 @@ class OwnCode(NodeCode):
             super().restore(state)
         else:
             give(state)
+
+    def delta(self) -> bytes | None:
+        take = getattr(self.code, "delta", None)
+        changed = None if take is None else take()
+        return None if changed is None else _bytes_of("delta", changed)
+
+    def apply(self, delta: bytes) -> None:
+        give = getattr(self.code, "apply", None)
+        if give is None:
+            super().apply(delta)
+        else:
+            give(delta)
 
     def merge(self, states: Sequence[bytes]) -> bytes:
         return _bytes_of("merge", self.code.merge(states))
@@ -239,16 +260,28 @@ def take_or_give(opener: Opener, command: StateCall) -> e.StateTaken | e.StateRe
 
 
 def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
-    run, node, version = command.run, command.node, command.version
+    run, node, version, where = command.run, command.node, command.version, " in snapshot()"
     try:
-        code = opener()
-        state = code.snapshot()
+        code, delta = opener(), None
+        if command.delta and code.marked:  # R6
+            where = " in delta()"
+            delta = code.delta()
+        if delta is None:
+            where = " in snapshot()"
+            state = code.snapshot()
+            code.state_bytes = len(state)
+        else:
+            state = delta
+            code.delta_bytes = len(delta)
+        code.marked = command.replica
         state_version = code.state_version
-        code.state_bytes = len(state)
-        keeps = bool(state) or code.keeps_state or not command.replica
+        keeps = bool(state) or delta is not None or code.keeps_state or not command.replica
     except BaseException as error:  # R1
-        return e.StateTaken(run, node, version, error=_reason(error, " in snapshot()"), cause=_cause(error))
-    return e.StateTaken(run, node, version, state, digest_of(state), state_version, keeps=UNSET if keeps else False)
+        return e.StateTaken(run, node, version, error=_reason(error, where), cause=_cause(error))
+    return e.StateTaken(
+        run, node, version, state, digest_of(state), state_version,
+        keeps=UNSET if keeps else False, delta=UNSET if delta is None else True,
+    )  # fmt: skip
 
 
 def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRestored:
@@ -264,7 +297,12 @@ def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRes
             _check(code, command, "its")
             state = bytes(command.state)
         code.restore(state)
-        code.state_bytes = len(state)
+        code.state_bytes, code.marked = len(state), False
+        if isinstance(command, e.RestoreState):
+            where = " in apply()"
+            for each in command.deltas:
+                _check(code, each, "its")
+                code.apply(bytes(each.state))
     except BaseException as error:  # R1
         return e.StateRestored(command.run, command.node, command.version, _reason(error, where), _cause(error))
     return e.StateRestored(command.run, command.node, command.version)
@@ -339,6 +377,8 @@ def name_of(command: e.RunOperator | StateCall) -> str:
     """What a call is called where it takes too long."""
     if isinstance(command, e.RunOperator):
         return f"{'combine' if command.inputs else 'produce'}() of partition {command.index}"
+    if isinstance(command, e.TakeState) and command.delta:
+        return "delta() or snapshot()"
     return {e.TakeState: "snapshot()", e.RestoreState: "restore()", e.MergeStates: "merge()"}[type(command)]
 
 

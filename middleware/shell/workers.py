@@ -103,11 +103,14 @@ class Slot:
 
     def is_quick(self, command: Task) -> bool:
         """Whether handing this call over would take longer than it: as far as the last ones, or its bytes, tell."""
-        if type(command) is e.RunOperator:
+        if isinstance(command, e.RunOperator):
             return self._streak >= self._wanted
-        if type(command) is e.MergeStates or self.code is None:
+        if isinstance(command, e.MergeStates) or self.code is None:
             return False
-        size = len(command.state) if type(command) is e.RestoreState else self.code.state_bytes
+        if isinstance(command, e.TakeState):
+            size = self.code.delta_bytes if command.delta else self.code.state_bytes
+        else:
+            size = len(command.state) + sum([len(each.state) for each in command.deltas])
         return size is not None and size <= QUICK_STATE_BYTES
 
     def make(self, command: Task) -> e.Event:

@@ -16,6 +16,10 @@ R5. Of an operator without state there are no replicas, and the client is told s
 R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Refuse``).
 R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
     with an older one. Where the code itself fails to restore one, the run ends.
+R8. Of an operator that offers ``delta()`` up to ``increments`` replicas after each whole one are what has changed since
+    the one before, and go to the same hosts as that. One counts for a host when all that it follows on are there; what
+    another follows on stays as long as that does. The next is whole again where a host of these is gone, a transfer has
+    failed, or the changes are together as large as the whole; and after a hand-over, which leaves other code here.
 """
 
 from __future__ import annotations
@@ -46,13 +50,21 @@ Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with thei
 
 @dataclass
 class Since:
-    """What an operator has done since its last replica; ``index``: of that which is being taken."""
+    """What an operator has done since its last replica; ``index``: of that which is being taken.
+
+    ``last``: the replica on which a change may follow, which ``holders`` have, -1 for none. On the last whole one
+    ``changes`` have followed, which leaves ``room_bytes`` for more.
+    """
 
     made: int = 0
     size_bytes: int = 0
     at_s: float = 0.0
     index: int | None = None
     due: bool = True
+    last: int = -1
+    holders: tuple[str, ...] = ()
+    changes: int = 0
+    room_bytes: int = 0
 
 
 @dataclass
@@ -91,9 +103,8 @@ class Checkpoints:
             if start.holder and name in self._flow.nodes:
                 self._flow.hold(name)
                 self.waiting[name] = Waiting(start.index, start.holder, now + retry_s, retry_s)
-                kept = self.replicas.get(name, {}).get(start.index)
-                if kept is not None:
-                    self._restore(name, kept)
+                if self._chain(name, start.index):
+                    self._restore(name)
                 elif start.holder != self._out.host:
                     self._claim(name, start.holder)
                 else:
@@ -121,11 +132,13 @@ class Checkpoints:
             self._out.send(self._client, m.Stable(self._out.run, name, note.index + 1))
             return
         busy = since.index is not None or self._departures.going(name) or self._tree.former is not None
-        if not busy and len(self.replicas.get(name, ())) < MOST:
+        if not busy and self._room(name, MOST):
             since.made, since.size_bytes, since.at_s, since.due, since.index = 0, 0, now, False, note.index + 1
             self._flow.hold(name)
             version = self._directory.locations[name].version
-            self._out.emit(e.TakeState(self._out.run, name, version, replica=True))
+            known = since.last >= 0 and self._directory.hosts.issuperset(since.holders)
+            delta = known and since.changes < options.increments  # R8
+            self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=delta))
 
     def on_taken(self, event: e.StateTaken) -> None:
         """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
@@ -136,6 +149,7 @@ class Checkpoints:
         if name not in self._flow.nodes:
             return
         if event.error or len(event.state) > self._limits.max_state_bytes:
+            since.last = -1
             why = (
                 event.error or f"it has {len(event.state)} bytes; this host keeps up to {self._limits.max_state_bytes}"
             )
@@ -148,6 +162,7 @@ class Checkpoints:
         self._flow.let_run(name)
 
     def _keep(self, name: str, index: int, taken: e.StateTaken) -> None:
+        since, size_bytes, delta = self._since[name], len(taken.state), taken.delta is True
         message = m.State(
             run=self._out.run,
             node=name,
@@ -155,17 +170,23 @@ class Checkpoints:
             index=index,
             demanded=index - 1,
             state_version=taken.state_version,
-            size_bytes=len(taken.state),
+            size_bytes=size_bytes,
             digest=taken.digest,
             inline=taken.state,
             heir=name,
+            since=since.last if delta else -1,
         )
         self.replicas.setdefault(name, {})[index] = message
-        for host in self._holders():
-            self._send(host, message)
-        self._out.record("checkpoint", node=name, index=index, size_bytes=message.size_bytes)
+        if delta:
+            since.changes, since.room_bytes = since.changes + 1, since.room_bytes - size_bytes
+        else:
+            since.holders, since.changes, since.room_bytes = self._holders(), 0, size_bytes
+        sent = [self._send(host, message) for host in since.holders]
+        since.last = index if all(sent) and since.room_bytes > 0 else -1  # R8
+        detail = {"detail": {"since": message.since}} if delta else {}
+        self._out.record("checkpoint", node=name, index=index, size_bytes=size_bytes, **detail)
 
-    def _holders(self) -> list[str]:
+    def _holders(self) -> tuple[str, ...]:
         """R2: where replicas go from here."""
         assert self._options is not None
         options, here, directory = self._options, self._out.host, self._directory
@@ -175,20 +196,25 @@ class Checkpoints:
             known = self._monitor.latest((here, host))
             return known.rate_bps if known else 0.0
 
-        return holders(here, directory.hosts, options.replicas, self._client, domains, rate_bps)
+        return tuple(holders(here, directory.hosts, options.replicas, self._client, domains, rate_bps))
 
-    def _send(self, host: str, kept: m.State) -> None:
-        if (kept.node, host) in self._sending:
-            return
+    def _send(self, host: str, kept: m.State) -> bool:
+        """Whether a replica is on its way: one whole one of an operator at a time."""
+        if kept.since < 0 and (kept.node, host) in self._sending:
+            return False
         assert kept.inline is not None
         message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
-        if send_state(self._out, host, message, kept.inline):
+        if send_state(self._out, host, message, kept.inline) and kept.since < 0:
             self._sending.add((kept.node, host))
+        return True
 
     def on_transfer_over(self, peer: str, message: m.State, *, arrived: bool) -> None:
-        self._sending.discard((message.node, peer))
+        if message.since < 0:
+            self._sending.discard((message.node, peer))
         if not arrived:
             self._flow.stuck(peer)
+            if message.node in self._since:
+                self._since[message.node].last = -1  # R8
 
     def on_lost(self, note: Lost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
@@ -197,41 +223,64 @@ class Checkpoints:
 
     # --- the host of a replica --------------------------------------------------------------------------
 
+    def _chain(self, name: str, index: int) -> list[m.State]:
+        """R8: a whole replica and the changes that lead to that at ``index``; none where one of them is not here."""
+        kept, found = self.replicas.get(name, {}), list[m.State]()
+        while (each := kept.get(index)) is not None:
+            found.append(each)
+            if each.since < 0:
+                return found[::-1]
+            index = each.since
+        return []
+
+    def _room(self, name: str, most: int) -> bool:
+        """Whether another replica may be kept here: ``most`` whole ones, and changes of one of them."""
+        assert self._options is not None
+        kept = self.replicas.get(name, {}).values()
+        whole = sum([each.since < 0 for each in kept])
+        return whole < most and len(kept) < most + self._options.increments
+
     def wants(self, message: m.State) -> bool:
         """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
         if self._options is None or message.size_bytes > self._limits.max_state_bytes:
             return False
         waiting, kept = self.waiting.get(message.node), self.replicas.get(message.node, {})
+        if message.since >= message.index or message.index in kept:
+            return False
         if waiting is not None and message.node in self._flow.nodes:
-            return (waiting.index, waiting.came) == (message.index, False)
-        return message.node in self._directory.locations and message.index not in kept and len(kept) < 2 * MOST
+            return not waiting.came and message.index <= waiting.index
+        return message.node in self._directory.locations and self._room(message.node, 2 * MOST)
 
     def on_state(self, sender: str, message: m.State, payload: Any) -> None:
         state = payload if message.inline is None else message.inline
         kept = self.replicas.get(message.node, {}).get(message.index)
         if state is None or (kept is None and not (self.wants(message) and len(state) == message.size_bytes)):
             return
-        message = msgspec.structs.replace(message, inline=bytes(state)) if kept is None else kept
-        waiting = self.waiting.get(message.node)
-        if waiting is not None and waiting.index == message.index and message.node in self._flow.nodes:
-            if not waiting.came:
-                self._restore(message.node, message)
-            return
         for name in self.replicas.keys() - self._directory.locations.keys():  # of queries that have left
             del self.replicas[name]
-        self.replicas.setdefault(message.node, {})[message.index] = message
+        here = self.replicas.setdefault(message.node, {})
+        if kept is None:
+            here[message.index] = msgspec.structs.replace(message, inline=bytes(state))
+        waiting = self.waiting.get(message.node)
+        if waiting is not None and message.node in self._flow.nodes:
+            if not waiting.came and self._chain(message.node, waiting.index):
+                self._restore(message.node)
+            return
         hosts = (self._out.host, sender)
-        self._out.send(self._client, m.Stable(self._out.run, message.node, message.index, hosts))
+        for index in sorted(here):  # R8: also what has come before what it follows on
+            if any(each.index == message.index for each in self._chain(message.node, index)):
+                self._out.send(self._client, m.Stable(self._out.run, message.node, index, hosts))
 
     def on_claim(self, sender: str, message: m.Claim) -> None:
         """R4: an operator elsewhere starts with what is kept here."""
         start = self._starts.get(message.node)
-        kept = None if start is None else self.replicas.get(message.node, {}).get(start.index)
+        kept = [] if start is None else self._chain(message.node, start.index)
         here = self._directory.locations.get(message.node)  # its query may have left
         if start is None or here is None or here.host != sender:
             return
-        if kept is not None:
-            self._send(sender, kept)
+        if kept:
+            for each in kept:
+                self._send(sender, each)
         elif start.holder == self._out.host:
             self._miss(message.node, start.index)
 
@@ -244,26 +293,29 @@ class Checkpoints:
         least = {line.node: line.index for line in message.lines}
         for name in list(self.replicas):
             line = least.get(name, 0 if name in self._directory.locations else math.inf)
-            kept = {index: each for index, each in self.replicas[name].items() if index >= line}
-            if kept:
-                self.replicas[name] = kept
-            else:
+            needed = {index for index in self.replicas[name] if index >= line}
+            needed |= {each.index for index in needed for each in self._chain(name, index)}  # R8
+            self.replicas[name] = {index: each for index, each in self.replicas[name].items() if index in needed}
+            if not needed:
                 del self.replicas[name]
 
     # --- the host of an operator that starts with one ---------------------------------------------------
 
-    def _restore(self, name: str, kept: m.State) -> None:
-        self.waiting[name].came = True
-        version, state = self._directory.locations[name].version, kept.inline
-        assert state is not None
-        self._out.emit(e.RestoreState(self._out.run, name, version, state, kept.digest, kept.state_version))
+    def _restore(self, name: str) -> None:
+        waiting, version = self.waiting[name], self._directory.locations[name].version
+        waiting.came = True
+        chain = self._chain(name, waiting.index)
+        whole, *deltas = [e.Inherited(each.inline or b"", each.digest, each.state_version) for each in chain]
+        what = whole.state, whole.digest, whole.state_version
+        self._out.emit(e.RestoreState(self._out.run, name, version, *what, tuple(deltas)))
 
     def on_restored(self, event: e.StateRestored) -> None:
         waiting = self.waiting.get(event.node)
         if waiting is None or not waiting.came or event.node not in self._flow.nodes:
             return
         if event.error and not (event.cause and event.cause.traceback):  # R7
-            self.replicas.get(event.node, {}).pop(waiting.index, None)
+            for each in self._chain(event.node, waiting.index):
+                del self.replicas[event.node][each.index]
             self._out.send(self._client, m.Refuse(self._out.run, event.node, waiting.index, event.error[:4000]))
             return
         if event.error:
@@ -304,4 +356,6 @@ class Checkpoints:
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
         for name, kept in self.replicas.items():
-            assert len(kept) <= 2 * MOST, (name, sorted(kept))
+            assert self._options is not None
+            assert sum(each.since < 0 for each in kept.values()) <= 2 * MOST, (name, sorted(kept))
+            assert len(kept) <= 2 * MOST + self._options.increments, (name, sorted(kept))

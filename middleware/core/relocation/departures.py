@@ -132,6 +132,8 @@ class Departures:
         departure = self.leaving.get(event.node)
         if departure is None or (departure.state, departure.version) != (DepartureState.SUSPENDED, event.version):
             return
+        if event.delta is True:  # asked for before, for a replica
+            return
         error = event.error or too_large(len(event.state), self._limits.max_state_bytes)
         if error:
             yield from self._stay(departure, DepartureEvent.FAILED, error)

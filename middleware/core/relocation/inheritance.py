@@ -123,7 +123,7 @@ class Inheritance:
 
     def on_taken(self, event: e.StateTaken) -> None:
         legacy = self.legacies.get(event.node)
-        if legacy is None or not legacy.asked:  # it was taken for a replica, before the last partition
+        if legacy is None or not legacy.asked or event.delta is True:  # it was taken for a replica, before
             return
         legacy.cause = event.cause or None
         legacy.error = event.error or too_large(len(event.state), self._limits.max_state_bytes)
