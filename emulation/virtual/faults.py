@@ -34,6 +34,7 @@ from msgspec import UNSET
 
 from thalweg.emulation.virtual.hostile import Hostile
 from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
+from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import UsageError
@@ -422,7 +423,7 @@ class FaultyWorld(World):
         if target in self._hostile or target not in self.hosts:  # whom a hostile host has made up, as one to probe
             assert not isinstance(send.message, m.Partition | m.State), f"host {source} sends {target} {send.message}"
             return
-        if send.via not in self._networks:  # of a hostile host's making
+        if isinstance(send.via, str) and send.via not in self._networks:  # of a hostile host's making
             failed = e.TransferFailed(target, send.message, send.via)
             self._schedule(self.now + self.stuck_s, self._tell, (host, failed))
             return
@@ -476,12 +477,16 @@ class FaultyWorld(World):
 
     def _arrived(self, transfer: Transfer) -> None:
         """A message is through, as far as the link is concerned."""
+        if type(transfer.item) is Piece:
+            self._piece_arrived(transfer)
+            return
         source, target, fates = self._under_way.pop(transfer.number)
         send: e.Send = transfer.item
+        straight = isinstance(send.via, str)  # otherwise each of its pieces has met what there is on the way
         if source.gone_s < transfer.began_s:
             return  # it never left its host
         gone = self.hosts[target.name] is not target or target.name in self.down
-        if gone or self._cut(source.name, target.name, transfer.via, transfer.began_s):
+        if gone or (straight and self._is_cut(transfer)):
             self._fail(source, transfer)
             return
         late_s, again_s, confirmed = self._late_s(target.name), [0.0], True
@@ -503,7 +508,7 @@ class FaultyWorld(World):
         if large and not target.core.wants(source.name, message):
             if isinstance(send.message, m.State):  # whoever sent it is told why not
                 self._at(late_s, target, msgspec.structs.replace(received, payload=None))
-            self._at(late_s, source, e.TransferFailed(transfer.target, send.message, transfer.via))
+            self._at(late_s, source, e.TransferFailed(transfer.target, send.message, send.via))
             return
         for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
             self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
@@ -527,8 +532,30 @@ class FaultyWorld(World):
     def _fail(self, source: VirtualHost, transfer: Transfer) -> None:
         """The sender of a bulk message hears that it got stuck; nobody hears of another."""
         if transfer.rank != CONTROL:
-            failed = e.TransferFailed(transfer.target, transfer.item.message, transfer.via)
+            failed = e.TransferFailed(transfer.target, transfer.item.message, transfer.item.via)
             self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
+
+    def _piece_arrived(self, transfer: Transfer) -> None:
+        """A piece of what goes over relays is through: its sender, or a relay, may be gone, or the link cut."""
+        piece: Piece = transfer.item
+        passage, target = piece.passage, self.hosts[transfer.target]
+        if passage.dropped:
+            return
+        sender = passage.relays[piece.hop - 1] if piece.hop else self._under_way[passage.number][0]
+        never_left = sender.gone_s < transfer.began_s
+        begun = passage.relays[piece.hop : piece.hop + 1] or [target]
+        if never_left or begun != [target] or target.name in self.down or self._is_cut(transfer):
+            self._drop(passage, self.stuck_s)
+        else:
+            super()._piece_arrived(transfer)
+
+    def _drop(self, passage: Passage, after_s: float) -> None:
+        source, _, _ = self._under_way.pop(passage.number)
+        self._drop_at(source, passage, after_s)
+
+    def _is_cut(self, transfer: Transfer) -> bool:
+        """Whether the link that a message is on was cut while it was."""
+        return self._cut(transfer.source, transfer.target, transfer.via, transfer.began_s)
 
     def _attack(self, fault: Hostility) -> None:
         """The next that a hostile host says, to one of the others."""

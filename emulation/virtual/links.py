@@ -56,13 +56,14 @@ LinkRate = Rates  # what a link can carry over time; ``BandwidthTrace`` and ``Wi
 class Transfer:
     """The ``number``-th message on its way; ``item`` is the sender's own. The times are set when it starts.
 
-    ``link``: the one that it takes, over the network ``via``, as a ``Link`` hashes.
+    ``link``: the one that it takes, over the network ``via``, as a ``Link`` hashes. ``follows``: it is a later piece of
+    what has begun, and costs no start-up.
     ``back_s``: from its arrival until its sender hears of it.
     """
 
     __slots__ = (
-        "back_s", "began_s", "ends_s", "item", "link", "number", "rank", "size_bytes", "source", "target", "took_s",
-        "via",
+        "back_s", "began_s", "ends_s", "follows", "item", "link", "number", "rank", "size_bytes", "source", "target",
+        "took_s", "via",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Transfer:
         self.link: tuple[str, ...] = (source, target) if via == NET else (source, target, via)
         self.size_bytes, self.rank, self.item = size_bytes, rank, item
         self.began_s = self.took_s = self.ends_s = self.back_s = 0.0
+        self.follows = False
 
 
 SEGMENT_BYTES = 1448  # of a message in a packet: 1500 bytes without the headers of IPv4 and TCP with time stamps
@@ -179,7 +181,7 @@ class LinkModel(ABC):
 
     def _start(self, transfer: Transfer, now: float) -> None:
         """Let the bytes of a message go: ``_through`` is called when the last of them has left."""
-        bytes_from_s = now + self.startup_s
+        bytes_from_s = now if transfer.follows else now + self.startup_s
         link = self.links[transfer.link]
         end_s = bytes_from_s + link.transfer_time_s(transfer.size_bytes, bytes_from_s)
         if self._shaped:
@@ -281,7 +283,7 @@ class SharedLinks(IndependentLinks):
             super()._start(transfer, now)
             return
         transfer.began_s = now
-        flow = _Flow(transfer, self.links[transfer.link], now + self.startup_s)
+        flow = _Flow(transfer, self.links[transfer.link], now if transfer.follows else now + self.startup_s)
         self.schedule(flow.from_s, self._enter, flow)
 
     def _enter(self, flow: _Flow) -> None:

@@ -10,7 +10,7 @@ Rules:
 - A source reads from its host's disk and an operator computes on its host's processor, one after the other on each, or
   on as many cores as a host has.
 - A message to another host goes over the link model (see ``virtual.links``); its sender hears that it has arrived, and
-  how long it took, at once.
+  how long it took, at once. Over relays it goes in pieces (``virtual.passages``).
 - Code of nodes comes from a ``CodeBook``: sizes only, or real values.
 
 Source of the resources: Ranganathan et al. (1998), section 4.
@@ -30,6 +30,7 @@ import numpy as np
 from msgspec import UNSET
 
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
+from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
@@ -244,18 +245,71 @@ class World:
 
     def _send(self, host: VirtualHost, send: e.Send) -> None:
         self._sent += 1
+        if not isinstance(send.via, str):
+            self._pass_on(Passage(self._sent, host.name, send, self.now))
+            return
         if send.bulk:
             size, rank = send.size_bytes, PROBE if type(send.message) is m.Probe else BULK
         else:
             size, rank = len(frames.encode(send.message)), CONTROL
-        transfer = Transfer(self._sent, host.name, send.to, size, rank, send, send.via)
-        self.carried_bytes[transfer.link] = self.carried_bytes.get(transfer.link, 0) + size
+        self._carry(Transfer(self._sent, host.name, send.to, size, rank, send, send.via))
+
+    def _carry(self, transfer: Transfer) -> None:
+        self.carried_bytes[transfer.link] = self.carried_bytes.get(transfer.link, 0) + transfer.size_bytes
         self.links.send(transfer, self.now)
+
+    def _pass_on(self, passage: Passage) -> None:
+        """Send the pieces of what goes over relays that are where they can go on."""
+        for piece in passage.due():
+            self._sent += 1
+            link = piece.link
+            transfer = Transfer(self._sent, link.source, link.target, piece.size_bytes, BULK, piece, link.via)
+            transfer.follows = piece.number > 0
+            self._carry(transfer)
+
+    def _piece_arrived(self, transfer: Transfer) -> None:
+        """A piece is at the end of its link."""
+        piece: Piece = transfer.item
+        passage, hop = piece.passage, piece.hop
+        if passage.dropped:
+            return
+        if not piece.number:
+            target = self.hosts[transfer.target]
+            if not target.core.passes(transfer.source, passage.header(hop), transfer.via):
+                self._drop(passage, 0.0)
+                return
+            passage.relays.append(target)
+        startup_s = 0.0 if transfer.follows else self.config.startup_s
+        passage.took_s[hop] += max(0.0, transfer.took_s - startup_s)
+        passage.there[hop] += 1
+        self._pass_on(passage)
+        if not passage.over:
+            return
+        send, part = passage.what, passage.what.message
+        assert isinstance(part, m.Partition)
+        for number, relay in enumerate(passage.relays[:-1], 1):
+            relayed = e.Relayed(passage.source, part, passage.hops[number:], send.size_bytes, passage.took_s[number])
+            self._handle(relay, relayed)
+        whole = Transfer(passage.number, passage.source, send.to, send.size_bytes, BULK, send, transfer.via)
+        whole.took_s, whole.began_s = passage.took_s[0] + self.config.startup_s, passage.began_s
+        self._arrived(whole)
+
+    def _drop(self, passage: Passage, after_s: float) -> None:
+        """What went over relays is refused on its way, or gets stuck."""
+        self._drop_at(self.hosts[passage.source], passage, after_s)
+
+    def _drop_at(self, source: VirtualHost, passage: Passage, after_s: float) -> None:
+        passage.dropped = True
+        failed = e.TransferFailed(passage.what.to, passage.what.message, passage.what.via)
+        self._schedule(self.now + after_s, self._tell, (source, failed))
 
     def _lies(self, transfer: Transfer) -> None:
         self._schedule(self.now + self.config.take_up_s, self._arrived, transfer)
 
     def _arrived(self, transfer: Transfer) -> None:
+        if type(transfer.item) is Piece:
+            self._piece_arrived(transfer)
+            return
         send: e.Send = transfer.item
         target, source = self.hosts[transfer.target], self.hosts[transfer.source]
         via = UNSET if transfer.via == NET else transfer.via
@@ -271,7 +325,7 @@ class World:
         """What the sender hears of a transfer: the time its bytes took, as what begins it is known beforehand."""
         send: e.Send = transfer.item
         busy_s = max(0.0, transfer.took_s - self.config.startup_s)
-        return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, transfer.via)
+        return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, send.via)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
         code = host.code.get(command.node)

@@ -16,9 +16,10 @@ from thalweg.experiments.command import Option, flag
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
+from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.messages import Failover
+from thalweg.middleware.protocol.messages import MAX_HOPS, Failover
 
 CLIENT = "client"
 MAX_SERVERS = 250
@@ -325,6 +326,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             shown="as many as sources give and links carry",
         ),
     ] = None
+    hops: Annotated[
+        int,
+        Option(
+            "Of a scenario file's networks: rented links that a partition takes one after the other at most, over hosts"
+            " that pass it on; 1: no host does."
+        ),
+    ] = HOPS
     no_delay: NoDelay = False
     latency: Latency = None
     operator: Annotated[
@@ -447,11 +455,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"unknown --scenario {self.scenario!r}; there is collapse, or a file that ends in .toml")
         if self.collapse_at_s is not None and self.scenario != "collapse":
             raise UsageError("--collapse-at says when --scenario collapse begins, and that is not given")
-        for option, said in (("--network", self.networks), ("--wanted", self.wanted_hz is not None)):
+        said_of = {
+            "--network": bool(self.networks), "--wanted": self.wanted_hz is not None, "--hops": self.hops != HOPS,
+        }  # fmt: skip
+        for option, said in said_of.items():
             if said and not described:
                 raise UsageError(f"{option} is about a scenario file's networks, and no such file is given")
         if self.wanted_hz is not None and not 0 < self.wanted_hz < math.inf:
             raise UsageError(f"--wanted is {self.wanted_hz:g}; give partitions a second, above 0")
+        if not 1 <= self.hops <= MAX_HOPS:
+            raise UsageError(f"--hops is {self.hops}; give 1, for links from host to host, to {MAX_HOPS}")
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
         if self.latency is not None and described:

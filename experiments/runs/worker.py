@@ -103,7 +103,11 @@ class Plans:
         self.model = cost_model(job.config.cost, "independent")
         self.costs = cost_parameters(job.config)
         self.networks = networks_of(job.tariffs, job.rented) if job.ends else {}
-        self.over: dict[str, Any] = {"networks": self.networks, "wanted_hz": job.config.wanted_hz}
+        self.over: dict[str, Any] = {
+            "networks": self.networks,
+            "wanted_hz": job.config.wanted_hz,
+            "hops": job.config.hops,
+        }
         self._made: dict[str, tuple[ProbedPlan, str]] = {}  # by placement or ONE_SHOT; for which it was made
 
     def strategy(self, label: str) -> Strategy:

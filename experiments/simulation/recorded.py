@@ -88,7 +88,8 @@ class _Session(Session):
         self.network = network = build_network(config, hosts, 0)
         if network.timeline.further:
             over = networks_of(network.timeline.networks, network.timeline.agreed_bps.items())
-            self.work = msgspec.structs.replace(self.work, networks=over, wanted_hz=config.wanted_hz)
+            said = {"wanted_hz": config.wanted_hz, "hops": config.hops}
+            self.work = msgspec.structs.replace(self.work, networks=over, **said)
         self.traces: Mapping[Link, BandwidthTrace] = network.traces
         self.links: Mapping[Link, Rates] = self.traces
         self.timeline: Timeline | None = None  # of links with delays, or what else a scenario file says

@@ -36,6 +36,7 @@ from thalweg.middleware.planning import (
     bound_period_s,
 )
 from thalweg.middleware.planning.asking import Answers, Unheard, Unplaced, plan_probing
+from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -51,7 +52,7 @@ PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead li
 class Work(msgspec.Struct, frozen=True):
     """What is run, and what planners are told of it. ``allow``: packages whose code may be named.
 
-    ``networks``, ``wanted_hz``: as for ``client.run``.
+    ``networks``, ``wanted_hz``, ``hops``: as for ``client.run``.
     """
 
     dataflow: Dataflow
@@ -62,11 +63,13 @@ class Work(msgspec.Struct, frozen=True):
     allow: tuple[str, ...] = DEFAULT_ALLOW
     networks: Mapping[str, Network] = {}
     wanted_hz: float | None = None
+    hops: int = HOPS
 
     def task(self, view: NetworkView) -> Task:
         """What planners are given before a run."""
         task = Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
-        return task.but(networks=dict(self.networks), wanted_hz=self.wanted_hz) if self.networks else task
+        over = {"networks": dict(self.networks), "wanted_hz": self.wanted_hz, "hops": self.hops}
+        return task.but(**over) if self.networks else task
 
 
 def exactly(links: Mapping[Link, LinkRate], startup_s: float = 0.0) -> Knows:

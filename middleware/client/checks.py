@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, words
 from thalweg.middleware.network.networks import Network, check_networks, where_joined
+from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 
@@ -51,7 +52,7 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
 
 
 def joined_networks(
-    networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: Roster
+    networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: Roster, hops: int = HOPS
 ) -> dict[str, Network]:
     """The networks of a run, where hosts have them."""
     expect({} if networks is None else networks, Mapping, "networks are a mapping of names to what they are")
@@ -60,6 +61,9 @@ def joined_networks(
     expect(1.0 if wanted_hz is None else wanted_hz, int | float, "wanted_hz is a number of partitions a second")
     if wanted_hz is not None and not 0 < wanted_hz < math.inf:
         raise UsageError(f"wanted_hz is {wanted_hz!r}; give partitions a second, or None for as many as there can be")
+    expect(hops, int, "hops are a whole number of links")
+    if not 1 <= hops <= m.MAX_HOPS:
+        raise UsageError(f"hops is {hops}; give 1, for links from host to host, to {m.MAX_HOPS}")
     check_networks(networks or {}, roster.ends, roster.gone)
     return where_joined(networks or {}, roster.ends)
 

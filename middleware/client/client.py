@@ -61,6 +61,7 @@ from thalweg.middleware.planning import (
     get_strategy,
 )
 from thalweg.middleware.planning.planners.planner import needs_while
+from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -233,6 +234,7 @@ class Client:
         start: int = 0,
         networks: Mapping[str, Network] | None = None,
         wanted_hz: float | None = None,
+        hops: int = HOPS,
     ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -254,6 +256,7 @@ class Client:
                 Between two hosts they take the cheapest that keeps the wanted rate, otherwise the fastest; while the
                 run goes on, under GlobalMoves, they change networks as links do. A link that fails is left for another.
             wanted_hz: partitions a second that are wanted; default: as many as sources give, and links carry.
+            hops: rented links that one takes in turn at most, over hosts that pass it on; 1: no host does.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
             epoch_s: the Unix time from which the run's records count; default: now.
             known: what links carry as the run begins, for placements that go on by what was measured. They begin anew
@@ -275,7 +278,8 @@ class Client:
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         check_counts(partitions, call_timeout_s)
-        asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster)
+        asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
+        over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
         placement = check_mapping(placement)
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
@@ -287,7 +291,7 @@ class Client:
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
             task = self._preparing.task(self._preparing.begin(dataflow), hints, costs)
-            plan = self._preparing.plan(strategy.initial, task.but(networks=networks, wanted_hz=wanted_hz), model)
+            plan = self._preparing.plan(strategy.initial, task.but(**over), model)
             result = plan.result
             if known is None:
                 measured = plan.view.estimates
@@ -298,7 +302,7 @@ class Client:
         full = self._preparing.placed(dataflow, placement)
         ways: tuple[m.Way, ...] = ()
         if networks or isinstance(adaptation, GlobalMoves):
-            task = self._preparing.task(dataflow, hints, costs).but(networks=networks, wanted_hz=wanted_hz)
+            task = self._preparing.task(dataflow, hints, costs).but(**over)
         if networks:
             ways, view = first_ways(task.but(view=NetworkView(measured)), full, self.probe)
             measured = view.estimates if known is None else measured

@@ -13,20 +13,22 @@ from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import OperatorError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.network.networks import links_of
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning.asking import UNUSABLE, Probe
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
-from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, routes_of, with_all_networks
+from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, route_of, with_all_networks
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Stripe, Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
-from thalweg.middleware.protocol.messages import Way
+from thalweg.middleware.protocol.messages import Over, Way
 
 MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
+MOST_BPS = 1e15  # that hosts are told
 REFILL = 1.0  # partitions, of the present tree's time: what it costs to have both trees and to fill the new one
 LEAST_HORIZON = 20.0  # partitions that another tree is for at least: slow flows would else never get one
 TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
@@ -172,7 +174,9 @@ class Search(msgspec.Struct, frozen=True):
         if command.nodes or command.hosts:
             task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
         if command.ways:
-            task = task.but(routes=routes_of({(way.source, way.target): way.over for way in command.ways}))
+            task = task.but(
+                routes={Link(way.source, way.target): way.links[0] for way in command.ways if way.over[0] != NET}
+            )
         if command.state_bytes:
             states = {name: float(size) for name, size in command.state_bytes.items() if name in task.dataflow.by_name}
             task = task.but(quality=msgspec.structs.replace(task.quality, state_bytes=states))
@@ -214,10 +218,10 @@ class Search(msgspec.Struct, frozen=True):
         ways: tuple[Way, ...] | UnsetType = UNSET
         if task.networks and worth:
             now = self._as_measured(task, command, result.dataflow, placement)
-            ways = ways_of(in_order(choose(now, result.dataflow, placement, result.hints), result.routes))
+            ways = ways_of(in_order(choose(now, result.dataflow, placement, result.hints), result.routes), now)
         elif task.networks:
             now = self._as_measured(task, command, task.dataflow, command.placement)
-            ways = ways_of(choose(now, task.dataflow, command.placement))
+            ways = ways_of(choose(now, task.dataflow, command.placement), now)
         figures = {"predicted_s": then_s, "current_s": now_s}
         detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
         if target is self:
@@ -258,13 +262,27 @@ def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[Wa
     """Over which networks a placement's partitions go at first, and what was measured to tell."""
     while True:
         try:
-            return ways_of(choose(task, task.dataflow, placement)), task.view
+            return ways_of(choose(task, task.dataflow, placement), task), task.view
         except LinksNeeded as needed:
             task = task.but(
                 view=task.view.with_estimates({**dict.fromkeys(needed.links, UNUSABLE), **probe(needed.links)})
             )
 
 
-def ways_of(choice: Choice) -> tuple[Way, ...]:
-    """What hosts are told of networks: of links for which there is more than the one that all share."""
-    return tuple(Way(*pair, over) for pair, over in sorted(choice.items()) if len(over) > 1)
+def ways_of(choice: Choice, task: Task) -> tuple[Way, ...]:
+    """What hosts are told of networks and relays: of links for which there is more than the network that all share."""
+    agreed, known = links_of(task.networks), task.view.estimates
+    found = []
+
+    def bps(link: Link) -> int:
+        return int(min(known[link].rate_bps if link in known else agreed.get(link, 0.0), MOST_BPS))
+
+    for pair, over in sorted(choice.items()):
+        if len(over) > 1:
+            routes = [route_of(pair, each) for each in over]
+            vias = [
+                each if isinstance(each, str) else tuple(Over(one.target, one.via) for one in each) for each in over
+            ]
+            rates_bps = tuple(min(bps(link) for link in route) for route in routes)
+            found.append(Way(*pair, tuple(vias), rates_bps))
+    return tuple(found)

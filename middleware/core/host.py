@@ -117,6 +117,14 @@ class HostCore:
         run = self.runs.get(message.run)
         return run is not None and run.wants(sender, message)
 
+    def passes(self, sender: str, chunk: m.RelayedChunk, via: str) -> bool:
+        """Whether what begins to come over relays, by the hand of ``sender`` over ``via``, is to come so: to be passed
+        on here, or taken as what the host at its first hop sent.
+        """
+        run, here = self.runs.get(chunk.message.run), chunk.hops[chunk.at]
+        before = chunk.hops[chunk.at - 1].host if chunk.at else chunk.source
+        return run is not None and (sender, self.host, via) == (before, here.host, here.via) and run.passes(chunk)
+
     def forwards(self, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether a partition is for a node that is on another host."""
         run = self.runs.get(message.run)
@@ -368,10 +376,14 @@ class HostCore:
         elif type(message) is m.Probe:
             self._measured(self.links.probed(event, message))
 
+    def _on_relayed(self, event: e.Relayed) -> None:
+        """What this host has passed on measured the link that it did so over."""
+        self.links.carried(event, event.message, self.runs.get(event.message.run))
+
     def _on_transfer_failed(self, event: e.TransferFailed) -> None:
         message = event.message
         if type(message) is m.Probe:
-            self.links.prober.on_failed(event.peer, message, event.via)
+            self.links.prober.on_failed(m.links_over(self.host, event.peer, event.via)[0], message)
         elif type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
@@ -614,6 +626,7 @@ class HostCore:
         e.Planned: _of_run,
         e.NextRequested: _of_application,
         e.TransferMeasured: _on_measured,
+        e.Relayed: _on_relayed,
         e.TransferFailed: _on_transfer_failed,
         e.PeerLost: _on_peer_lost,
         e.PeerJoined: _on_peer_joined,

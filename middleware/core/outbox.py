@@ -85,7 +85,7 @@ class Outbox:
 
     def send(
         self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False,
-        via: str = NET,
+        via: m.Via = NET,
     ) -> None:  # fmt: skip
         """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks, over ``via``."""
         if to == self.host:

@@ -11,6 +11,8 @@ R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``),
     from its host, unless it was forwarded. What others say is recorded, and changes nothing.
 R5. A guest (``guests``) is none of the run's hosts. It demands for the sinks that are its own, and says to the client
     what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
+R6. What comes over relays counts as its source's, if it comes as the client has said (``flow.ways``), or says with the
+    commit that rides on it.
 """
 
 from __future__ import annotations
@@ -348,9 +350,16 @@ class RunCore:
             return message.consumer in self.directory.locations  # to be forwarded
         return message.producer in node.asked and message.index == node.index
 
+    def passes(self, chunk: m.RelayedChunk) -> bool:
+        """R6: whether what begins to come over relays is to come so."""
+        if not self.members.issuperset({chunk.source, *(hop.host for hop in chunk.hops)}):
+            return False
+        commit = chunk.message.commit if type(chunk.message) is m.Partition else None
+        return self.directory.ways.passes(chunk, self.member.coming(chunk.source, commit))
+
     # --- events ---------------------------------------------------------------------------------------
 
-    def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool, via: str) -> None:
+    def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool, via: m.Via) -> None:
         """All of a message has gone to ``peer``, or nobody knows what became of it."""
         ways = self.directory.ways
         if ways.table:

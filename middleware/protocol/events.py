@@ -13,7 +13,7 @@ from thalweg.middleware.network.history import Past, Variability
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
-from thalweg.middleware.protocol.messages import Cause, Install, Lasting, Message, Peer, Way
+from thalweg.middleware.protocol.messages import Cause, Install, Lasting, Message, Over, Partition, Peer, Via, Way
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -108,15 +108,29 @@ class StateRestored(Event, frozen=True):
 
 
 class TransferMeasured(Event, frozen=True, omit_defaults=True):
-    """All of ``message`` is at ``peer``, over the network ``via``: ``size_bytes`` in ``duration_s`` seconds (emulated
-    time).
+    """All of ``message`` is at ``peer``, over ``via``: ``size_bytes`` in ``duration_s`` seconds (emulated time).
+
+    Over relays these are the seconds of the first link.
     """
 
     peer: str
     message: Message
     size_bytes: int
     duration_s: float
-    via: str = NET
+    via: Via = NET
+
+
+class Relayed(Event, frozen=True, omit_defaults=True):
+    """A partition of ``source`` was passed on from here, and is at the end of the ``hops`` that were still to go.
+
+    Its ``size_bytes`` took ``duration_s`` seconds (emulated time) over the first of these.
+    """
+
+    source: str
+    message: Partition
+    hops: tuple[Over, ...]
+    size_bytes: int
+    duration_s: float
 
 
 class TransferFailed(Event, frozen=True, omit_defaults=True):
@@ -124,7 +138,7 @@ class TransferFailed(Event, frozen=True, omit_defaults=True):
 
     peer: str
     message: Message
-    via: str = NET
+    via: Via = NET
 
 
 class PeerLost(Event, frozen=True):
@@ -312,7 +326,8 @@ class ProbesRequested(Event, frozen=True, omit_defaults=True):
 
 
 class Send(Command, frozen=True):
-    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks, over ``via``.
+    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks, over ``via``: a
+    network, or, of a partition, hops over relays.
 
     Where the host, or this one, is not joined to that network, it is lost: ``TransferFailed``.
     """
@@ -323,7 +338,7 @@ class Send(Command, frozen=True):
     payload: Any = None
     size_bytes: int = 0
     bulk: bool = False
-    via: str = NET
+    via: Via = NET
 
 
 class SetTimer(Command, frozen=True):

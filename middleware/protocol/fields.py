@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated
 
 import msgspec
@@ -20,6 +21,7 @@ MAX_TOLD = 64  # latencies, or nodes, that one message tells of
 MAX_PLACES = 16  # hosts' coordinates that one message tells of, some 65 bytes each
 MAX_AXES = 16  # dimensions of coordinates
 MAX_NETWORKS = 16  # that a host is joined to
+MAX_HOPS = 8  # links of a route over relays
 LONGEST_US = 3_600_000_000  # a latency of more than an hour is none
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -76,12 +78,49 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     version: Index
 
 
+class Over(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of a link over another network than the one that all share; of a hop over relays, of any link."""
+
+    host: Name
+    via: Name
+
+
+Hops = Annotated[tuple[Over, ...], msgspec.Meta(min_length=2, max_length=MAX_HOPS)]
+Via = str | tuple[Over, ...]  # a network, or the hops over relays, of which the last one ends at the target
+
+
+def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:
+    """The links that what ``source`` sends to ``target`` takes."""
+    if isinstance(via, str):
+        return (Link(source, target, via),)
+    hosts = [source, *(hop.host for hop in via)]
+    return tuple(Link(*pair, hop.via) for pair, hop in zip(itertools.pairwise(hosts), via, strict=True))
+
+
 class Way(msgspec.Struct, frozen=True, array_like=True):
-    """What host ``source`` sends to ``target`` goes ``over`` the first of these networks in which it gets there."""
+    """What host ``source`` sends to ``target`` goes ``over`` the first of these in which it gets there: networks, or
+    routes over relays.
+
+    ``rates_bps``: what each of them carries, as far as the client knows (0: it does not).
+    Raises ValueError (on decoding, msgspec.ValidationError) for a route that ends elsewhere, or meets a host twice.
+    """
 
     source: Name
     target: Name
-    over: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_NETWORKS)]
+    over: Annotated[tuple[Name | Hops, ...], msgspec.Meta(max_length=MAX_NETWORKS)]
+    rates_bps: Annotated[tuple[Index, ...], msgspec.Meta(max_length=MAX_NETWORKS)] = ()
+
+    def __post_init__(self) -> None:
+        for hops in self.over:
+            if not isinstance(hops, str):
+                met = [self.source, *(hop.host for hop in hops)]
+                if met[-1] != self.target or len({*met}) < len(met):
+                    raise ValueError(f"a route from {self.source!r} to {self.target!r} over {met[1:]}")
+
+    @property
+    def links(self) -> list[tuple[Link, ...]]:
+        """The links of each of them."""
+        return [links_over(self.source, self.target, via) for via in self.over]
 
 
 class Graft(msgspec.Struct, frozen=True, array_like=True):
@@ -144,13 +183,6 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     def ends(self) -> dict[str, str]:
         """Its bulk endpoints, by network."""
         return self.bulk.ends if isinstance(self.bulk, Joined) else {NET: self.bulk}
-
-
-class Over(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of a link over another network than the one that all share."""
-
-    host: Name
-    via: Name
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,7 +16,7 @@ import msgspec
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import messages as m
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 MAGIC, RIDING = b"TW", b"TC"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_RIDING = 16
@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 _control = msgspec.msgpack.Decoder(m.Control)
 _Riders = Annotated[tuple[m.Credit, ...], msgspec.Meta(max_length=MAX_RIDING)]
 _riding = msgspec.msgpack.Decoder(tuple[m.Control, _Riders])
-_chunk = msgspec.msgpack.Decoder(m.Chunk)
+_chunk = msgspec.msgpack.Decoder(m.Chunk | m.RelayedChunk)
 
 
 def encode(message: m.Message | m.Chunk) -> bytes:
@@ -83,6 +83,10 @@ def decode_chunk(frame: memoryview | bytes) -> m.Chunk:
     """The header of a bulk message; ProtocolError when it is not one."""
     chunk: m.Chunk = _decoded(_chunk, frame, _PREFIX, "a bulk header")
     message = chunk.message
+    if type(chunk) is m.RelayedChunk and not (isinstance(message, m.Partition) and chunk.at < len(chunk.hops)):
+        raise ProtocolError(
+            f"hop {chunk.at} of {len(chunk.hops)} of a {type(message).__name__}; relays pass partitions on"
+        )
     if isinstance(message, m.Partition):
         if message.end:
             raise ProtocolError(f"the end of {message.producer!r} came as bulk; it has no bytes")

@@ -133,6 +133,14 @@ class Chunk(Told, frozen=True):
     shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)] = ()
 
 
+class RelayedChunk(Chunk, frozen=True, kw_only=True):
+    """The same of a partition that host ``source`` sends over relays: this is hop ``at`` of its ``hops``."""
+
+    source: Name
+    hops: Hops
+    at: Annotated[int, msgspec.Meta(ge=0, lt=MAX_HOPS)] = 0
+
+
 Control = (
     Hello
     | Welcome

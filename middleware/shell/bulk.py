@@ -6,6 +6,7 @@ Rules:
 - R2: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
   for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
 - R3: What names a head (a schema) that this host does not know is refused, and comes again with it.
+- R4: What comes over relays is passed on (``relays``), or counts as what the host at its first hop sent.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from msgspec import UNSET, UnsetType
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.packing import HEADS_KNOWN
-from thalweg.middleware.shell.sockets import Sockets, name_of
+from thalweg.middleware.shell.relays import Passage, has_room
+from thalweg.middleware.shell.sockets import Line, Sockets, name_of
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
     Incoming,
     Outgoing,
     ReturnWay,
+    Route,
+    Sending,
     chunk_bytes_for,
     what_is,
 )
@@ -58,13 +63,14 @@ class Bulk:
     def __init__(self, shell: Teller, sockets: Sockets, core: HostCore, limits: CoreConfig, time_scale: float) -> None:
         self._shell, self._sockets, self._core = shell, sockets, core
         self._limits, self._time_scale = limits, time_scale
-        self._outgoing: dict[int, Outgoing] = {}
+        self._outgoing: dict[int, Sending] = {}
         self._incoming: dict[tuple[bytes, int], Incoming] = {}
+        self._passing: dict[tuple[bytes, int], Passage] = {}  # as they come; those of ``_outgoing`` that are R4
         self._ways: dict[str, ReturnWay] = {}
         self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
         self._heads: dict[str, bytes] = {}  # of parcels, by their digests
         self._next_transfer = 0
-        self._refused: list[Outgoing] = []  # transfers that a line had no room for
+        self._refused: list[Sending] = []  # transfers that a line had no room for
         self.due_s = math.inf  # when ``send_credits`` is to be called
 
     # --- coming ----------------------------------------------------------------------------------------
@@ -81,14 +87,23 @@ class Bulk:
             del self._arrived[next(iter(self._arrived))]
         gap_s = min(m.MAX_GAP_S, now - before_s)
         self._arrived[identity] = now
+        origin = sender
+        if type(chunk) is m.RelayedChunk:  # R4
+            if not chunk.offset and not self._core.passes(sender, chunk, NET if via is UNSET else via):
+                self._refuse(identity, sender, chunk, gap_s, now)
+                return
+            if chunk.at + 1 < len(chunk.hops):
+                self._pass_on(identity, sender, chunk, body, gap_s, now)
+                return
+            origin = chunk.source
         if size != total or chunk.offset:
-            whole = self._add(identity, sender, chunk, body, gap_s, now)
+            whole = self._add(identity, (sender, origin), chunk, body, gap_s, now)
             if whole is None:
                 return
             body = whole
         value = value_of(chunk.dtype, chunk.shape, body, self._heads)
         if value is None:  # R3
-            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now), identity)
+            self._refuse(identity, sender, chunk, gap_s, now)
             return
         line = self._sockets.line(message.run, sender)
         if type(message) is m.Probe:
@@ -97,28 +112,37 @@ class Bulk:
             self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         elif line is None:
             self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now), identity)
-        else:  # R1
-            if self.due_s == math.inf:
-                self.due_s = now + CREDIT_HOLD_S
-            self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
+        else:
+            self._hold(line, (chunk.transfer, total, gap_s, now), now)
         size_bytes = value.size_bytes if type(value) is Parcel else total
-        self._shell.handle(e.MessageReceived(sender, message, value, size_bytes, via), now)
+        self._shell.handle(e.MessageReceived(origin, message, value, size_bytes, via), now)
+
+    def _hold(self, line: Line, credit: tuple[int, int, float, float], now: float) -> None:
+        """R1: the last credit of a transfer."""
+        if self.due_s == math.inf:
+            self.due_s = now + CREDIT_HOLD_S
+        self._sockets.hold(line, credit)
+
+    def _refuse(self, identity: bytes, sender: str, chunk: m.Chunk, gap_s: float, now: float) -> None:
+        refused = m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now)
+        self._sockets.post(chunk.message.run, sender, refused, identity)
 
     def _add(
-        self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, gap_s: float, now: float
+        self, identity: bytes, hosts: tuple[str, str], chunk: m.Chunk, body: memoryview, gap_s: float, now: float
     ) -> memoryview | None:
-        """Take a chunk of several; all bytes when it was the last."""
-        key = identity, chunk.transfer
+        """Take a chunk of several, by the hand of one of ``hosts`` from the other; all bytes when it was the last."""
+        key, (sender, origin) = (identity, chunk.transfer), hosts
         incoming = self._incoming.get(key)
+        if incoming is not None and incoming.what[0] != origin:
+            raise ProtocolError(f"a chunk of {origin!r} in a transfer of {incoming.what[0]!r}")
         if incoming is None:
-            wanted = chunk.offset == 0 and self._core.wants(sender, chunk.message)
-            if not (wanted and self._has_room(sender, chunk)):  # R2
-                refused = m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now)
-                self._sockets.post(chunk.message.run, sender, refused, identity)
+            wanted = chunk.offset == 0 and self._core.wants(origin, chunk.message)
+            if not (wanted and self._has_room(origin, chunk)):  # R2
+                self._refuse(identity, sender, chunk, gap_s, now)
                 if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State):  # it is told why not
                     self._shell.handle(e.MessageReceived(sender, chunk.message), now)
                 return None
-            what, passing = (sender, *what_is(chunk.message)), self._core.forwards(chunk.message)
+            what, passing = (origin, *what_is(chunk.message)), self._core.forwards(chunk.message)
             incoming = self._incoming[key] = Incoming(chunk.total_bytes, what, passing=passing)
         incoming.seen_s = now
         try:
@@ -145,6 +169,7 @@ class Bulk:
         if self._core.forwards(message) and sum(each.passing for each in under_way) >= PASSING_THROUGH:
             return False
         claimed_bytes = chunk.total_bytes + sum(each.buffer.nbytes for each in under_way)
+        claimed_bytes += sum(each.claimed_bytes for each in self._passing.values())
         return not under_way or (len(under_way) < limits.max_transfers and claimed_bytes <= limits.max_transfer_bytes)
 
     def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
@@ -155,22 +180,67 @@ class Bulk:
             self._sockets.meet(run, (probe.source,))
         self._sockets.post(run, sender, credit)
 
+    def _pass_on(
+        self, identity: bytes, sender: str, chunk: m.RelayedChunk, body: memoryview, gap_s: float, now: float
+    ) -> None:
+        """R4: a chunk of what goes on from here."""
+        key, run, following = (identity, chunk.transfer), chunk.message.run, chunk.hops[chunk.at + 1]
+        passage = self._passing.get(key)
+        if passage is None:
+            line = self._sockets.line(run, following.host, following.via)
+            claimed_bytes = sum(each.buffer.nbytes for each in self._incoming.values())
+            room_bytes = self._limits.max_transfer_bytes - claimed_bytes
+            if chunk.offset or line is None or not has_room(chunk.total_bytes, self._passing.values(), room_bytes):
+                self._refuse(identity, sender, chunk, gap_s, now)
+                return
+            number = self._next_transfer = self._next_transfer + 1
+            passage = Passage(number, line, chunk, sender, identity, now)
+            self._passing[key] = self._outgoing[number] = passage
+        try:
+            passage.add(chunk, body, gap_s, now)
+        except ProtocolError:
+            self._end(passage)
+            raise
+        self._pump(passage)
+
+    def _passed(self, passage: Passage, now: float, *, arrived: bool) -> None:
+        """R4: all of what passed here is at the end of its route, or it is given up."""
+        run, sender, first = passage.message.run, passage.sender, passage.first
+        line = self._sockets.line(run, sender)
+        if not arrived or line is None:
+            self._refuse(passage.identity, sender, first, m.MAX_GAP_S, now)
+            return
+        self._hold(line, passage.last_credit, now)
+        busy_s = passage.busy_s * self._time_scale
+        assert isinstance(first.message, m.Partition)
+        self._shell.handle(e.Relayed(first.source, first.message, passage.hops, passage.total, busy_s), now)
+
+    def _end(self, out: Sending) -> None:
+        """Nothing more of a transfer is sent."""
+        self._outgoing.pop(out.number, None)
+        if isinstance(out, Passage):
+            self._passing.pop(out.key, None)
+
     # --- going -----------------------------------------------------------------------------------------
 
     def send(self, command: e.Send) -> None:
         """Begin a transfer."""
-        message = command.message
+        message, via, sockets = command.message, command.via, self._sockets
         assert isinstance(message, IN_BULK)
-        line = self._sockets.line(command.run, command.to, command.via)
-        if line is None:
-            self._shell.tell(e.TransferFailed(command.to, message, command.via))
+        first = m.Over(command.to, via) if isinstance(via, str) else via[0]
+        line, end = sockets.line(command.run, first.host, first.via), sockets.line(command.run, command.to)
+        if line is None or end is None:
+            self._shell.tell(e.TransferFailed(command.to, message, via))
             return
-        number = self._next_transfer = self._next_transfer + 1
-        out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
+        number, route = self._next_transfer + 1, None
+        if not isinstance(via, str):
+            route = Route(sockets.me.name, via, end)
+        self._next_transfer = number
+        out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes, route)
         self._outgoing[number] = out
         self._pump(out)
 
-    def _pump(self, out: Outgoing) -> None:
+    def _pump(self, out: Sending) -> None:
         """Send as many chunks as the credit allows."""
         try:
             while (following := out.next_chunk()) is not None:
@@ -179,10 +249,19 @@ class Bulk:
                 if not self._sockets.send_chunk(out.to, chunk, piece):
                     self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on here
                     return
-                if out.advance(piece.nbytes, now):
+                last = out.advance(piece.nbytes, now)
+                if isinstance(out, Passage):
+                    self._credit(out)
+                if last:
                     return
         except Exception as error:  # R3 of ``shell``: whatever it was that had other transfers go on, too
             self._shell.break_run(out.message.run, out.message, error)
+
+    def _credit(self, passage: Passage) -> None:
+        """Have more of what passes here come."""
+        credits, passage.credits = passage.credits, []
+        for credit in credits:
+            self._sockets.post(passage.message.run, passage.sender, credit)
 
     def _try_again(self) -> None:
         refused, self._refused = self._refused, []
@@ -201,23 +280,27 @@ class Bulk:
         if way is None:
             way = self._ways[sender] = ReturnWay()
         out.credited(credit, now, way.arrived_s(credit, now))
-        total = out.body.nbytes
         if not credit.done:
             self._pump(out)
             return
-        del self._outgoing[credit.transfer]
-        if credit.received_bytes < total:
-            out.to.heads.clear()  # R3
-            self._shell.handle(e.TransferFailed(sender, out.message, out.to.via), now)
+        self._end(out)
+        total, arrived = out.total, credit.received_bytes >= out.total
+        if arrived and total >= CHUNK_BYTES:
+            out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
+        if isinstance(out, Passage):
+            self._passed(out, now, arrived=arrived and out.begun and out.sent == total)
+            return
+        assert isinstance(out, Outgoing)
+        if not arrived:
+            out.end.heads.clear()  # R3
+            self._shell.handle(e.TransferFailed(out.peer, out.message, out.via), now)
             return
         if out.digest:
-            if len(out.to.heads) >= HEADS_KNOWN:
-                out.to.heads.clear()
-            out.to.heads.add(out.digest)
-        if total >= CHUNK_BYTES:
-            out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
+            if len(out.end.heads) >= HEADS_KNOWN:
+                out.end.heads.clear()
+            out.end.heads.add(out.digest)
         busy_s = out.busy_s * self._time_scale
-        self._shell.handle(e.TransferMeasured(sender, out.message, total, busy_s, out.to.via), now)
+        self._shell.handle(e.TransferMeasured(out.peer, out.message, total, busy_s, out.via), now)
 
     # --- what is due -----------------------------------------------------------------------------------
 
@@ -233,16 +316,19 @@ class Bulk:
 
     def forget(self, run: str) -> None:
         """The run is over here: nothing more of it is sent."""
-        for number in [n for n, out in self._outgoing.items() if out.message.run == run]:
-            del self._outgoing[number]
+        for out in [out for out in self._outgoing.values() if out.message.run == run]:
+            self._end(out)
 
     def keep_house(self, now: float) -> None:
         """Give up what does not go on, and forget who has gone; to be called every few seconds."""
-        for number, out in list(self._outgoing.items()):
+        for out in list(self._outgoing.values()):
             if now - out.progress_s > STUCK_S:
-                del self._outgoing[number]
+                self._end(out)
                 out.to.chunk_bytes = CHUNK_BYTES
-                self._shell.handle(e.TransferFailed(out.to.host, out.message, out.to.via), now)
+                if isinstance(out, Passage):
+                    self._passed(out, now, arrived=False)
+                elif isinstance(out, Outgoing):
+                    self._shell.handle(e.TransferFailed(out.peer, out.message, out.via), now)
         for key, incoming in list(self._incoming.items()):
             if now - incoming.seen_s > STUCK_S:
                 del self._incoming[key]

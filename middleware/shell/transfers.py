@@ -7,14 +7,15 @@ transfer of one chunk is one frame, which the receiver turns into an array witho
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.parcels import Parcel
-from thalweg.middleware.protocol.messages import Chunk, Credit, Partition, Probe, State
+from thalweg.middleware.protocol.messages import Chunk, Credit, Over, Partition, Probe, RelayedChunk, State, Via
 from thalweg.middleware.shell.values import frames_of
 
 CHUNK_BYTES = 256 * 1024
@@ -25,8 +26,8 @@ WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
 LARGE_CHUNKS = 2
 
 
-class Outgoing:
-    """A transfer being sent.
+class Sending(ABC):
+    """A transfer of ``total`` bytes that is being sent on the line ``to``.
 
     ``busy_s``: for how long the line has been busy with what has arrived. Transfers to one host share one connection,
     first in first out: a chunk's time begins when it is sent or, where others are before it, when the last of them has
@@ -34,19 +35,15 @@ class Outgoing:
     """
 
     __slots__ = (
-        "begun", "body", "busy_s", "chunk_bytes", "credit", "digest", "dtype", "message", "number", "pieces",
-        "progress_s", "sent", "shape", "to",
+        "begun", "busy_s", "chunk_bytes", "credit", "message", "number", "pieces", "progress_s", "sent", "to", "total",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float,
+        self, number: int, to: Any, message: Partition | Probe | State, total: int, now: float,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         self.number, self.to, self.message, self.chunk_bytes = number, to, message, chunk_bytes
-        self.dtype, self.shape, self.body = frames_of(value, to)
-        self.digest = ""  # of a head in it, which others need not have once it has arrived
-        if type(value) is Parcel and self.shape[0]:
-            self.digest = value.digest
+        self.total = total
         self.begun = False  # something was sent, perhaps of no bytes
         self.sent = self.credit = 0  # bytes, and those known to have arrived
         self.pieces: deque[tuple[int, float]] = deque()  # chunks under way: where they end, when sent
@@ -58,24 +55,16 @@ class Outgoing:
         """So many bytes may be under way without credit."""
         return max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * self.chunk_bytes)
 
+    @abstractmethod
     def next_chunk(self) -> tuple[Chunk, Any] | None:
-        """The next chunk if the credit allows one now; to be followed by ``advance`` once it was taken."""
-        sent, total = self.sent, self.body.nbytes
-        if sent == total and self.begun:
-            return None
-        piece = self.body
-        if total > self.chunk_bytes:
-            piece = piece[sent : sent + self.chunk_bytes]
-            if sent - self.credit + piece.nbytes > self.window_bytes:
-                return None
-        return Chunk(self.number, total, sent, self.message, self.dtype, self.shape), piece
+        """The next chunk if there is one, and the credit allows it; to be followed by ``advance`` once it was taken."""
 
     def advance(self, size: int, now: float) -> bool:
         """A chunk was taken; whether it was the last."""
         self.begun = True
         self.sent += size
         self.pieces.append((self.sent, now))
-        return self.sent == self.body.nbytes
+        return self.sent == self.total
 
     def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
         """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""
@@ -87,10 +76,64 @@ class Outgoing:
             sent.append(pieces.popleft()[1])
         if sent:
             took_s = arrived_s - sent[0]
-            if len(sent) == 1 and credit.gap_s < took_s and self.body.nbytes:  # of an empty one its time is the way
+            if len(sent) == 1 and credit.gap_s < took_s and self.total:  # of an empty one its time is the way
                 took_s = credit.gap_s
             if took_s > 0:
                 self.busy_s += took_s
+
+
+class Route(NamedTuple):
+    """The hops over relays from host ``source``, and where they end: ``end`` knows which heads are known there."""
+
+    source: str
+    hops: tuple[Over, ...]
+    end: Any
+
+
+class Outgoing(Sending):
+    """A transfer of this host's own: all of it is here. It goes straight to its target, or on a ``route``.
+
+    ``end``: the line whose host knows its head once it has arrived.
+    """
+
+    __slots__ = ("body", "digest", "dtype", "end", "route", "shape")
+
+    def __init__(
+        self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float,
+        chunk_bytes: int = CHUNK_BYTES, route: Route | None = None,
+    ) -> None:  # fmt: skip
+        self.route, self.end = route, to if route is None else route.end
+        self.dtype, self.shape, self.body = frames_of(value, self.end)
+        super().__init__(number, to, message, self.body.nbytes, now, chunk_bytes)
+        self.digest = ""  # of a head in it, which others need not have once it has arrived
+        if type(value) is Parcel and self.shape[0]:
+            self.digest = value.digest
+
+    @property
+    def peer(self) -> str:
+        """The host that it goes to in the end."""
+        host: str = self.end.host
+        return host
+
+    @property
+    def via(self) -> Via:
+        """Over what."""
+        via: str = self.to.via
+        return via if self.route is None else self.route.hops
+
+    def next_chunk(self) -> tuple[Chunk, Any] | None:
+        sent, total = self.sent, self.total
+        if sent == total and self.begun:
+            return None
+        piece = self.body
+        if total > self.chunk_bytes:
+            piece = piece[sent : sent + self.chunk_bytes]
+            if sent - self.credit + piece.nbytes > self.window_bytes:
+                return None
+        what = self.number, total, sent, self.message, self.dtype, self.shape
+        if self.route is not None:
+            return RelayedChunk(*what, source=self.route.source, hops=self.route.hops), piece
+        return Chunk(*what), piece
 
 
 def chunk_bytes_for(size_bytes: int, busy_s: float) -> int:

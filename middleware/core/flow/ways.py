@@ -4,7 +4,7 @@ Rules:
 
 R1. The client says with a proposal over which networks every host is to send to every other, the first choice first.
     That counts for partitions after the change-over. Of hosts that it does not name the network is the one that all
-    share.
+    share. Instead of a network it may name hops over relays: hosts that pass on what comes, and hold nothing of it.
 R2. A link is *stuck* when something is under way over it and nothing has come through for ``PATIENT`` times as long as
     the first of that should take, and for ``LEAST`` times the wait before a demand is repeated. When a consumer then
     asks again, the link is *down*: what is under way is to be sent again, over the next choice. Where there is no other
@@ -13,13 +13,18 @@ R3. Down is also a link that a transfer has failed on. It is up again when somet
     what was stuck, and is tried again when what was known of it has timed out. Where all are down, that is tried which
     was left first.
 R4. That a link is stuck is a sample of it, of ``STUCK`` times as long as was waited: so the client hears, and plans
-    without it. How long the link is waited for next time still goes by what it carried before.
+    without it. How long the link is waited for next time still goes by what it carried before, or by what the client
+    said that it does. Of hops over relays it is not known here which one is stuck.
+R5. A relay passes on what comes from where, and over what, the client's word has it come, now or before the last
+    change: ``passes``. The same word has the host at the last hop take it as what the host at the first one sent.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.outbox import Setting
@@ -29,7 +34,14 @@ from thalweg.middleware.protocol import messages as m
 PATIENT = 4.0  # times what the estimate says: more than any estimate is wrong by for long
 LEAST = 4.0  # times CoreConfig.retry_s
 STUCK = 10.0
-Way = tuple[str, str]  # to which host, over which network
+Way = tuple[str, m.Via]  # to which host, over what
+
+
+def told(via: m.Via) -> dict[str, Any]:
+    """How records say over what something goes."""
+    if isinstance(via, str):
+        return {"via": via}
+    return {"via": via[0].via, "relays": [hop.host for hop in via[:-1]]}
 
 
 @dataclass(slots=True)
@@ -47,8 +59,10 @@ class Ways:
         self._out, self._least_s = setting.out, LEAST * setting.limits.retry_s
         self._again_s = setting.limits.monitor.max_age_s
         self.table: tuple[m.Way, ...] = ()  # of all hosts, as the client said last
-        self._over: dict[str, tuple[str, ...]] = {}
-        self._before: dict[str, tuple[str, ...]] = {}
+        self._former: tuple[m.Way, ...] = ()  # and before that
+        self._over: dict[str, tuple[m.Via, ...]] = {}
+        self._before: dict[str, tuple[m.Via, ...]] = {}
+        self._told_bps: dict[Way, int] = {}
         self._after = -1  # which partition the change was
         self.busy: dict[Way, _Busy] = {}
         self._down: dict[Way, float] = {}  # until when
@@ -56,11 +70,21 @@ class Ways:
 
     def change(self, ways: Iterable[m.Way], after: int) -> None:
         """R1: other networks, from the partition after that one on."""
-        self.table, self._before, self._after = tuple(ways), self._over, after
-        self._over = {way.target: way.over for way in self.table if way.source == self._out.host and way.over}
+        self._former, self.table, self._before, self._after = self.table, tuple(ways), self._over, after
+        mine = [way for way in self.table if way.source == self._out.host and way.over]
+        self._over = {way.target: way.over for way in mine}
+        self._told_bps = {
+            (way.target, via): bps for way in mine for via, bps in zip(way.over, way.rates_bps, strict=False)
+        }
 
-    def via(self, to: str, index: int) -> str:
-        """The network for a partition to that host."""
+    def passes(self, chunk: m.RelayedChunk, more: Iterable[m.Way] = ()) -> bool:
+        """R5: whether the client has said, or with ``more`` says, that this comes so."""
+        said = chunk.source, chunk.hops[-1].host
+        tables = itertools.chain(self.table, self._former, more)
+        return any((way.source, way.target) == said and chunk.hops in way.over for way in tables)
+
+    def via(self, to: str, index: int) -> m.Via:
+        """Over what a partition goes to that host."""
         over = (self._over if index > self._after else self._before).get(to)
         if over is None:
             return NET
@@ -69,20 +93,20 @@ class Ways:
                 return via
         return min(over, key=lambda via: self._down[to, via])  # R3
 
-    def is_down(self, to: str, via: str) -> bool:
+    def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
         return self._out.now < self._down.get((to, via), 0.0)  # R3
 
-    def _leave(self, to: str, via: str) -> None:
+    def _leave(self, to: str, via: m.Via) -> None:
         self._down[to, via] = self._out.now + self._again_s
 
-    def sent(self, to: str, via: str, part: m.Partition, size_bytes: int) -> None:
+    def sent(self, to: str, via: m.Via, part: m.Partition, size_bytes: int) -> None:
         """A partition's transfer has begun."""
         if to in self._over:
             busy = self.busy.setdefault((to, via), _Busy(self._out.now))
             busy.parts[part.producer, part.index, part.consumer] = part, size_bytes
 
-    def came_through(self, to: str, via: str, message: m.Partition | m.Probe | m.State) -> None:
+    def came_through(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: all of a message is there."""
         self._down.pop((to, via), None)
         self._rates_bps.pop((to, via), None)
@@ -90,12 +114,12 @@ class Ways:
             busy.since_s = self._out.now
         self._over_with(to, via, message)
 
-    def failed(self, to: str, via: str, message: m.Partition | m.Probe | m.State) -> None:
+    def failed(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: nobody knows what became of it."""
         if self._over_with(to, via, message) and to in self._over:
             self._leave(to, via)
 
-    def _over_with(self, to: str, via: str, message: m.Partition | m.Probe | m.State) -> bool:
+    def _over_with(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether it was a partition under way, and has not been given up before."""
         busy = self.busy.get((to, via))
         if busy is None or not isinstance(message, m.Partition):
@@ -114,20 +138,24 @@ class Ways:
                 return [part for part, _ in busy.parts.values()]
         return []
 
-    def _give_up(self, to: str, via: str, monitor: Monitor) -> bool:
+    def _give_up(self, to: str, via: m.Via, monitor: Monitor) -> bool:
         """Whether a link is stuck, and there is another."""
-        now, busy, link = self._out.now, self.busy[to, via], Link(self._out.host, to, via)
+        now, busy, link = self._out.now, self.busy[to, via], None
+        if isinstance(via, str):
+            link = Link(self._out.host, to, via)
         if all(self.is_down(to, other) for other in self._over.get(to, ()) if other != via):
             return False
         size_bytes = next(iter(busy.parts.values()))[1]
-        known, waited_s = monitor.latest(link), now - busy.since_s
-        rate_bps = self._rates_bps.get((to, via), 0.0 if known is None else known.rate_bps)
+        known, waited_s = None if link is None else monitor.latest(link), now - busy.since_s
+        rate_bps = self._told_bps.get((to, via), 0) if known is None else known.rate_bps
+        rate_bps = self._rates_bps.get((to, via), rate_bps)
         expected_s = size_bytes * 8 / rate_bps if rate_bps > 0 else 0.0
         if waited_s < max(self._least_s, PATIENT * expected_s):
             return False
         self._leave(to, via)
         self._rates_bps[to, via] = rate_bps
-        monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
-        detail = {"what": "nothing comes through", "via": via, "parts": len(busy.parts)}
+        if link is not None:
+            monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
+        detail = {"what": "nothing comes through", **told(via), "parts": len(busy.parts)}
         self._out.record("fault", peer=to, duration_s=waited_s, detail=detail)
         return True

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar
 
+from thalweg.middleware.core.flow.ways import told
 from thalweg.middleware.core.monitoring.finding import Finding
 from thalweg.middleware.core.monitoring.meters import Meters
-from thalweg.middleware.core.monitoring.monitor import LONG_S, Monitor, estimate_fields
+from thalweg.middleware.core.monitoring.monitor import LONG_S, Ends, Monitor, estimate_fields
 from thalweg.middleware.core.monitoring.places import Places
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.soundings import Soundings
@@ -70,10 +71,13 @@ class Links:
             run.directory.ways.came_through(event.peer, event.via, message)
         return self.prober.on_measured(event, message)
 
-    def carried(self, event: e.TransferMeasured, message: m.Partition, run: RunCore | None) -> None:
-        """A partition's transfer also measured the link (passive monitoring)."""
-        peer, now, recording = event.peer, self._desk.now, self._desk.recording
-        link = (self._host, peer) if event.via == NET else (self._host, peer, event.via)
+    def carried(self, event: e.TransferMeasured | e.Relayed, message: m.Partition, run: RunCore | None) -> None:
+        """A partition's transfer also measured the link (passive monitoring), of several the one from here."""
+        relayed, now, recording = isinstance(event, e.Relayed), self._desk.now, self._desk.recording
+        peer, via = (event.hops[-1].host, event.hops) if isinstance(event, e.Relayed) else (event.peer, event.via)
+        link: Ends = (self._host, peer)
+        if via != NET:
+            link = m.links_over(self._host, peer, via)[0]
         known = self.monitor.knows(link, now)
         if known and not recording:
             return
@@ -89,10 +93,13 @@ class Links:
         if not recording:
             return
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
+        detail = {} if via == NET else told(via)
+        if isinstance(event, e.Relayed):
+            detail = {"via": event.hops[0].via, "source": event.source, "target": peer}
         out.record(
-            "transfer", peer=peer, node=message.producer, index=message.index,
-            size_bytes=size, duration_s=duration_s, value=rate,
-            **({} if event.via == NET else {"detail": {"via": event.via}}),
+            "relayed" if relayed else "transfer", peer=link[1] if relayed else peer, node=message.producer,
+            index=message.index, size_bytes=size, duration_s=duration_s, value=rate,
+            **({"detail": detail} if detail else {}),
         )  # fmt: skip
 
     def _known(self, run: str) -> bool:

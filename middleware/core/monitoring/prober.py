@@ -198,6 +198,7 @@ class Prober:
     def on_measured(self, measured: e.TransferMeasured, probe: m.Probe) -> Notes:
         """A message of a train has arrived."""
         peer, size_bytes, duration_s = measured.peer, measured.size_bytes, measured.duration_s
+        assert isinstance(measured.via, str)  # as it was sent
         way = self._to(peer, measured.via)
         train = (peer, probe.number, probe.echo)
         if probe.stage >= LEAD:
@@ -238,9 +239,8 @@ class Prober:
         """
         return duration_s - min(self.empty_s.get(way, 0.0), duration_s / 2)
 
-    def on_failed(self, peer: str, probe: m.Probe, via: str = NET) -> None:
-        way = self._to(peer, via)
-        self._took_s.pop((peer, probe.number, probe.echo), None)
+    def on_failed(self, way: Link, probe: m.Probe) -> None:
+        self._took_s.pop((way.target, probe.number, probe.echo), None)
         self.waiting.pop(way, None)
         self._over(way, probe)
 

@@ -158,6 +158,13 @@ class Member(Machine):
                 return False
         return not self._directory.wrong(commit.moves)
 
+    def coming(self, sender: str, commit: m.Commit | None) -> tuple[m.Way, ...]:
+        """The networks between hosts by a commit that rides on what has not come yet, if it is to be believed."""
+        if commit is None or commit.ways is None or commit.number < self.number:
+            return ()
+        heard = commit.number == self.number and self.state is not MemberState.VOTED
+        return commit.ways if not heard and self._credible(sender, commit) else ()
+
     def _switch(self, message: m.Commit) -> Notes:
         """R2: operators move."""
         host, departures = self._out.host, self._departures

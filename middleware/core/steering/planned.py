@@ -34,7 +34,7 @@ from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.place import Place
-from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
@@ -327,9 +327,9 @@ class Planned:
     def _in_use(self, where: Placement) -> set[Link]:
         """The links that the dataflow takes where its nodes are there."""
         nodes, table = self._tree.dataflow.nodes, self._directory.ways.table
-        over = {(way.source, way.target): way.over[0] for way in table}
+        over = {(way.source, way.target): way for way in table}
         pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
-        return {Link(*pair, over.get(pair, NET)) for pair in pairs}
+        return {link for pair in pairs for link in (over[pair].links[0] if pair in over else (Link(*pair),))}
 
     def _record(self, search: _Search, event: e.Planned, proposed: bool) -> None:
         now, here = self._out.now, self._directory.where(self._tree.dataflow.by_name)

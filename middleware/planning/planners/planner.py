@@ -14,11 +14,13 @@ from typing import Any, Protocol
 import msgspec
 
 from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError, nearest, one_line
+from thalweg.middleware.network.networks import links_of
 from thalweg.middleware.network.view import NET, LinksNeeded
 from thalweg.middleware.planning.costs.model import CostModel, Position
 from thalweg.middleware.planning.problem.choice import choose, routes_of, with_all_networks
 from thalweg.middleware.planning.problem.plan import Plan, Step
 from thalweg.middleware.planning.problem.problem import NS_PER_S
+from thalweg.middleware.planning.problem.routes import is_route
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import NEEDS, Adaptation, GlobalMoves, Need, SpaceMoves
 
@@ -59,12 +61,21 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
 
 def _with_routes(name: str, plan: Plan, task: Task) -> Plan:
     """A plan with routes of its planner's own; PlannerError for those that hosts cannot take."""
+    agreed = links_of(task.networks)
     for link, route in plan.routes.items():
-        if len(route) != 1 or route[0].hosts != link.hosts or route[0].via not in {NET, *task.networks}:
+        said = f"{name} returned the route {[tuple(each) for each in route]} for {tuple(link)}"
+        if len(route) == 1 and (route[0].hosts != link.hosts or route[0].via not in {NET, *task.networks}):
             raise PlannerError(
-                f"{name} returned the route {[tuple(each) for each in route]} for {tuple(link)}; a route is one link"
-                f" between these hosts, over one of the networks {sorted({NET, *task.networks})}"
+                f"{said}; a route of one link is between these hosts, over one of {sorted({NET, *task.networks})}"
             )
+        if len(route) != 1 and not is_route(link, route):
+            raise PlannerError(
+                f"{said}; a route over relays leads from the one host to the other, and meets none twice"
+            )
+        hosts = {*task.hosts, *plan.placement.values()}
+        for each in route if len(route) > 1 else ():
+            if each not in agreed or not hosts.issuperset(each.hosts):
+                raise PlannerError(f"{said}; relays pass on over rented links between the run's hosts, not {each.text}")
     return plan
 
 

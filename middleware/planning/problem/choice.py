@@ -1,5 +1,5 @@
-"""Over which network each edge of a placed dataflow goes: of those that keep the wanted rate the cheapest, otherwise
-the fastest.
+"""Over which network each edge of a placed dataflow goes, or over which relays: of those that keep the wanted rate the
+cheapest, otherwise the fastest.
 
 Rules:
 
@@ -14,12 +14,14 @@ R4. Estimates vary: what a link goes over now stays, unless another saves more t
 R5. What a link was agreed to carry counts before a run; while it goes on, what was measured does.
 R6. A rented link's hours are paid, used or not: its price here is that of the bytes alone. Whether to rent is asked
     before, by who rents (``tariffs``: from how many bytes an hour on a port pays).
+R7. Instead of a network it may be a route over relays (``routes``). Routes may share a link with each other, or with
+    what goes straight over it: it has to keep the period for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from thalweg.middleware.dataflow import Dataflow, Placement
@@ -27,6 +29,7 @@ from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.tariffs import HOUR_S
 from thalweg.middleware.network.view import NET, Link, LinkEstimate, LinksNeeded, Pair
 from thalweg.middleware.planning.problem.hints import Hints
+from thalweg.middleware.planning.problem.routes import Route, reachable, relayed
 from thalweg.middleware.planning.problem.task import Task
 
 SLACK = 0.05
@@ -34,15 +37,43 @@ TOLERANCE = 0.15
 GAIN = 0.05
 FREE = Network()
 
-Choice = dict[Pair, tuple[str, ...]]  # between two hosts: the networks, the first choice first
+Over = str | Route  # a network, or the links over relays
+Choice = dict[Pair, tuple[Over, ...]]  # between two hosts: over what, the first choice first
 
 
 class _Option(NamedTuple):
-    """A network for a link: bit/s, and dollars an hour at the wanted rate."""
+    """A network for a link, or a route: bit/s, and dollars an hour at the wanted rate."""
 
-    via: str
+    via: Over
     rate_bps: float
     price: float
+
+
+class _Loads:
+    """R7: what links carry, and the bytes of a partition that go over each."""
+
+    def __init__(self) -> None:
+        self.links_bps: dict[Link, float] = {}
+        self._bytes: dict[Link, float] = {}
+
+    def put(self, pair: Pair, over: Over, size_bytes: float) -> None:
+        """So many more, or fewer."""
+        for link in route_of(pair, over):
+            self._bytes[link] = self._bytes.get(link, 0.0) + size_bytes
+
+    def rate_bps(self, pair: Pair, over: Over) -> float:
+        """What the slowest link carries."""
+        return min(self.links_bps[link] for link in route_of(pair, over))
+
+    def time_s(self, links: Iterable[Link], more_bytes: float = 0.0) -> float:
+        """How long the slowest of these links takes, with so many bytes more on each."""
+        sizes = ((self._bytes.get(link, 0.0) + more_bytes, self.links_bps[link]) for link in links)
+        return max((size * 8 / bps if bps else math.inf for size, bps in sizes), default=0.0)
+
+    @property
+    def all_s(self) -> float:
+        """How long the slowest link of all takes."""
+        return self.time_s(self._bytes)
 
 
 class _Edges(NamedTuple):
@@ -64,6 +95,13 @@ def with_all_networks(task: Task) -> Task:
             shared = best.get(Link(*link.hosts)) or task.view.estimates.get(Link(*link.hosts))
             if shared is None or known.rate_bps > shared.rate_bps:
                 best[Link(*link.hosts)] = known
+    hosts = reachable(task.view, {*task.hosts, *(task.current or {}).values()})
+    for pair, routes in relayed(task.networks, hosts, task.hops).items():
+        for route in routes:
+            known = min((task.view.estimates.get(link, agreed[link]) for link in route), key=lambda each: each.rate_bps)
+            shared = best.get(Link(*pair)) or task.view.estimates.get(Link(*pair))
+            if shared is None or known.rate_bps > shared.rate_bps:
+                best[Link(*pair)] = known
     return task.but(view=task.view.with_estimates(best)) if best else task
 
 
@@ -72,31 +110,36 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
 
     Raises LinksNeeded with the links that nobody has measured.
     """
-    edges = _edges(task, dataflow, placement, hints or task.hints)
-    rates = _rates(task, edges)
-    at = {pair: max(known.values()) for pair, known in rates.items()}
-    period_s = max((_cycle_s(edges, node, at) for node in edges.alone_s), default=0.0)
-    period_s = max([period_s, *(edges.size_bytes[pair] * 8 / at[pair] if at[pair] else math.inf for pair in at)])
+    edges, loads = _edges(task, dataflow, placement, hints or task.hints), _Loads()
+    rates = _rates(task, edges, {*task.hosts, *placement.values()}, loads)
+    first = _first(rates, edges, loads)
+    at = {pair: rates[pair][over] for pair, over in first.items()}
+    period_s = max([loads.all_s, *(_cycle_s(edges, node, at) for node in edges.alone_s)])
     wanted_s = _wanted_s(task, dataflow, period_s)
-    options = {pair: _options(task, edges.size_bytes[pair], known, wanted_s) for pair, known in rates.items()}
-    now = {pair: task.routes[Link(*pair)][0].via if Link(*pair) in task.routes else NET for pair in rates}
+    options = {pair: _options(task, pair, edges.size_bytes[pair], known, wanted_s) for pair, known in rates.items()}
+    now = {pair: over_of(task.routes.get(Link(*pair), (Link(*pair),))) for pair in rates}
     if task.current is None:
         now = dict.fromkeys(rates, "")
-    chosen = {pair: max(each, key=lambda option: (option.rate_bps, -option.price)) for pair, each in options.items()}
+    chosen = {pair: next(one for one in each if one.via == first[pair]) for pair, each in options.items()}
 
     def saves(pair: Pair) -> float:
         return chosen[pair].price - min(option.price for option in options[pair])
 
     for pair in sorted(chosen, key=lambda pair: (-saves(pair), pair)):  # R3
 
-        def preferred(option: _Option, now: str = now[pair]) -> tuple[float, bool, float]:
+        def preferred(option: _Option, now: Over = now[pair]) -> tuple[float, bool, float]:
             return option.price * (1 - GAIN * (option.via == now)), option.via != now, -option.rate_bps  # R4
 
+        size_bytes = edges.size_bytes[pair]
+        loads.put(pair, chosen[pair].via, -size_bytes)
         for option in sorted(options[pair], key=preferred):
             room_s = wanted_s * (1 + TOLERANCE) if option.via == now[pair] else wanted_s
-            if option is chosen[pair] or _keeps(edges, pair, {**at, pair: option.rate_bps}, room_s):
+            takes_s = loads.time_s(route_of(pair, option.via), size_bytes)
+            keeps = takes_s <= room_s and _keeps(edges, pair, {**at, pair: option.rate_bps}, room_s)
+            if option is chosen[pair] or keeps:
                 chosen[pair], at[pair] = option, option.rate_bps
                 break
+        loads.put(pair, chosen[pair].via, size_bytes)
     return {
         pair: (first.via, *(each.via for each in _fastest(options[pair]) if each != first))
         for pair, first in chosen.items()
@@ -107,15 +150,39 @@ def _fastest(options: list[_Option]) -> list[_Option]:
     return sorted(options, key=lambda each: -each.rate_bps)
 
 
-def in_order(choice: Choice, routes: Mapping[Link, tuple[Link, ...]]) -> Choice:
+def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: _Loads) -> dict[Pair, Over]:
+    """R3, R7: the fastest of each, beside those before it, the largest first; the links get their loads."""
+    first: dict[Pair, Over] = {}
+    for pair in sorted(rates, key=lambda pair: -edges.size_bytes[pair]):
+        size_bytes, known = edges.size_bytes[pair], rates[pair]
+
+        def slowness(over: Over, pair: Pair = pair, size_bytes: float = size_bytes) -> float:
+            return loads.time_s(route_of(pair, over), size_bytes)
+
+        first[pair] = min(sorted(known, key=lambda over: -known[over]), key=slowness)
+        loads.put(pair, first[pair], size_bytes)
+    return first
+
+
+def route_of(pair: Pair, over: Over) -> Route:
+    """The links that it takes."""
+    return (Link(*pair, over),) if isinstance(over, str) else over
+
+
+def over_of(route: Route) -> Over:
+    """The network that a route is over, or, over relays, the route."""
+    return route[0].via if len(route) == 1 else route
+
+
+def in_order(choice: Choice, routes: Mapping[Link, Route]) -> Choice:
     """The same choice but for what comes first, as these routes say."""
-    first = {pair: routes[Link(*pair)][0].via if Link(*pair) in routes else NET for pair in choice}
+    first = {pair: over_of(routes.get(Link(*pair), (Link(*pair),))) for pair in choice}
     return {pair: (first[pair], *(via for via in over if via != first[pair])) for pair, over in choice.items()}
 
 
-def routes_of(choice: Choice) -> dict[Link, tuple[Link, ...]]:
-    """The links of a plan that go over another network than the shared one."""
-    return {Link(*pair): (Link(*pair, over[0]),) for pair, over in choice.items() if over[0] != NET}
+def routes_of(choice: Choice) -> dict[Link, Route]:
+    """The links of a plan that go over another network than the shared one, or over relays."""
+    return {Link(*pair): route_of(pair, over[0]) for pair, over in choice.items() if over[0] != NET}
 
 
 def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -> _Edges:
@@ -140,27 +207,26 @@ def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -
     return edges
 
 
-def _rates(task: Task, edges: _Edges) -> dict[Pair, dict[str, float]]:
-    """What the networks carry between those hosts."""
-    found: dict[Pair, dict[str, float]] = {}
-    needed: list[Link] = []
-    agreed = links_of(task.networks)
+def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: _Loads) -> dict[Pair, dict[Over, float]]:
+    """What the networks, and routes over relays among these hosts, carry between those that edges join."""
+    agreed, known, needed = links_of(task.networks), task.view.estimates, set()
+    over_relays = relayed(task.networks, reachable(task.view, hosts), task.hops)
+    over: dict[Pair, list[Over]] = {}
     for pair in edges.size_bytes:
-        found[pair] = {}
-        for via in {NET: None, **dict.fromkeys(task.networks)}:
-            if not task.networks.get(via, FREE).joins(*pair):
-                continue
-            link = Link(*pair, via)
-            rate_bps = task.view.rate_bps(*pair, via)
-            if rate_bps is None and link in agreed and task.current is None:  # R5
-                rate_bps = agreed[link]
-            if rate_bps is None:
-                needed.append(link)
+        networks = {NET: None, **dict.fromkeys(task.networks)}
+        over[pair] = [via for via in networks if task.networks.get(via, FREE).joins(*pair)]
+        over[pair] += over_relays.get(pair, ())
+        for link in (link for each in over[pair] for link in route_of(pair, each)):
+            estimate = known.get(link)
+            if estimate is not None:
+                loads.links_bps[link] = estimate.rate_bps
+            elif link in agreed and task.current is None:  # R5
+                loads.links_bps[link] = agreed[link]
             else:
-                found[pair][via] = rate_bps
+                needed.add(link)
     if needed:
         raise LinksNeeded(needed)
-    return found
+    return {pair: {each: loads.rate_bps(pair, each) for each in some} for pair, some in over.items()}
 
 
 def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:
@@ -171,19 +237,17 @@ def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:
     return max([period_s * (1 + SLACK), *(1 / rate_hz for rate_hz in rates_hz)])
 
 
-def _options(task: Task, size_bytes: float, rates: Mapping[str, float], period_s: float) -> list[_Option]:
+def _options(task: Task, pair: Pair, size_bytes: float, rates: Mapping[Over, float], period_s: float) -> list[_Option]:
     hourly_bytes = size_bytes * HOUR_S / period_s if 0 < period_s < math.inf else 0.0
     found = []
     for via, rate_bps in rates.items():
-        network = task.networks.get(via, FREE)
-        found.append(_Option(via, rate_bps, network.tariff.carrying(hourly_bytes)))  # R6
+        tariffs = [task.networks.get(link.via, FREE).tariff for link in route_of(pair, via)]
+        found.append(_Option(via, rate_bps, sum(tariff.carrying(hourly_bytes) for tariff in tariffs)))  # R6
     return found
 
 
 def _keeps(edges: _Edges, pair: Pair, at: Mapping[Pair, float], period_s: float) -> bool:
-    """Whether the link, and the nodes at its ends, keep the period."""
-    if not at[pair] or edges.size_bytes[pair] * 8 / at[pair] > period_s:
-        return False
+    """Whether the nodes at the ends of a link keep the period."""
     return all(_cycle_s(edges, node, at) <= period_s for node in edges.nodes[pair])
 
 

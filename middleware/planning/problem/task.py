@@ -13,6 +13,7 @@ from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.view import Link, NetworkView
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.quality import Quality
+from thalweg.middleware.planning.problem.routes import HOPS
 
 
 class Stripe(msgspec.Struct, frozen=True):
@@ -35,6 +36,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     - ``networks``: further networks between hosts, and what these and the shared one cost; where there are some, a
       plan says over which each link goes (``choice``). ``routes``: over which links they go now
     - ``wanted_hz``: partitions a second that are wanted of it; None: as many as sources give, and links carry
+    - ``hops``: rented links that a route between two hosts has at most; 1: no host passes on what others send
     - ``quality``: what else hosts and nodes are known by, and the objective, for who goes by it
     - ``share``: the part of the stream's partitions that goes over what is planned; ``beside``: over which other trees
       the rest goes, which keep the same links and hosts busy
@@ -52,6 +54,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     wanted_hz: float | None = None
     share: float = 1.0
     beside: tuple[Stripe, ...] = ()
+    hops: int = HOPS
 
     @cached_property
     def dataflow(self) -> Dataflow:

@@ -118,6 +118,7 @@ def test_a_rented_cable_that_is_cut_while_it_carries_a_partition_is_left_for_the
     [
         (["--network", "leesed"], "--network: {file} has no network 'leesed'; did you mean 'leased'"),
         (["--wanted", "0"], "--wanted is 0; give partitions a second, above 0"),
+        (["--hops", "9"], "--hops is 9; give 1, for links from host to host, to 8"),
     ],
 )
 def test_what_the_file_has_not_is_refused_before_anything(

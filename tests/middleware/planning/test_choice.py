@@ -101,11 +101,50 @@ def test_a_plan_says_over_which_network_its_links_go() -> None:
     assert ask_planner(OneShot(), task(links, fast), model).routes == {Link(*AC): (Link(*AC, "fast"),)}
     own = ask_planner(Routed(Link(*AC, "fast")), task(links, fast), model)
     assert own.routes == {Link(*AC): (Link(*AC, "fast"),)}
-    for route in ((Link("a", "b"), Link("b", "c")), (Link(*AC, "other"),), ()):
-        with pytest.raises(PlannerError, match="a route is one link"):
+    for route, why in (
+        ((Link("a", "b"), Link("b", "c")), "over rented links between the run's hosts, not a → b"),
+        ((Link(*AC, "other"),), "over one of"),
+        ((), "leads from the one host to the other"),
+        ((Link("a", "b", "fast"), Link("c", "b", "fast")), "leads from the one host to the other"),
+        ((Link("a", "b", "fast"), Link("b", "a", "fast"), Link(*AC, "fast")), "meets none twice"),
+    ):
+        with pytest.raises(PlannerError, match=why):
             ask_planner(Routed(*route), task(links, fast), model)
     with pytest.raises(PlannerError, match="where there is one network"):
         ask_planner(Routed(Link(*AC, "fast")), task(links).but(networks={}), model)
+
+
+OVER_B = Link("a", "b", "fast"), Link("b", "c", "fast")
+
+
+def test_a_plan_may_have_a_host_pass_on_what_goes_between_two_others() -> None:
+    model = get_cost_model("critical-path")
+    over = Network(TARIFFS["dedicated"], {("a", "b"): 10e6, ("b", "c"): 5e6})
+    known = task({(a, b): 0.5e6 for a in "abc" for b in "abc" if a != b}, over)
+    assert choose(known, FLOW, AT) == {AC: (OVER_B, "net"), BC: ("fast", "net")}
+    own = ask_planner(Routed(*OVER_B), known, model)
+    assert own.routes == {Link(*AC): OVER_B}
+    assert ask_planner(Routed(*OVER_B), known.but(hops=1), model).routes == {Link(*AC): OVER_B}  # its own word
+    assert choose(known.but(hops=1), FLOW, AT)[AC] == ("net",)
+    assert with_all_networks(known).view.rate_bps(*AC) == 5e6
+
+
+def test_a_link_on_the_way_keeps_the_rate_for_all_that_goes_over_it() -> None:
+    over = Network(TARIFFS["dedicated"], {("a", "b"): 2e6, ("b", "c"): 2e6})  # a second for what both sources send
+    known = task({AC: 1e3, BC: 1.5e6}, over)
+    assert choose(known.but(wanted_hz=0.9), FLOW, AT) == {AC: (OVER_B, "net"), BC: ("fast", "net")}
+    assert choose(known.but(wanted_hz=1.2), FLOW, AT) == {AC: (OVER_B, "net"), BC: ("net", "fast")}
+
+
+def test_a_relayed_link_that_died_is_left_and_one_that_nobody_measured_is_asked_for() -> None:
+    over = Network(TARIFFS["dedicated"], {("a", "b"): 10e6, ("b", "c"): 5e6})
+    running = task({AC: 0.5e6, BC: 0.5e6}, over, current=AT)
+    with pytest.raises(LinksNeeded) as raised:
+        choose(running, FLOW, AT)
+    assert raised.value.links == {*OVER_B}
+    for bps, first in ((4e6, OVER_B), (1e3, "net")):
+        told = {OVER_B[0]: LinkEstimate(9e6), OVER_B[1]: LinkEstimate(bps)}
+        assert choose(running.but(view=running.view.with_estimates(told)), FLOW, AT)[AC][0] == first
 
 
 def test_choosing_takes_less_than_a_millisecond_an_edge() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves, SpaceMoves
@@ -59,6 +60,8 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case msgspec.inspect.StructType(cls=cls) if cls is BookState:
             book = st.tuples(*[strategy_of(field.type) for field in kind.fields])
             return book.map(lambda book: BookState(book[0], *sorted(book[1:3], reverse=True), *_plain(book[3:])))
+        case msgspec.inspect.StructType(cls=cls) if cls is m.Way:
+            return WAYS
         case msgspec.inspect.BoolType():
             return st.booleans()
         case msgspec.inspect.NoneType():
@@ -82,6 +85,22 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case msgspec.inspect.Metadata():
             return strategy_of(kind.type)
     raise AssertionError(f"no strategy for {kind}")
+
+
+NAMES = st.text(min_size=1, max_size=12)
+ROUTES = st.lists(NAMES, min_size=3, max_size=m.MAX_HOPS + 1, unique=True)
+
+
+@st.composite
+def _ways(draw: st.DrawFn) -> m.Way:
+    """A way over networks, and over relays, which meet no host twice."""
+    source, *between, target = draw(ROUTES)
+    routes = [tuple(m.Over(host, draw(NAMES)) for host in (*between[:count], target)) for count in range(1, 3)]
+    over = draw(st.lists(NAMES | st.sampled_from(routes), max_size=3))
+    return m.Way(source, target, tuple(over), tuple(draw(st.lists(st.integers(0, 2**53 - 1), max_size=3))))
+
+
+WAYS = _ways()
 
 
 def _plain(rest: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -147,6 +166,32 @@ def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
 @given(chunks)
 def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
     assert frames.decode_chunk(frames.encode(chunk)) == chunk
+
+
+HOPS = m.Over("r", "fast"), m.Over("b", "fast")
+PART, PROBE = m.Partition("r", "s", "o", 1), m.Probe("r", 1, m.Peer("a", "tcp://a:1", "tcp://a:2"), True)
+
+
+def test_what_goes_over_relays_says_where_from_and_where_to() -> None:
+    chunk = m.RelayedChunk(7, 100, 0, PART, "|u1", (100,), source="a", hops=HOPS, at=1)
+    assert frames.decode_chunk(frames.encode(chunk)) == chunk
+    for wrong, why in (
+        (msgspec.structs.replace(chunk, at=2), "hop 2 of 2 of a Partition; relays pass partitions on"),
+        (msgspec.structs.replace(chunk, message=PROBE), "hop 1 of 2 of a Probe; relays pass partitions on"),
+        (msgspec.structs.replace(chunk, hops=HOPS[:1], at=0), "of length >= 2"),
+        (msgspec.structs.replace(chunk, hops=HOPS * 5), "of length <= 8"),
+    ):
+        with pytest.raises(ProtocolError, match=why):
+            frames.decode_chunk(frames.encode(wrong))
+
+
+@pytest.mark.parametrize(
+    "hops", [HOPS[:1], (*HOPS, m.Over("c", "fast")), (m.Over("a", "fast"), *HOPS), HOPS[:1] + HOPS]
+)
+def test_a_route_leads_to_the_target_and_meets_no_host_twice(hops: tuple[m.Over, ...]) -> None:
+    assert m.Way("a", "b", (HOPS, "net")).links[0] == (Link("a", "r", "fast"), Link("r", "b", "fast"))
+    with pytest.raises(ValueError, match="a route from 'a' to 'b' over"):
+        m.Way("a", "b", (hops,))
 
 
 def decoded(frame: bytes) -> list[Any]:
