@@ -10,7 +10,8 @@ R4. Queries may begin and leave while an operator is on its way: what its state 
     that has begun is as if that had not demanded anything yet. What it says of one that has left is nothing.
 R5. A node that had ended while there was one sink, and told nobody that it wants nothing more, says so once there are
     others: what it took its inputs from may go on for these.
-R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on.
+R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
+    unless it begins where the run's streams end, and so wants nothing of it either.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ class Flow(Demands):
             new = [each for each in takers if each in names]
             if new:
                 todo.append((node, node.join(new, first, takers[0])))
-            for each in new if node.renounced else ():  # R6
+            for each in new if node.renounced and (limit is None or first < limit) else ():  # R6
                 why = (
                     f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
                 )

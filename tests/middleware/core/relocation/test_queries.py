@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.core.flow.node import LAST
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError
@@ -97,3 +98,24 @@ def test_a_query_begins_no_earlier_than_those_before_it(make_book: Callable[...,
             book << got(host, m.Done("r", number, host)) >> ANY
         run = book.core.runs["r"]
         assert {run.tree.first[name] for name in run.queries.sinks[number]} == {9}
+
+
+@pytest.mark.parametrize("partitions", [5, None])
+def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
+    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], partitions: int | None
+) -> None:
+    """``z`` came with a query that wanted nothing of it any more; another one, after the last partition, has it too."""
+    book, source = make_book("h1"), Node("z", "source", (), SOURCE, "h1")
+    book << got(CLIENT, make_install(partitions=partitions)) >> ANY
+    grafts = [m.Graft("z", (), "h1", source), m.Graft("u", ("z",), CLIENT, Node("u", "sink", ("z",), None, CLIENT))]
+    later = [m.Graft("v", ("z",), CLIENT, Node("v", "sink", ("z",), None, CLIENT))]
+    for number, shape in ((1, grafts), (2, later)):
+        book << got(CLIENT, m.Propose("r", number, (), m.Shape(tuple(shape), ()))) >> ANY
+        if number == 1:
+            book << e.NodeOpened("r", "z") >> ANY
+        book << got(CLIENT, m.Commit("r", number, 4, (), "a query", m.Shape(tuple(shape), ()))) >> ANY
+        failed = [each.reason for each in book.sent(CLIENT) if isinstance(each, m.Failed)]
+        if number == 1:
+            book << got(CLIENT, m.Demand("r", "z", "u", LAST)) >> ANY
+            assert book.core.runs["r"].flow.nodes["z"].renounced
+    assert bool(failed) == (partitions is None), failed
