@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -337,8 +337,9 @@ class Scripted(World):
         partitions: int = 10**6,
         last_s: float = 6.0,
         dataflow: Dataflow = SCRIPTED_DATAFLOW,
+        placement: Mapping[str, str] = SCRIPTED_PLACEMENT,
     ) -> None:
-        tree = (dataflow.validate(), {name: SCRIPTED_PLACEMENT[name] for name in dataflow.by_name})
+        tree = (dataflow.validate(), {name: placement[name] for name in dataflow.by_name})
         super().__init__(Mood(0), 7, 0, partitions=partitions, length=None, core_config=SCRIPTED, tree=tree)
         self.pace_s = PACE_S
         self.when, self.then = when, then

@@ -306,8 +306,11 @@ class RunCore:
             return
         if kind is m.State:
             self._state_part(message).on_state(sender, message, payload)
-        elif kind is m.Refuse and self.setting.lasting is not None and self.setting.leads:
-            self.recovery.refused(sender, message)
+        elif kind is m.Refuse and self.setting.lasting is not None:
+            if self.setting.leads:
+                self.recovery.refused(sender, message)
+            else:
+                self.checkpoints.on_refuse(sender, message)
             self.hear(self.departures.on_refuse(sender, message))
         elif kind is m.Claim and message.heir == message.node:
             self.checkpoints.on_claim(sender, message)

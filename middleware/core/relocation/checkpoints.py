@@ -20,11 +20,13 @@ R8. Of an operator that offers ``delta()`` up to ``increments`` replicas after e
     the one before, and go to the same hosts as that. One counts for a host when all that it follows on are there; what
     another follows on stays as long as that does. The next is whole again where a host of these is gone, a transfer has
     failed, or the changes are together as large as the whole; and after a hand-over, which leaves other code here.
+R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +45,7 @@ from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
+TRIES = 3  # of a transfer of a replica with which an operator is to start
 MOST = 4  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
 
 Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with their bytes in them
@@ -94,6 +97,7 @@ class Checkpoints:
         self._stateless: set[str] = set()
         self.waiting: dict[str, Waiting] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
+        self._failed = Counter[tuple[str, str]]()  # R9: one after the other
         self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
 
     def begin(self) -> None:
@@ -209,12 +213,21 @@ class Checkpoints:
         return True
 
     def on_transfer_over(self, peer: str, message: m.State, *, arrived: bool) -> None:
+        key = message.node, peer
         if message.since < 0:
-            self._sending.discard((message.node, peer))
-        if not arrived:
-            self._flow.stuck(peer)
-            if message.node in self._since:
-                self._since[message.node].last = -1  # R8
+            self._sending.discard(key)
+        if arrived:
+            self._failed.pop(key, None)
+            return
+        self._flow.stuck(peer)
+        if message.node in self._since:
+            self._since[message.node].last = -1  # R8
+        start = self._starts.get(message.node)
+        if start is not None and message.index <= start.index:  # R9
+            self._failed[key] += 1
+            if self._failed[key] >= TRIES:
+                why = f"its replica has not got there in {self._failed[key]} transfers"
+                self._out.send(peer, m.Refuse(self._out.run, message.node, start.index, why))
 
     def on_lost(self, note: Lost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
@@ -283,6 +296,12 @@ class Checkpoints:
                 self._send(sender, each)
         elif start.holder == self._out.host:
             self._miss(message.node, start.index)
+
+    def on_refuse(self, sender: str, message: m.Refuse) -> None:
+        """R9: a replica that is waited for does not get here."""
+        waiting = self.waiting.get(message.node)
+        if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.version):
+            self._out.send(self._client, message)
 
     def _miss(self, name: str, index: int) -> None:
         """R6: tell the client that a replica is not here."""

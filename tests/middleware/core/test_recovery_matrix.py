@@ -1,0 +1,269 @@
+"""The matrix of a run that outlives its hosts: every step of a replica, and of how a run begins anew, and every fault.
+
+Operator ``o`` is on h3, its consumer ``r`` on h4, sources ``s1`` and ``s2`` on h5 and h6, and h1 and h2 hold nothing.
+Both operators have states, of which the *keeper* is the first other host that has ``o``'s. In the second table h3 dies
+first, and ``o`` is to be on *heir*; in the row ``claimed`` it is h4 that has lost what it kept for itself. When a host
+is first seen in the step of a row, the fault of the column happens. A cell says what becomes of it:
+
+- ``on``: all partitions are delivered once and in order, also those after the fault
+- ``lost h5``: the run ends with one line that says that h5, which holds a source, is not back
+- ``dropped``: the client is dead, and every host forgets the run
+
+``both``: two hosts die at a time. ``back``: the process is started again a second later. ``woken``: it does nothing for
+long, and then goes on where it was. ``no bulk``: no state comes from the keeper any more; ``damaged``: those that it
+has are not what they were. In every cell the invariants of every core hold after every event, no node of a generation
+is on two hosts, and when the run is over no host that lives has anything left of it, nor of its replicas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from adversary import BEGINS_S, CLIENT, PADDING, SCRIPTED_DATAFLOW, Scripted, right
+from matrix import Then, When, cells, repeat, rows
+
+from thalweg.emulation.virtual.faults import Crash, Stop
+from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import generation_of
+
+REPLICAS = """
+| step    | h3 | keeper | both | h4 | h2 | h5      | h5 back | h3 back | h3 woken | client  | all twice | all late | no bulk | damaged |
+|---------|----|--------|------|----|----|---------|---------|---------|----------|---------|-----------|----------|---------|---------|
+| taken   | on | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| sent    | on | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| there   | on | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| known   | on | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| settled | on | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+"""  # noqa: E501
+
+GENERATIONS = """
+| step      | heir | keeper | both | h4 | h2 | h5      | h5 back | h3 back | h3 woken | client  | all twice | all late | no bulk | damaged |
+|-----------|------|--------|------|----|----|---------|---------|---------|----------|---------|-----------|----------|---------|---------|
+| silent    | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| decided   | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| begun     | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| claimed   | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| restoring | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| ready     | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+| going     | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
+"""  # noqa: E501
+
+
+KILLED_S = 3.0
+PLACEMENT = {"s1": "h5", "s2": "h6", "o": "h3", "r": "h4", "t": CLIENT}
+
+
+class Lasting(Scripted):
+    """The run outlives its hosts; states travel as bulk."""
+
+    def __init__(self, when: When | None = None, then: Then | None = None) -> None:
+        nodes = [msgspec.structs.replace(node, pinned=PLACEMENT[node.name] if node.pinned else None)
+                 for node in SCRIPTED_DATAFLOW.nodes]  # fmt: skip
+        super().__init__(when, then, last_s=12.0, dataflow=Dataflow(tuple(nodes)), placement=PLACEMENT)
+        self.padding, self.pace_s = PADDING, 0.4
+
+    def _install(self) -> m.Install:
+        return m.Lasting.of(super()._install(), m.Failover(every=2, wait_s=3.0))
+
+
+# --- who is meant -----------------------------------------------------------------------------------
+
+
+def newest(world: Scripted, host: str) -> RunCore | None:
+    """The generation of the run that is there."""
+    return next(iter(world.cores[host].runs.values()), None)
+
+
+def keeper(world: Scripted) -> str:
+    """The first host but h3 that keeps a replica of ``o``; the first to which one would go, before there is any."""
+    kept = [host for host in sorted(world.names) if host not in ("h3", CLIENT) and replicas(world, host)]
+    return kept[0] if kept else "h1"
+
+
+def replicas(world: Scripted, host: str, node: str = "o") -> set[int]:
+    run = newest(world, host)
+    return set() if run is None else {*run.checkpoints.replicas.get(node, ())}
+
+
+def heir(world: Scripted) -> str:
+    """Where ``o`` is to be."""
+    run = newest(world, CLIENT)
+    assert run is not None
+    there = run.directory.locations["o"].host
+    return there if there != "h3" else keeper(world)
+
+
+# --- steps ------------------------------------------------------------------------------------------
+
+
+def taken(world: Scripted) -> bool:
+    run = newest(world, "h3")
+    since = None if run is None else run.checkpoints._since.get("o")
+    return since is not None and since.index is not None
+
+
+def sent(world: Scripted) -> bool:
+    others = {index for host in world.names if host != "h3" for index in replicas(world, host)}
+    return world.now > BEGINS_S and bool(replicas(world, "h3") - others)
+
+
+def there(world: Scripted) -> bool:
+    client = newest(world, CLIENT)
+    known = {} if client is None else client.recovery.known.get("o", {})
+    others = {index for host in world.names if host != "h3" for index in replicas(world, host)}
+    return world.now > BEGINS_S and bool(others - known.keys())
+
+
+def known(world: Scripted) -> bool:
+    client = newest(world, CLIENT)
+    return world.now > BEGINS_S and client is not None and len(client.recovery.known.get("o", {})) > 1
+
+
+def settled(world: Scripted) -> bool:
+    return world.now > BEGINS_S and min(replicas(world, "h3"), default=0) > 1
+
+
+STEPS: dict[str, When] = {"taken": taken, "sent": sent, "there": there, "known": known, "settled": settled}
+
+
+def generation(world: Scripted, host: str) -> int:
+    run = newest(world, host)
+    return -1 if run is None else generation_of(run.id)
+
+
+def silent(world: Scripted) -> bool:
+    return "h3" in world.down
+
+
+def decided(world: Scripted) -> bool:
+    return generation(world, CLIENT) == 1
+
+
+def begun(world: Scripted) -> bool:
+    return any(generation(world, host) == 1 for host in world.names if host != CLIENT)
+
+
+def claimed(world: Scripted) -> bool:
+    run = newest(world, "h4")
+    return run is not None and any(not each.came for each in run.checkpoints.waiting.values())
+
+
+def restoring(world: Scripted) -> bool:
+    runs = [newest(world, host) for host in world.names]
+    return any(each.came for run in runs if run is not None for each in run.checkpoints.waiting.values())
+
+
+def ready(world: Scripted) -> bool:
+    run = newest(world, CLIENT)
+    return run is not None and "ready" in run.recovery._phases_s
+
+
+def going(world: Scripted) -> bool:
+    run = newest(world, CLIENT)
+    return run is not None and "first" in run.recovery._phases_s
+
+
+ANEW: dict[str, When] = {
+    "silent": silent, "decided": decided, "begun": begun, "claimed": claimed, "restoring": restoring, "ready": ready,
+    "going": going,
+}  # fmt: skip
+
+# --- faults -----------------------------------------------------------------------------------------
+
+Who = Callable[[Scripted], str]
+
+
+def dies(*who: str | Who) -> Then:
+    def happens(world: Scripted) -> None:
+        for host in {each if isinstance(each, str) else each(world) for each in who}:
+            if host != CLIENT or who == (CLIENT,):  # where it is the heir
+                world.kill(host)
+
+    return happens
+
+
+def back(host: str) -> Then:
+    """Its process ends, if it has not, and is started again."""
+
+    def happens(world: Scripted) -> None:
+        if host in world.down:
+            world._schedule(world.now + 1.0, world._restart, host)
+        else:
+            world._crash(Crash(host, world.now, 1.0))
+
+    return happens
+
+
+def woken(world: Scripted) -> None:
+    if "h3" in world.down:
+        return back("h3")(world)
+    return world._stop(Stop("h3", world.now, 6.0))
+
+
+def no_bulk(world: Scripted) -> None:
+    """Nothing more that is bulk comes from the keeper."""
+    source = keeper(world)
+    world.loses = lambda host, send: send.bulk and host == source and isinstance(send.message, m.State)
+
+
+def damaged(world: Scripted) -> None:
+    """All that the keeper has by now."""
+    for kept in world.cores[keeper(world)]._lasting.replicas.values():
+        for states in kept.values():
+            for index, state in states.items():
+                states[index] = msgspec.structs.replace(state, inline=bytes(state.size_bytes))
+
+
+FAULTS: dict[str, Then] = {
+    "h3": dies("h3"), "heir": dies(heir), "keeper": dies(keeper), "both": dies("h4", keeper), "h4": dies("h4"),
+    "h2": dies("h2"), "h5": dies("h5"), "h5 back": back("h5"), "h3 back": back("h3"), "h3 woken": woken,
+    "client": dies(CLIENT), "all twice": repeat(0.0), "all late": repeat(5.0), "no bulk": no_bulk, "damaged": damaged,
+}  # fmt: skip
+
+
+def check(world: Scripted, expected: str) -> None:
+    """Run the world to its end, which has to be as expected."""
+    world.run()
+    assert world.reached_s is not None, "the step was never reached"
+    assert world.now < 90.0, f"it took {world.now} s"
+    assert world.delivered == right(world.dataflow, len(world.delivered))
+    for name in set(world.names) - world.down:
+        core = world.cores[name]
+        assert not (core.runs or core.coordinator.led or core._lasting.replicas), f"{name} still has the run"
+        assert not world.hosts[name].code, f"{name} still has code: {world.combined}"
+    if expected.startswith("lost"):
+        host = expected.removeprefix("lost ")
+        said = rf"host '{host}', which holds [a-z0-9~, ]+, (did not install the run within 3 s|has been silent for 3 s)"
+        assert re.fullmatch(said, world.failed or ""), world.failed
+    elif expected == "dropped":
+        assert world.faults.count("client silent, run dropped") >= 5
+    else:
+        assert world.failed is None, world.failed
+        assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), cells(REPLICAS))
+def test_replicas(step: str, fault: str, expected: str) -> None:
+    check(Lasting(STEPS[step], FAULTS[fault]), expected)
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), cells(GENERATIONS))
+def test_generations(step: str, fault: str, expected: str) -> None:
+    world = Lasting(ANEW[step], FAULTS[fault])
+    if step == "claimed":
+        world._schedule(KILLED_S, lambda _: world.cores["h4"]._lasting.replicas.clear(), None)
+    host = Stop("h3", KILLED_S, 6.0) if fault == "h3 woken" and step != "silent" else None
+    begins = (lambda _: world._stop(host)) if host else (lambda _: world.kill("h3"))
+    world._schedule(KILLED_S, begins, None)
+    check(world, expected)
+
+
+def test_every_step_and_every_fault_has_its_cells() -> None:
+    assert [row["step"] for row in rows(REPLICAS)] == list(STEPS)
+    assert [row["step"] for row in rows(GENERATIONS)] == list(ANEW)
+    assert {*rows(REPLICAS)[0], *rows(GENERATIONS)[0]} == {"step", *FAULTS}
