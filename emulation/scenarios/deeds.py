@@ -1,4 +1,4 @@
-"""What befalls hosts' processes in a run: ``--kill h3@40``, and the events of a scenario file.
+"""What befalls hosts' processes in a run: ``--kill h3@40``, ``--drain``, ``--join``, and a scenario file's events.
 
 Seconds of when are emulated. How long a host that was killed is away is a matter of its machine's supervisor, as limits
 are of hosts: seconds of the wall clock.
@@ -18,32 +18,41 @@ from thalweg.middleware.errors import UsageError, nearest
 
 AWAY_S = 5.0  # wall clock; what a supervisor waits before it starts a process again
 NEVER = "never"
+KINDS = {"kill": "crash", "drain": "drain", "join": "join"}  # of deeds, by option
 
 
-def read_kill(text: str, hosts: Collection[str], time_scale: float) -> list[Deed]:
-    """What ``h3@40``, ``h3@40s:restart=10`` or ``h3@40:restart=never`` means; UsageError for anything else."""
+def read_deed(option: str, text: str, hosts: Collection[str], time_scale: float) -> list[Deed]:
+    """What ``--kill h3@40``, ``h3@40s:restart=10`` or ``h3@40:restart=never`` means; UsageError for anything else.
+
+    What is drained is not started again unless that is said, and what joins is there then for the first time.
+    """
     where, _, more = text.partition(":")
     host, _, at = where.partition("@")
     key, _, value = more.partition("=")
+    if option == "join" and (more or not at):
+        raise UsageError(f"--join {text!r} is not HOST@SECONDS, as h3@40")
     if not at or (more and (key != "restart" or not value)):
-        raise UsageError(f"--kill {text!r} is not HOST@SECONDS, as h3@40, h3@40:restart=10 or h3@40:restart={NEVER}")
+        example = f"h3@40, h3@40:restart=10 or h3@40:restart={NEVER}"
+        raise UsageError(f"--{option} {text!r} is not HOST@SECONDS, as {example}")
     if host not in hosts:
-        raise UsageError(f"--kill {text}: there is no server {host!r}; {nearest(host, hosts)}")
+        raise UsageError(f"--{option} {text}: there is no server {host!r}; {nearest(host, hosts)}")
+    usual_s = AWAY_S if option == "kill" else math.inf
     try:
-        at_s, away_s = seconds(at), AWAY_S if not more else math.inf if value == NEVER else seconds(value)
+        at_s, away_s = seconds(at), usual_s if not more else math.inf if value == NEVER else seconds(value)
     except UsageError as error:
-        raise UsageError(f"--kill {text}: {error}") from None
-    found = [Deed(at_s, host, "crash")]
+        raise UsageError(f"--{option} {text}: {error}") from None
+    found = [Deed(at_s, host, KINDS[option])]
     if away_s < math.inf:
         found.append(Deed(at_s + away_s * time_scale, host, "restart"))
     return found
 
 
 def deeds_of(
-    kills: Iterable[str], hosts: Collection[str], time_scale: float, others: Iterable[Deed] = ()
+    asked: Iterable[tuple[str, str]], hosts: Collection[str], time_scale: float, others: Iterable[Deed] = ()
 ) -> list[Deed]:
-    """All of them, by time; ``others``: a scenario file's."""
-    return sorted([*others, *(deed for text in kills for deed in read_kill(text, hosts, time_scale))])
+    """All of them, by time; ``asked``: options and what each says, ``others``: a scenario file's."""
+    said = [deed for option, text in asked for deed in read_deed(option, text, hosts, time_scale)]
+    return sorted([*others, *said])
 
 
 def joining(deeds: Iterable[Deed]) -> set[str]:

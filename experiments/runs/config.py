@@ -294,6 +294,21 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             metavar="HOST@S",
         ),
     ] = ()
+    drain: Annotated[
+        tuple[str, ...],
+        Option(
+            "Have the process of a server end at that emulated second when its operators have moved away: h3@40, or"
+            " h3@40:restart=20 to have it started again. Several times for several.",
+            metavar="HOST@S",
+        ),
+    ] = ()
+    join: Annotated[
+        tuple[str, ...],
+        Option(
+            "Start the process of a server at that emulated second; it is not there before. Several times for several.",
+            metavar="HOST@S",
+        ),
+    ] = ()
     stand_in: Annotated[
         tuple[str, ...],
         Option("Servers that have a server's images, too, and give them where it is lost: h3=h4.", metavar="HOST=HOST"),
@@ -398,6 +413,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """All hosts but the client."""
         return host_names(self.servers + self.spares)
 
+    @property
+    def befalling(self) -> list[tuple[str, str]]:
+        """What befalls hosts' processes, by option (``scenarios.deeds``)."""
+        said = {"kill": self.kill, "drain": self.drain, "join": self.join}
+        return [(option, text) for option, texts in said.items() for text in texts]
+
     def failover(self, sites: Mapping[str, str]) -> Failover:
         """How a run outlives its hosts, where one is killed; ``sites``: what is at one fails together."""
         every = Failover().every if self.checkpoint is None else self.checkpoint
@@ -477,7 +498,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
         if not 0 <= self.spares <= MAX_SERVERS - self.servers:
             raise UsageError(f"--spares is {self.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0")
-        deeds_of(self.kill, self.all_servers, self.time_scale)
+        deeds_of(self.befalling, self.all_servers, self.time_scale)
         read_stand_ins(self.stand_in, self.all_servers)
         if self.checkpoint is not None and self.checkpoint < 1:
             raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")

@@ -99,14 +99,14 @@ class _Session(Session):
         )
         timeline = self.links.network.timeline if isinstance(self.links, Emulated) else None
         described = () if timeline is None else timeline.deeds
-        self.deeds = deeds_of(config.kill, config.all_servers, config.time_scale, described)
+        self.deeds = deeds_of(config.befalling, config.all_servers, config.time_scale, described)
         processes.lasting = bool(self.deeds)
         if self.deeds:
             job = msgspec.structs.replace(job, failover=config.failover({} if timeline is None else timeline.sites))
         words = processes.start_worker(WORKER, job)
         self.links.load(stack)
         for label in config.placements:
-            self._set_out(processes)
+            self._set_out(processes, all_there=True)
             self._plan_ahead(label, processes, words)
         if config.scenario == "collapse":
             assert isinstance(self.links, Emulated)
@@ -124,9 +124,10 @@ class _Session(Session):
                 self.links.record_deed(label, deed, began_s, wall_s)
         processes.end()
 
-    def _set_out(self, processes: Processes) -> None:
+    def _set_out(self, processes: Processes, *, all_there: bool = False) -> None:
+        """Have those hosts there that are as a placement begins; to plan one all are."""
         if self.deeds:
-            processes.set_out(joining(self.deeds))
+            processes.set_out(() if all_there else joining(self.deeds))
 
     def _view(self) -> View | None:
         """What planners are told of the links, if anything."""

@@ -186,7 +186,7 @@ class _Session(Session):
         carried = self._carrying(self.links)
         about: tuple[Any, ...] = self.work.hosts, carried, self.code, self.world
         deeds = deeds_of(
-            config.kill, config.all_servers, config.time_scale, self.timeline.deeds if self.timeline else ()
+            config.befalling, config.all_servers, config.time_scale, self.timeline.deeds if self.timeline else ()
         )
         world = World(*about, on_record=self._recorder(label), digest=True)
         if deeds:

@@ -266,14 +266,16 @@ class Client:
             call_timeout_s: how many wall-clock seconds a call of an operator's or source's own code may take, or its
                 loading; one that takes longer ends the run. Default: any.
             failover: how the run outlives its hosts: where one is lost that it needs, it goes on without, each
-                partition once, from replicas of operators' states on others. None: the run ends.
+                partition once, from replicas of operators' states on others. None: the run ends. A mapping may name
+                hosts that are away as it begins, as if they were lost then.
             start: the partition to begin with, as if the sources had none before; sets ``failover``, too.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
         host at fault.
         """
-        dataflow = self._preparing.begin_here(dataflow)
+        lasting = failover is not None or self._journal is not None or bool(start)
+        dataflow = self._preparing.begin_here(dataflow, lasting=lasting)
         expect(label, str, "the label of a run is a text")
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
@@ -290,7 +292,7 @@ class Client:
                 raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
-            task = self._preparing.task(self._preparing.begin(dataflow), hints, costs)
+            task = self._preparing.task(self._preparing.begin(dataflow, lasting=lasting), hints, costs)
             plan = self._preparing.plan(strategy.initial, task.but(**over), model)
             result = plan.result
             if known is None:
@@ -299,7 +301,7 @@ class Client:
                 dataflow, hints = result.dataflow.validate(self._roster.peers), result.hints
             placement = result.placement
         needs = needs_while(adaptation, planner)
-        full = self._preparing.placed(dataflow, placement)
+        full = self._preparing.placed(dataflow, placement, lasting=lasting)
         ways: tuple[m.Way, ...] = ()
         if networks or isinstance(adaptation, GlobalMoves):
             task = self._preparing.task(dataflow, hints, costs).but(**over)
@@ -311,7 +313,7 @@ class Client:
             run=run_id,
             dataflow=dataflow,
             locations=tuple(m.Location(node, host, 1) for node, host in full.items()),
-            peers=tuple(self._roster.peers[host] for host in self.hosts),
+            peers=tuple([self._roster.peers[host] for host in dict.fromkeys((*self.hosts, *full.values()))]),
             client=self.name,
             partitions=partitions,
             label=label,
@@ -322,9 +324,9 @@ class Client:
             call_timeout_s=call_timeout_s,
         )
         check_start(start)
-        if failover is not None or self._journal is not None or start:
+        if lasting:
             install = m.Lasting.of(
-                install, check_failover(failover or m.Failover(), len(self.hosts), self._roster.known)
+                install, check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
             )
             if start:
                 first = tuple([m.Start(node.name, start) for node in dataflow.nodes])

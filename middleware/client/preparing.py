@@ -54,31 +54,31 @@ class Preparing:
             find=self._measuring.find,
         )
 
-    def begin(self, dataflow: Dataflow) -> Dataflow:
-        """Something is to be done with a dataflow: what, if it can be."""
+    def begin(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
+        """Something is to be done with a dataflow: what, if it can be; ``lasting``: by a run that outlives hosts."""
         self._roster.check_open()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
         dataflow.validate(self._roster.known)
-        self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned})
+        self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned}, lasting=lasting)
         return sinks_at(dataflow, self._roster.name)
 
-    def begin_here(self, dataflow: Dataflow) -> Dataflow:
+    def begin_here(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
         """The same of one whose sinks are to be here."""
-        dataflow = self.begin(dataflow)
+        dataflow = self.begin(dataflow, lasting=lasting)
         for sink in dataflow.sinks:
             if dataflow.by_name[sink].pinned != self._roster.name:
                 raise UsageError(f"sink {sink!r} is pinned to another host than this client {self._roster.name!r}")
         return dataflow
 
-    def placed(self, dataflow: Dataflow, placement: Mapping[str, str]) -> Placement:
+    def placed(self, dataflow: Dataflow, placement: Mapping[str, str], *, lasting: bool = False) -> Placement:
         """A placement, completed, where it can be."""
         for sink in dataflow.sinks:
             if (where := placement.get(sink, self._roster.name)) != self._roster.name:
                 raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
         sinks = dict.fromkeys(dataflow.sinks, self._roster.name)
         full = check_placement(dataflow, sinks | dict(placement), self._roster.known)
-        self._roster.check_there(full)
+        self._roster.check_there(full, lasting=lasting)
         return full
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:

@@ -57,10 +57,13 @@ class Roster:
             self.closing = self.closing or why
             self.news.notify_all()
 
-    def check_there(self, placement: Mapping[str, str]) -> None:
-        """Raises HostAbsentError for a node that is to be on a host that is not there."""
+    def check_there(self, placement: Mapping[str, str], *, lasting: bool = False) -> None:
+        """Raises HostAbsentError for a node that is to be on a host that is not there.
+
+        ``lasting``: the run outlives its hosts, and goes on with one that was there as with one that it loses.
+        """
         for node, host in placement.items():
-            if how := self.gone.get(host):
+            if (how := self.gone.get(host)) and not (lasting and host in self.peers):
                 raise HostAbsentError(f"host {host!r}, where {node!r} is to be, {how}", node=node, host=host)
 
     def add(self, name: str, endpoint: str | None) -> m.Peer:

@@ -58,9 +58,14 @@ def run(*options: str, out: Path) -> dict[str, Any]:
 
 def test_what_kills_mean() -> None:
     crash, again = Deed(40.0, "h3", "crash"), Deed(90.0, "h3", "restart")
-    assert deeds_of(["h3@40"], HOSTS, 10.0) == [crash, again], "5 s of the wall clock later"
-    assert deeds_of(["h3@40s:restart=5"], HOSTS, 10.0) == [crash, again]
-    assert deeds_of(["h3@40:restart=never"], HOSTS, 10.0, [Deed(1.0, "h1", "drain")])[1:] == [crash]
+    assert deeds_of([("kill", "h3@40")], HOSTS, 10.0) == [crash, again], "5 s of the wall clock later"
+    assert deeds_of([("kill", "h3@40s:restart=5")], HOSTS, 10.0) == [crash, again]
+    assert deeds_of([("kill", "h3@40:restart=never")], HOSTS, 10.0, [Deed(1.0, "h1", "drain")])[1:] == [crash]
+    assert deeds_of([("drain", "h3@40"), ("join", "h1@50")], HOSTS, 10.0) == [
+        Deed(40.0, "h3", "drain"),
+        Deed(50.0, "h1", "join"),
+    ]
+    assert deeds_of([("drain", "h3@40:restart=5")], HOSTS, 10.0) == [Deed(40.0, "h3", "drain"), again]
     assert read_stand_ins(["h1=h2,h3"], HOSTS) == {"h1": ("h2", "h3")}
 
 
@@ -72,6 +77,9 @@ def test_what_kills_mean() -> None:
         ({"kill": ("h9@40",)}, "there is no server 'h9'"),
         ({"kill": ("client@40",)}, "there is no server 'client'"),
         ({"kill": ("h3@soon",)}, "--kill h3@soon: "),
+        ({"drain": ("h3",)}, "--drain 'h3' is not HOST@SECONDS"),
+        ({"drain": ("h9@40",)}, "--drain h9@40: there is no server 'h9'"),
+        ({"join": ("h3@40:restart=5",)}, "--join 'h3@40:restart=5' is not HOST@SECONDS, as h3@40"),
         ({"stand_in": ("h3=h9",)}, "there is no server 'h9'"),
         ({"stand_in": ("h3=h3",)}, "does not stand in for itself"),
         ({"spares": -1}, "--spares is -1"),
@@ -120,6 +128,43 @@ def test_events_of_processes_befall_a_simulated_run(tmp_path: Path) -> None:
         out=tmp_path / "a",
     )
     assert [one["host"] for one in found["recoveries"]] == ["h2"]
+
+
+def befallen(folder: Path) -> list[tuple[str, str | None]]:
+    return [(row.host, row.detail.outcome) for row in read_log(folder, "befallen")]
+
+
+SLOW = ("--bytes", "--link-mean", "0.2mbit")
+
+
+@pytest.mark.parametrize("testbed", [("sim", *SLOW), ("loopback",)], ids=["sim", "loopback"])
+def test_hosts_are_drained_and_join_while_a_run_goes_on(tmp_path: Path, testbed: tuple[str, ...]) -> None:
+    """The one that joins has a source, which is waited for; that of the one that is drained goes to its stand-in."""
+    found = run(
+        *("--testbed", *testbed, "--servers", "3", "--images", "70", "--image-bytes", "20000", "--time-scale", "40"),
+        *("--join", "h2@10", "--drain", "h1@30", "--stand-in", "h1=h3", "--operator", "running"),
+        *("--placement", "one-shot"),
+        out=tmp_path,
+    )
+    assert befallen(tmp_path) == [("h2", "join"), ("h1", "drain")]
+    assert found["first_image_s"] >= 10.0, "not before it had joined"
+    last = found["recoveries"][-1]
+    assert (last["host"], last["how"], last["moved"]["source@h1"]) == ("h1", "was drained", "h3")
+
+
+@pytest.mark.netns
+def test_the_events_of_a_file_befall_processes_on_namespaces(tmp_path: Path) -> None:
+    scenario = SCENARIO.replace('"60s"', '"5s"').replace('"50s"', '"60s"').replace("hosts", "time_scale = 20\nhosts")
+    (tmp_path / "s.toml").write_text(scenario)
+    found = run(
+        *("--testbed", "netns", "--scenario", str(tmp_path / "s.toml"), "--images", "120", "--image-bytes", "20000"),
+        *("--stand-in", "h1=h3", "--operator", "running", "--placement", "one-shot", "--no-prove"),
+        out=tmp_path / "a",
+    )
+    happened = [("h3", "join"), ("h2", "crash"), ("h2", "restart"), ("h1", "drain")]
+    assert befallen(tmp_path / "a") == happened
+    assert {one["host"] for one in found["recoveries"]} == {"h1", "h2", "h3"}
+    assert found["recoveries"][-1]["moved"]["source@h1"] == "h3"
 
 
 def test_hosts_are_killed_and_come_back_as_processes(tmp_path: Path) -> None:

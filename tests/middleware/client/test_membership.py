@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -116,3 +117,18 @@ def test_a_host_that_is_down_when_the_client_starts_comes_later(own: LocalCluste
             client.add_host("h9")
         client.add_host("h2", own.start("h2"))
         assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3
+
+
+def test_a_run_that_outlives_its_hosts_begins_with_one_that_is_away(own: LocalCluster) -> None:
+    with Client(own, allow=ALLOW) as client:
+        for name in ("h1", "h2"):  # the one with the source, which is waited for, and one that is not
+            own.kill(name)
+            while name in client.hosts:
+                time.sleep(0.01)
+        with pytest.raises(HostAbsentError, match="host 'h1', where 's' is to be, "):
+            client.run(FLOW, {"o": "h2"}, partitions=20)
+        with client.run(FLOW, {"o": "h2"}, partitions=20, failover=Failover(4)) as run:
+            client.add_host("h1", own.start("h1"))
+            came = [partition.value for partition in run]
+        assert run.placement["o"] != "h2"
+    assert_reference(came, FLOW, 20)
