@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -164,15 +165,23 @@ def _serve(argv: list[str] | None) -> int:
             asked.set()
             shells[0].tell(e.DrainRequested())
 
+    wake, woken = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a lock that is waited for sleeps through signals
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, on_terminate)
 
+    def stop_now() -> None:
+        stop.set()
+        with contextlib.suppress(BlockingIOError):
+            os.write(woken, b"x")
+
     def on_application(command: e.Command) -> None:
         if isinstance(command, e.Fail) and not command.run:
-            stop.set()
             _complain(command.reason)
+            stop_now()
         elif isinstance(command, e.Drained) and (asked.is_set() or not command.why):
-            stop.set()  # also where it is refused: a supervisor that sends SIGTERM does not ask
+            stop_now()  # also where it is refused: a supervisor that sends SIGTERM does not ask
 
     limits = CoreConfig(
         max_operators=options.max_operators,
@@ -201,11 +210,12 @@ def _serve(argv: list[str] | None) -> int:
     parent = _leave_streams()
     if options.with_parent:
         threading.Thread(
-            target=_watch_parent, args=(parent, stop, orphaned), name="thalweg-parent", daemon=True
+            target=_watch_parent, args=(parent, stop_now, orphaned), name="thalweg-parent", daemon=True
         ).start()
     gc.collect()
     gc.freeze()  # what is imported stays: do not look through it again and again
-    stop.wait()
+    while not stop.is_set():
+        os.read(wake, 512)
     shell.close()
     if orphaned.is_set() and options.parents_folder:
         shutil.rmtree(options.parents_folder, ignore_errors=True)  # the other hosts do so as well
@@ -260,12 +270,12 @@ def _leave_streams() -> int:
     return parent
 
 
-def _watch_parent(parent: int, stop: threading.Event, orphaned: threading.Event) -> None:
+def _watch_parent(parent: int, stop: Callable[[], None], orphaned: threading.Event) -> None:
     """Returns when the other end of what was standard input is gone."""
     while os.read(parent, 4096):
         continue
     orphaned.set()
-    stop.set()
+    stop()
 
 
 def run() -> None:

@@ -200,3 +200,37 @@ def test_a_full_disk_costs_records_and_no_run(tmp_path: Path) -> None:
     (missing,) = [row for row in rows if row["kind"] == "missing"]
     assert missing["detail"]["rows"] > 100
     assert missing["detail"]["reason"] == "File too large"
+
+
+NO_WAKING = """
+import os, signal, sys, threading
+from thalweg.middleware.shell import daemon
+
+def kill():
+    os.read({fd}, 1)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    threading.Event().wait()
+
+threading.Thread(target=kill, daemon=True).start()
+status = daemon.main(sys.argv[1:])
+os._exit(status)
+"""
+
+
+def test_a_signal_that_does_not_interrupt_what_the_main_thread_waits_for_ends_a_host(tmp_path: Path) -> None:
+    """As one that comes before it waits, or that another thread takes."""
+    ends, begins = os.pipe()
+    options = ["--name", "h1", "--listen", f"ipc://{tmp_path}/h1"]
+    command = [sys.executable, "-c", NO_WAKING.format(fd=ends), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(ends,)) as process:
+        os.close(ends)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.01)  # it does something before it waits
+        os.write(begins, b"x")
+        os.close(begins)
+        try:
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
