@@ -131,8 +131,11 @@ class Coordinator:
         return led.begun
 
     def peers(self, run: str) -> tuple[m.Peer, ...]:
-        """Where the hosts of a run listen, as far as is known."""
-        return self.led[run].install.peers
+        """Where the hosts of a run listen, as far as is known, also those that are about to join it (R7)."""
+        led = self.led[run]
+        there = {} if led.directory is None else led.directory.reachable()
+        joining = {name: peer for name, peer in there.items() if name not in {*led.remote, led.out.host}}
+        return (*(peer for peer in led.install.peers if peer.name not in joining), *joining.values())
 
     def stop(self, run: str) -> None:
         """Have a run that was closed here removed everywhere."""

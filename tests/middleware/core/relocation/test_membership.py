@@ -54,6 +54,22 @@ def test_the_client_says_after_which_join_a_host_was_lost(make_book: Any, make_i
     assert told == [0, 1]
 
 
+def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_book: Any, make_install: Any) -> None:
+    """Another host was lost before it had answered: it is asked as what it is, not as what it was."""
+    install = m.Lasting.of(make_install(others=("h3",)), m.Failover())
+    book, again = make_book("client"), replace(H3, instance="again")
+    book << e.RunRequested(install, None) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    book << e.PeerLost("r", "h3", "went away") >> ANY
+    book << e.PeerJoined("r", again) >> ANY
+    book << e.PeerLost("r", "h1", "went away") >> ANY
+    (asked,) = [each for each in book.sent("h3") if isinstance(each, m.Lasting)]
+    assert asked.run == "r~1"
+    assert again in asked.peers
+    assert len({peer.name for peer in asked.peers}) == len(asked.peers)
+
+
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_host_that_was_away_learns_who_came_meanwhile(make_book: Any, make_install: Any, holds: bool) -> None:
     host, install = "h2" if holds else "h3", make_install(others=("h3",))
