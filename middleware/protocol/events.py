@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -128,7 +128,7 @@ class Relayed(Event, frozen=True, omit_defaults=True):
 
     source: str
     message: Partition
-    hops: tuple[Over, ...]
+    hops: Annotated[tuple[Over, ...], msgspec.Meta(min_length=1)]
     size_bytes: int
     duration_s: float
 

@@ -86,7 +86,7 @@ class Over(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Hops = Annotated[tuple[Over, ...], msgspec.Meta(min_length=2, max_length=MAX_HOPS)]
-Via = str | tuple[Over, ...]  # a network, or the hops over relays, of which the last one ends at the target
+Via = str | Hops  # a network, or the hops over relays, of which the last one ends at the target
 
 
 def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:

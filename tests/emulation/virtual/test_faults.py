@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -85,7 +86,7 @@ class Seen(FaultyWorld):
     ) -> None:
         config = WorldConfig(interface="independent", startup_s=0.01, core=limits, validate=True)
         links = dict.fromkeys(itertools.permutations(HOSTS, 2), MEGABIT)
-        further = {via for way in ways for via in way.over if via != NET}
+        further = {link.via for way in ways for route in way.links for link in route} - {NET}
         links |= {Link(*link, via): MEGABIT for link in list(links) for via in sorted(further)}
         plan = FaultPlan(seed, faults)
         super().__init__(HOSTS, links, lambda node: Adding(), plan, config, digest=True)
@@ -399,6 +400,62 @@ def test_order_and_every_partition_stay_whichever_links_of_either_network_are_cu
         faults.append(Outage(*link, dice.uniform(0.1, 6.0), lasts_s, via))
     over = [("fast", NET), (NET, "fast")]
     ways = tuple(m.Way(*link, dice.choice(over)) for link in (("h1", "h2"), ("h2", "client")))
+    moves = RandomMoves(3, seed) if seed % 3 == 0 else None
+    world = Seen(*faults, seed=seed, ways=ways).go(moves)
+    assert world.all_delivered(), (faults, ways, world.failed)
+
+
+# --- relays ---------------------------------------------------------------------------------------------
+
+BY_H3 = m.Over("h3", "fast"), m.Over("h2", "fast")
+TO_CLIENT = m.Over("h3", "fast"), m.Over("h1", "fast"), m.Over("client", "fast")
+RELAYED = (m.Way("h1", "h2", (BY_H3, "net")), m.Way("h2", "client", (TO_CLIENT, "net")))
+
+
+def passed_on(world: Seen, from_s: float = 0.0, until_s: float = math.inf) -> list[str]:
+    """The hosts that heard that what they had passed on is there."""
+    return [name for at_s, name, event in world.told if isinstance(event, e.Relayed) and from_s <= at_s < until_s]
+
+
+def test_relays_pass_on_what_the_client_said_and_hold_nothing_of_it() -> None:
+    world = Seen(ways=RELAYED).go()
+    assert world.all_delivered()
+    count = Counter(passed_on(world))
+    assert count["h3"] >= 2 * (COUNT - 6) and count["h1"] >= COUNT - 6 and count.keys() == {"h1", "h3"}
+    came = [event.sender for name, event in world.heard() if type(event.message) is m.Partition and name == "client"]
+    assert {*came} == {"h2"}  # whoever passed it on
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_link_on_the_way_that_dies_under_a_partition_is_left(at: int) -> None:
+    links = RELAYED[1].links[0]
+    world = Seen(Outage(*links[at].hosts, 2.0, via="fast"), ways=RELAYED).go()
+    assert world.all_delivered()
+    sent = [event for name, event in world.heard() if name == "client" and type(event.message) is m.Partition]
+    assert {event.sender for event in sent} == {"h2"}
+    assert "h1" in passed_on(world, until_s=2.0) and passed_on(world, from_s=10.0).count("h1") == 0
+
+
+@pytest.mark.parametrize("back_s", [None, 1.0, 4.0])
+def test_a_relay_that_crashes_is_left(back_s: float | None) -> None:
+    ways = (m.Way("h1", "h2", (BY_H3, "net")),)
+    world = Seen(Crash("h3", 2.0, back_s), ways=ways).go()
+    assert world.all_delivered(), (world.failed, world.stalled)
+
+
+@pytest.mark.parametrize("seed", [*range(20)])
+def test_order_and_every_partition_stay_whichever_links_are_cut_and_whatever_relays_there_are(seed: int) -> None:
+    dice = Random(f"{seed} relays")
+    faults: list[Fault] = [STORM] if seed % 4 == 0 else []
+    links = [link for way in RELAYED for link in way.links[0]]
+    for _ in range(dice.randint(1, 4)):
+        link, via = dice.choice(links).hosts, dice.choice((NET, "fast", "fast"))
+        lasts_s = dice.uniform(0.3, 2.4) if via == NET else None if dice.random() < 0.3 else dice.uniform(0.5, 8.0)
+        faults.append(Outage(*link, dice.uniform(0.1, 6.0), lasts_s, via))
+    over = [(way.over[0], NET, "fast") for way in RELAYED]
+    ways = tuple(
+        m.Way(way.source, way.target, tuple(dice.sample(each, 3))) for way, each in zip(RELAYED, over, strict=True)
+    )
     moves = RandomMoves(3, seed) if seed % 3 == 0 else None
     world = Seen(*faults, seed=seed, ways=ways).go(moves)
     assert world.all_delivered(), (faults, ways, world.failed)

@@ -39,6 +39,7 @@ LOCAL = (
     e.StateTaken,
     e.StateRestored,
     e.TransferMeasured,
+    e.Relayed,
     e.TransferFailed,
     e.PeerLost,
     e.NextRequested,
@@ -167,7 +168,9 @@ class Session:
             drawn = {"key": self.random.choice(timers)}
         elif "message" in kind.__struct_fields__:
             drawn["message"] = self.pool.message(self.random.choice((m.Partition, m.State, m.Probe)))
-            drawn |= {"size_bytes": 5, "duration_s": 0.1} if kind is e.TransferMeasured else {}
+            drawn |= {"size_bytes": 5, "duration_s": 0.1} if kind in (e.TransferMeasured, e.Relayed) else {}
+            if kind is e.Relayed:  # shells pass on nothing else
+                drawn["message"] = self.pool.message(m.Partition)
         elif kind is e.PlacementProposed:
             drawn["placement"] = {self.pool.text("node"): self.pool.text("host")}
         return kind(**drawn)

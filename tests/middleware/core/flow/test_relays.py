@@ -1,0 +1,112 @@
+"""What a host passes on for others, and takes from the hands of others: what the client has said that comes so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+HOPS = m.Over("h2", "fast"), m.Over("client", "slow")
+WAYS = (m.Way("h1", "client", (HOPS, "net"), (2_000_000, 0)),)
+PART = m.Partition("r", "s", "t", 1)
+
+
+def chunk(**changes: object) -> m.RelayedChunk:
+    given: dict[str, object] = {"source": "h1", "hops": HOPS, "at": 0, "message": PART, **changes}
+    return m.RelayedChunk(1, 10, 0, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def relay(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
+    """Host h2, which the client has told of a route over it."""
+    book = make_book("h2")
+    book << got("client", install) >> ANY
+    book << got("client", m.CommitWays("r", 1, 0, (), ways=WAYS)) >> ANY
+    return book
+
+
+def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to(relay: Playbook) -> None:
+    passes = relay.core.passes
+    assert passes("h1", chunk(), "fast")
+    for sender, via, changes in (
+        ("client", "fast", {}),  # by another's hand
+        ("h1", "slow", {}),  # over another network
+        ("h1", "fast", {"source": "client", "hops": (HOPS[0], m.Over("h1", "slow"))}),  # the way back
+        ("h1", "fast", {"hops": (HOPS[0], m.Over("client", "fast"))}),  # on over another network
+        ("h1", "fast", {"hops": (HOPS[0], m.Over("h3", "slow"), m.Over("client", "slow"))}),
+        ("h2", "slow", {"at": 1}),  # what this host itself passed on
+        ("stranger", "fast", {"source": "stranger"}),
+        ("h1", "fast", {"message": m.Partition("another", "s", "t", 1)}),
+    ):
+        assert not passes(sender, chunk(**changes), via), (sender, via, changes)
+
+
+def test_the_receiver_takes_it_as_its_source_said_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
+    book, hops = make_book("h2"), (m.Over("client", "fast"), m.Over("h2", "slow"))
+    book << got("client", install) >> ANY
+    book << got("client", m.CommitWays("r", 1, 0, (), ways=(m.Way("h1", "h2", (hops,)),))) >> ANY
+    came = chunk(hops=hops, at=1)
+    assert book.core.passes("client", came, "slow")
+    assert not book.core.passes("h1", came, "slow") and not book.core.passes("client", came, "fast")
+
+
+def test_the_routes_before_the_last_change_count_as_well_and_those_before_it_do_not(relay: Playbook) -> None:
+    relay << got("client", m.CommitWays("r", 2, 3, (), ways=())) >> ANY
+    assert relay.core.passes("h1", chunk(), "fast")  # it has been on its way since
+    relay << got("client", m.CommitWays("r", 3, 4, (), ways=())) >> ANY
+    assert not relay.core.passes("h1", chunk(), "fast")
+
+
+def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(relay: Playbook) -> None:
+    other = (m.Over("h2", "slow"), m.Over("client", "slow"))
+    ways = (m.Way("h1", "client", (other,)),)
+
+    def riding(number: int) -> m.RelayedChunk:
+        commit = m.CommitWays("r", number, 4, (), ways=ways)
+        return chunk(hops=other, message=m.Partition("r", "s", "t", 5, commit=commit))
+
+    assert relay.core.passes("h1", riding(2), "slow")  # the next that the client says
+    for number in (0, 1, 3):  # of long ago, of what this host heard itself, and of what nobody can know yet
+        assert not relay.core.passes("h1", riding(number), "slow"), number
+
+
+def test_what_a_relay_passed_on_measures_its_link_and_touches_no_node_of_its_own(relay: Playbook) -> None:
+    relay.core.desk.recording = True
+    before = repr(relay.core.runs["r"].flow.nodes)
+    relay.at(9.0) << e.Relayed("h1", PART, HOPS[1:], 100_000, 0.5) >> ANY
+    known = relay.core.links.monitor.estimate(Link("h2", "client", "slow"), 9.0)
+    assert known is not None and known.rate_bps == pytest.approx(1.6e6)
+    (row,) = [record for record in relay.only(e.Record) if record.kind == "relayed"]
+    assert (row.fields["peer"], row.fields["node"], row.fields["index"]) == ("client", "s", 1)
+    assert row.fields["detail"] == {"via": "slow", "source": "h1", "target": "client"}
+    assert repr(relay.core.runs["r"].flow.nodes) == before
+
+
+def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
+    book = make_book("h1")
+    ways = (m.Way("h1", "h2", ((m.Over("client", "fast"), m.Over("h2", "fast")), "net"), (100_000, 0)),)
+    book << got("client", install) >> ANY
+    book << got("client", m.ProposeWays("r", 1, (), None, ways)) >> ANY
+    book << got("client", m.CommitWays("r", 1, -1, (), ways=ways)) >> ANY
+
+    def sent(*, again: bool) -> list[m.Via]:
+        book << got("h2", m.Demand("r", "s", "o", 0, version=1, again=again)) >> ANY
+        if book.only(e.RunOperator):
+            book << e.OperatorFinished("r", "s", 0, b"x", 100_000) >> ANY
+        return [send.via for send in book.only(e.Send) if send.bulk]
+
+    assert sent(again=False) == [ways[0].over[0]]
+    book.at(31.0)
+    assert sent(again=True) == []  # 8 s at 100 kbit/s, four times as long
+    book.at(33.0)
+    assert sent(again=True) == ["net"]
+    assert "fault" in book.recorded()
+    book.at(34.0) << e.TransferMeasured("h2", m.Partition("r", "s", "o", 0), 100_000, 8.0, ways[0].over[0]) >> ANY
+    assert book.core.runs["r"].directory.ways.via("h2", 1) == ways[0].over[0]  # it came through after all
