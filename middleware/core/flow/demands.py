@@ -270,7 +270,8 @@ class Demands:
         if demand.again and taker.landed == demand.index:
             taker.landed = -1
         elif not taker.sending:
-            taker.sending = self._send_output(name, demand.consumer, tail.output)
+            taker.to = self._send_output(name, demand.consumer, tail.output)
+            taker.sending = bool(taker.to)
             self._out.record("repeated", node=name, index=demand.index)
         return True
 
@@ -596,12 +597,12 @@ class Demands:
         taker = node.taker or node.takers[action.consumer]
         consumer = action.consumer or self._tree.consumer_of(name, output.index)
         if self._carried and not action.again and self._rides(name, consumer, output):
-            taker.sending = True
+            taker.to, taker.sending = self._directory.host_of(consumer, output.index), True
         else:
-            sending = self._send_output(name, consumer, output)
+            to = self._send_output(name, consumer, output)
             if output.index == LAST:
                 return
-            taker.sending = sending
+            taker.to, taker.sending = to, bool(to)
         if self._newcomers and name in self._newcomers:
             self._record_newcomer(name, output.index)
         if name in self._books.of:
@@ -617,8 +618,8 @@ class Demands:
                 return True
         return False
 
-    def _send_output(self, name: str, consumer: str, output: Output) -> bool:
-        """Send an output to where it is wanted; whether its transfer is under way now."""
+    def _send_output(self, name: str, consumer: str, output: Output) -> str:
+        """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""
         out, directory, index = self._out, self._directory, output.index
         here, to = consumer in self.nodes, self._host
         if not here:
@@ -629,7 +630,7 @@ class Demands:
                 to = directory.locations[consumer].host
         if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
-            return False
+            return ""
         news = self._news_for(to, upward=False) if directory.changes or self._telling_down else None
         switch, commit = directory.switch, None
         if switch is not None and switch.iteration + 1 == index:  # R3
@@ -645,7 +646,7 @@ class Demands:
             out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
         if not output.end and name in self._tree.dataflow.several:
             self._carried[name, index, consumer] = Carried(to)
-        return not output.end
+        return "" if output.end else to
 
     def _record_newcomer(self, name: str, index: int) -> None:
         """An operator that came from another host has made its first output here."""
@@ -664,7 +665,7 @@ class Demands:
             for consumer, taker in node.takers.items():
                 if node.taker is not None or taker.demanded <= output.index:  # the only one has perhaps changed
                     consumer = consumer or self._tree.consumer_of(name, output.index)
-                    tail.takers[consumer] = Taker(output.index, taker.sending, taker.landed)
+                    tail.takers[consumer] = Taker(output.index, taker.sending, taker.landed, to=taker.to)
             node.release()
 
     def _wait_for(self, host: str, since_s: float) -> None:

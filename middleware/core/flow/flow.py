@@ -46,11 +46,11 @@ class Flow(Demands):
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more, and what it kept is gone."""
         self.unkeep(lost.host)
-        for name, node in self.nodes.items():
-            for consumer, taker in node.takers.items() if self._tree.consumers[name] else ():
-                to = consumer or self._tree.consumer_of(name, node.index - 1)
-                if self._directory.locations[to].host == lost.host:
-                    taker.sending = False
+        of_nodes = [node.takers for node in self.nodes.values()]
+        for takers in (*of_nodes, *[tail.takers for tail in self.tails.values()]):
+            for taker in takers.values():
+                taker.sending = taker.sending and taker.to != lost.host
+        self._carried = {key: carried for key, carried in self._carried.items() if carried.host != lost.host}
         return NO_NOTES
 
     def unkeep(self, host: str) -> None:

@@ -167,6 +167,7 @@ class Taker:
     sending: bool = False  # a transfer of that is under way
     landed: int = -1  # what was dispatched last, if it has arrived and was not asked for again since
     first: int = 0  # the first partition that it takes
+    to: str = ""  # the host to which something was sent last
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -231,6 +231,7 @@ class Checkpoints:
 
     def on_lost(self, note: Lost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
+        self._sending = {(name, host) for name, host in self._sending if host != note.host}
         for since in self._since.values():
             since.due = True
 

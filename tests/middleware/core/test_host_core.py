@@ -516,3 +516,17 @@ def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> Non
     book << got("h1", m.Located("r", (m.Location("p", "h1", 2),))) >> ANY
     book << got("h1", demand("o", "p", 0)) >> ANY
     assert book.core.runs["r"].directory.news_for("h2") is not None  # untold so far
+
+
+def test_what_was_under_way_to_a_lost_host_goes_to_where_its_consumer_is(make_book: Book, make_install: Make) -> None:
+    """Nobody waits until the transfer has failed, which takes a minute."""
+    book = installed(make_book, make_install(others=("h3",)), "h1")
+    book << got("h2", demand("s", "o", 0, version=1)) >> ANY
+    book << e.OperatorFinished("r", "s", 0, b"x", 1) >> ANY
+    assert [type(each) for each in book.sent("h2")] == [m.Partition]
+    book << got("h3", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
+    again = demand("s", "o", 0, version=2, again=True)
+    book << got("h3", again) >> []  # it may have come, and been passed on
+    book << got("client", m.Lost("r", "h2", ())) >> ANY
+    book << got("h3", again) >> ANY
+    assert [type(each) for each in book.sent("h3")] == [m.Partition]
