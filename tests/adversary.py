@@ -130,7 +130,7 @@ class World(FaultyWorld):
         for host in self.hosts.values():  # each its own limits
             host.core = HostCore(host.core.me, copy.copy(core_config))
             host.core.desk.recording = True
-        self.tree = tree or random_tree(self.random, sources, names)
+        self.trees = [tree or random_tree(self.random, sources, names)]
         self.dataflow = self.tree[0]  # the first, which says what is delivered
         self._reorderable = Reorderable((FREE, MERGING), (MERGING,))
         if driver is not None:
@@ -154,7 +154,7 @@ class World(FaultyWorld):
     @property
     def combined(self) -> set[tuple[str, str]]:
         """The hosts that have code, and of which nodes."""
-        return {(name, node) for name, host in self.hosts.items() for node in host.code}
+        return {(name, node) for name, host in self.hosts.items() for _, node in host.code}
 
     @property
     def counts(self) -> Counter[str]:

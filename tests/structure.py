@@ -25,6 +25,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.core.monitoring.coordinator",
     "middleware.core.relocation",
     "middleware.core.steering",
+    "middleware.core.striping",
     "middleware.core.run",
     "middleware.core.hosting",
     "middleware.core.host",

@@ -42,6 +42,7 @@ from thalweg.middleware.network.view import NET, Link, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of, generation_of
+from thalweg.middleware.protocol.stripes import stream_of
 from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
@@ -304,7 +305,7 @@ class FaultyWorld(World):
         self.crashed_s: dict[str, float] = {}
         self.back_s: dict[str, float] = {}
         self.begun: dict[tuple[str, str, int], set[VirtualHost]] = {}
-        self.left: dict[VirtualHost, int] = {}
+        self.left: dict[tuple[VirtualHost, str], int] = {}
         self.failed_s: float | None = None
         self.at_failure: dict[str, tuple[str, str]] = {}
         self.stalled = False
@@ -373,7 +374,8 @@ class FaultyWorld(World):
 
     def _leave(self, host: VirtualHost, run: str, *, joins: bool = False) -> None:
         """A run is over on a host, which may have dropped it and ``joins`` it again."""
-        self.left[host] = max(self.left.get(host, -1), generation_of(run) - joins)
+        key = host, base_of(run)
+        self.left[key] = max(self.left.get(key, -1), generation_of(run) - joins)
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
         self._schedule(self.now + HANDLING_S * host.factor, self._tell, (host, event))
@@ -390,11 +392,11 @@ class FaultyWorld(World):
         return HANDLING_S * max(self._slow[name], default=0.0)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
-        if base_of(command.run) == self.run_id:
+        if stream_of(command.run) == self.run_id:
             super()._run_operator(host, command)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if self._hostile and base_of(_run_of(command)) not in (self.run_id, "") and not isinstance(command, e.Meet):
+        if self._hostile and stream_of(_run_of(command)) not in (self.run_id, "") and not isinstance(command, e.Meet):
             return  # of what a hostile host began, nothing but that lines are opened
         if isinstance(command, e.Fail) and command.query is None and self.failed is None:
             self.failed_s = self.now
@@ -615,10 +617,13 @@ class FaultyWorld(World):
 
     def _check(self, host: VirtualHost) -> None:
         """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
-        runs = [run for run in host.core.runs.values() if base_of(run.id) == self.run_id]  # but those of hostile hosts
+        runs = [
+            run for run in host.core.runs.values() if stream_of(run.id) == self.run_id
+        ]  # but those of hostile hosts
         nodes: set[tuple[str, str]] = set()
         for run in runs:
-            assert generation_of(run.id) > self.left.get(host, -1), f"the run is back on host {host.name}"
+            left = self.left.get((host, base_of(run.id)), -1)
+            assert generation_of(run.id) > left, f"the run is back on host {host.name}"
             nodes.update((run.id, name) for name in run.flow.nodes)
             for name, leaving in run.departures.leaving.items():
                 self.begun.setdefault((run.id, name, leaving.version), set()).add(host)

@@ -43,7 +43,9 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, Need
+from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
 
@@ -86,6 +88,14 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.compute_factor.get(host, 1.0) / (1.0 if said is None else said.speed)
 
 
+class Striped(msgspec.Struct, frozen=True):
+    """The trees that a stream goes over, and where their nodes are. ``shares``, ``window``: as ``StripesRequested``."""
+
+    trees: tuple[tuple[Dataflow, Placement], ...]
+    shares: tuple[float, ...] = ()
+    window: int = 0
+
+
 class VirtualHost:
     """One host: its core, its devices, its timers and the code of its nodes. ``gone_s``: when it crashed.
 
@@ -101,7 +111,7 @@ class VirtualHost:
         self.gone_s = math.inf
         self.timers: dict[str, float] = {}
         self.met: dict[str, set[str]] = {}  # by run: the hosts it has a line to
-        self.code: dict[str, NodeCode] = {}
+        self.code: dict[tuple[str, str], NodeCode] = {}  # by run and node
 
 
 class World:
@@ -159,7 +169,7 @@ class World:
         self.failover: m.Failover | None = None  # how runs outlive their hosts
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
-        self.tree: tuple[Dataflow, Placement] = Dataflow(()), {}  # as the client knows it
+        self.trees: list[tuple[Dataflow, Placement]] = [(Dataflow(()), {})]  # as the client knows them, by stripe
         self.attached: dict[int, e.Attached] = {}  # queries that have begun beside the first one
         self.queries_failed: dict[int, str] = {}
         self.open: set[int] = set()  # queries that the application has not left, as in ``client.Run``
@@ -328,7 +338,7 @@ class World:
         return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, send.via)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
-        code = host.code.get(command.node)
+        code = host.code.get((base_of(command.run), command.node))
         if code is None:
             return
         made = node_code.make(code, command)
@@ -340,7 +350,7 @@ class World:
         limit_s = self.config.call_timeout_s
         if limit_s is not None and seconds > limit_s:
             seconds, why = limit_s, f"{node_code.name_of(command)} {node_code.not_within(limit_s)}"
-            answer = node_code.overdue(command.run, command.node, command.index, why)
+            answer = node_code.overdue(command.run, command.node, command.of_stream, why)
         if command.inputs:
             done_s = max(self.now, host.cores_free_s[0]) + seconds
             heapq.heapreplace(host.cores_free_s, done_s)
@@ -356,18 +366,19 @@ class World:
             case e.Meet(run, peers):
                 host.met.setdefault(run, set()).update([peer.name for peer in peers])
             case e.OpenRun(install, nodes):
-                coded = [install.dataflow.by_name[name] for name in nodes]
-                host.code = {node.name: self._code(node) for node in coded if node.code is not None}
+                run, coded = base_of(install.run), [install.dataflow.by_name[name] for name in nodes]
+                self._drop_code(host, run)
+                host.code |= {(run, node.name): self._code(node) for node in coded if node.code is not None}
             case e.OpenNode():
                 self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
-                host.code.pop(name, None)
+                host.code.pop((base_of(run), name), None)
             case e.CloseRun(run):
-                host.code.clear()
+                self._drop_code(host, base_of(run))
                 if run not in host.core.coordinator.led:
                     host.met.pop(run, None)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
-                if command.node in host.code:
+                if (base_of(command.run), command.node) in host.code:
                     self._soon(host, node_code.take_or_give(lambda: self._code_of(host, command), command))
             case e.Ready(run):
                 if self.ways:
@@ -385,19 +396,21 @@ class World:
                 self._soon(host, e.RunAbandoned(run))
             case e.Forgotten(run, follows):
                 host.met.pop(run, None)
-                self._over = self._over or not (follows or host.name in self.guests)
-            case e.Placed(_, name, where):
-                self.relocations += self.placement[name] != where  # what stays gets a new version as well
-                self.placement[name] = where
-            case e.TreeChanged(_, dataflow, placement):
-                self.tree = dataflow, placement
+                over = base_of(run) == self.run_id and not (follows or host.name in self.guests)
+                self._over = self._over or over
+            case e.Placed(run, name, where):
+                placement = self.trees[stripe_of(run) or 0][1]
+                self.relocations += placement[name] != where  # what stays gets a new version as well
+                placement[name] = where
+            case e.TreeChanged(run, dataflow, placement):
+                self.trees[stripe_of(run) or 0] = dataflow, placement
                 self.reshapings += 1
             case e.Attached(run, number, _, names) if host.name in self.guests:
                 self.subscribed[host.name, number] = command
                 for name in names.values():
                     self._soon(host, e.NextRequested(run, name))
             case e.Attached(run, query, _, names, dataflow, placement):
-                self.tree = dataflow, placement
+                self.trees[0] = dataflow, placement
                 if query > 0:
                     self.attached[query] = command
                     self._sinks[query] = {name for name in names.values() if name in dataflow.sinks}
@@ -418,10 +431,16 @@ class World:
 
     def _code_of(self, host: VirtualHost, command: e.OpenNode | StateCall) -> NodeCode:
         """The code that a command is about, opened if that is what it wants."""
+        run = base_of(command.run)
         if not isinstance(command, e.OpenNode):
-            return host.code[command.node]
-        code = host.code[command.node.name] = self._code(command.node)
+            return host.code[run, command.node]
+        code = host.code[run, command.node.name] = self._code(command.node)
         return code
+
+    @staticmethod
+    def _drop_code(host: VirtualHost, run: str) -> None:
+        for key in [key for key in host.code if key[0] == run]:
+            del host.code[key]
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
         if not command.end and self.on_delivered is not None:
@@ -489,9 +508,41 @@ class World:
         ``reorderable``: which codes are reorderable, for an adaptation or a driver that changes the tree. ``known``:
         what was measured of links before.
         """
-        self.tree, self._reorderable = (dataflow, dict(placement)), reorderable
+        self.trees, self._reorderable = [(dataflow, dict(placement))], reorderable
+        self._run_until_over(self._request(self.run_id, partitions, adaptation, label, known))
+
+    def run_stripes(
+        self,
+        stripes: Striped,
+        partitions: int | None,
+        adaptation: Adaptation | None = None,
+        label: str = "",
+        known: Mapping[Link, LinkEstimate] | None = None,
+        reorderable: Reorderable = FIXED,
+    ) -> None:
+        """Run a stream over several trees, as ``run`` does over one."""
+        self.trees = [(dataflow, dict(placement)) for dataflow, placement in stripes.trees]
+        self._reorderable = reorderable
+        requests = [
+            self._request(stripe_name(self.run_id, number), None, adaptation, label, known)
+            for number in range(len(self.trees))
+        ]
+        shares = stripes.shares or (1.0 / len(requests),) * len(requests)
+        window = stripes.window or WINDOW * len(requests)
+        self._run_until_over(e.StripesRequested(self.run_id, tuple(requests), shares, window, partitions))
+
+    def _request(
+        self,
+        run: str,
+        partitions: int | None,
+        adaptation: Adaptation | None,
+        label: str,
+        known: Mapping[Link, LinkEstimate] | None,
+    ) -> e.RunRequested:
+        """What the client's core is asked for: a run over its tree."""
+        dataflow, placement = self.trees[stripe_of(run) or 0]
         install = m.Install(
-            run=self.run_id,
+            run=run,
             dataflow=dataflow,
             locations=tuple(m.Location(node, host, 1) for node, host in placement.items()),
             peers=self.peers,
@@ -505,11 +556,12 @@ class World:
         )
         if self.failover is not None:
             install = m.Lasting.of(install, self.failover)
+        free = self._reorderable
+        return e.RunRequested(install, adaptation, free.codes, tuple((known or {}).items()), free.merging)
+
+    def _run_until_over(self, request: e.RunRequested | e.StripesRequested) -> None:
         self._over = False
-        self.open, self._sinks = {0}, {0: {*dataflow.sinks}}
-        request = e.RunRequested(
-            install, adaptation, reorderable.codes, tuple((known or {}).items()), reorderable.merging
-        )
+        self.open, self._sinks = {0}, {0: {*self.tree[0].sinks}}
         self._soon(self.hosts[self.client], request)
         self._until(self._is_over)
 
@@ -521,18 +573,28 @@ class World:
         return self._over
 
     @property
+    def tree(self) -> tuple[Dataflow, Placement]:
+        """The run's graph and where its nodes are, as far as the client has heard; of several trees the first."""
+        return self.trees[0]
+
+    @property
     def placement(self) -> Placement:
         """Where the nodes are, as far as the client has heard."""
         return self.tree[1]
 
-    def move(self, placement: Mapping[str, str]) -> None:
-        """Have operators of the run change hosts, as ``client.Run.move``."""
-        self._soon(self.hosts[self.client], e.PlacementProposed(self.run_id, dict(placement), "asked for"))
-
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
-        """Have the run go on as another tree, as ``client.Run.reshape``."""
-        wish = e.PlacementProposed(self.run_id, dict(placement), "asked for", dataflow, *self._reorderable)
+    def move(self, placement: Mapping[str, str], stripe: int | None = None) -> None:
+        """Have operators of the run, or of a stripe, change hosts, as ``client.Run.move``."""
+        wish = e.PlacementProposed(self._run_of(stripe), dict(placement), "asked for")
         self._soon(self.hosts[self.client], wish)
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int | None = None) -> None:
+        """Have the run, or a stripe, go on as another tree, as ``client.Run.reshape``."""
+        run = self._run_of(stripe)
+        wish = e.PlacementProposed(run, dict(placement), "asked for", dataflow, *self._reorderable)
+        self._soon(self.hosts[self.client], wish)
+
+    def _run_of(self, stripe: int | None) -> str:
+        return self.run_id if stripe is None else stripe_name(self.run_id, stripe)
 
     def attach(
         self, query: int, dataflow: Dataflow, placement: Mapping[str, str], apart: Mapping[str, float] | None = None

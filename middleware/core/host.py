@@ -18,6 +18,8 @@ R6. A host that is drained takes part in no other run, and leaves those that it 
     their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
 R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
     those before it, what is said of which changes nothing any more (``hosting.lasting``).
+R8. A stream of this application's that goes over several trees is a run for each of them (``core.striping``): the
+    application hears of the stream.
 
 The run of an event is found here, once; what happens in it is in ``run``. What this host's own application takes of
 other clients' runs is in ``visit``; what it measures of links in ``hosting.links``.
@@ -33,6 +35,7 @@ from msgspec import UNSET
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.lasting import Lasting
 from thalweg.middleware.core.hosting.links import Links
+from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.visits import Visits
 from thalweg.middleware.core.monitoring.coordinator import Coordinator, Hooks
 from thalweg.middleware.core.monitoring.silence import Suspicions
@@ -69,6 +72,7 @@ class HostCore:
         self.coordinator = Coordinator(out, self.config)
         self.links = links = Links(out, self.desk, me, self.config, self.runs)
         self._lasting = Lasting(self.desk, self.runs)  # R7
+        self._stripes = Stripes(out, self.config, self.runs, self._lasting.current, self._act)  # R8
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = Shared(
@@ -95,7 +99,22 @@ class HostCore:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
         desk = self.desk
         desk.now = now
+        if self._stripes.led and self._stripes.concern(event):  # R8
+            self._stripes.say(event)
+        else:
+            self._handlers[type(event)](self, event)
+        self._finish()
+        if self._stripes.led:
+            return self._stripes.through(self._finish)
+        commands, desk.commands = desk.commands, []
+        return commands
+
+    def _act(self, event: e.Event) -> None:
         self._handlers[type(event)](self, event)
+
+    def _finish(self) -> None:
+        """Do what comes of what was done."""
+        desk = self.desk
         while desk.local:  # R3
             self._heard = message, value, size_bytes = desk.local.popleft()
             self._hear(self.host, message, value, size_bytes)
@@ -104,8 +123,6 @@ class HostCore:
             self._see_who_lingers()
         if self._lasting.led:
             self._see_what_fell()
-        commands, desk.commands = desk.commands, []
-        return commands
 
     def wants(self, sender: str, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet.
@@ -132,6 +149,8 @@ class HostCore:
 
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""
+        for stream in self._stripes.led.values():
+            stream.validate()
         for run in self.runs.values():
             assert not self.past.knows(run.install.client, run.id, self.desk.now), f"run {run.id} is over"
             run.validate()
@@ -437,6 +456,11 @@ class HostCore:
             self._lasting.begin(event, run)
         self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
 
+    def _on_stripes_requested(self, event: e.StripesRequested) -> None:
+        self._stripes.begin(event)
+        for request in event.stripes:
+            self._on_run_requested(request)
+
     def _on_abandoned(self, event: e.RunAbandoned) -> None:
         event = self._lasting.current(event)
         run = self.runs.get(event.run)
@@ -633,6 +657,7 @@ class HostCore:
         e.DrainRequested: _on_drain_requested,
         e.RunRequested: _on_run_requested,
         e.KeptRunRequested: _on_run_requested,
+        e.StripesRequested: _on_stripes_requested,
         e.RunAbandoned: _on_abandoned,
         e.ProbesRequested: _on_probes_requested,
         e.RunBroken: _on_broken,

@@ -108,6 +108,7 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Claim: Inheritance.on_claim,
     m.Stable: Recovery.on_stable,
     m.Settled: Checkpoints.on_settled,
+    m.Given: Flow.on_given,
     m.Propose: Member.on_propose,
     m.ProposeWays: Member.on_propose,
     m.Vote: Proposer.on_vote,
@@ -127,7 +128,7 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
 FROM_CLIENT = frozenset(
     {
         m.Install, m.Lasting, m.Ping, m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit,
-        m.Enrol, m.Dismiss, m.Stay, m.Settled,
+        m.Enrol, m.Dismiss, m.Stay, m.Settled, m.Given,
     }
 )  # fmt: skip
 TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish, m.Leave, m.Stable})

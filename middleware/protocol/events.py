@@ -197,6 +197,21 @@ class KeptRunRequested(RunRequested, frozen=True):
     kept: Kept | None = None
 
 
+class StripesRequested(Event, frozen=True):
+    """The application wants a stream to go over several trees at once, each a run of its own (``core.striping``).
+
+    ``shares``: what each is thought to carry of the partitions. ``partitions``: how many are to be delivered, from
+    ``start`` on; None: until the sources end. ``window``: so many wait at most for those before them.
+    """
+
+    run: str
+    stripes: tuple[RunRequested, ...]
+    shares: tuple[float, ...]
+    window: int
+    partitions: int | None = None
+    start: int = 0
+
+
 class NextRequested(Event, frozen=True, omit_defaults=True):
     """The application took what was delivered and wants the next partition of ``sink``, or of every sink."""
 
@@ -370,12 +385,21 @@ class OpenRun(Command, frozen=True):
 
 
 class RunOperator(Command, frozen=True):
-    """Run the code of ``node`` on ``inputs`` (none for a source) for partition ``index``."""
+    """Run the code of ``node`` on ``inputs`` (none for a source) for partition ``index``.
+
+    ``stands_for``: in a stripe of a stream the index that the code is to be told, as that of the stream.
+    """
 
     run: str
     node: str
     index: int
     inputs: tuple[Any, ...] = ()
+    stands_for: int | UnsetType = UNSET
+
+    @property
+    def of_stream(self) -> int:
+        """The index that the code is told."""
+        return self.index if self.stands_for is UNSET else self.stands_for
 
 
 class OpenNode(Command, frozen=True):

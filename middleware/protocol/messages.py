@@ -14,6 +14,8 @@ from thalweg.middleware.protocol.fields import *
 from thalweg.middleware.protocol.installing import *
 from thalweg.middleware.protocol.probing import *
 
+MOST_GIVEN = 65_536  # partitions of a stripe that one message tells of
+
 
 class Hello(Told, frozen=True):
     """Asks a host who it is."""
@@ -95,6 +97,16 @@ class Failed(OfRun, frozen=True):
     lost: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
+class Given(OfRun, frozen=True):
+    """From the client of a stripe (``protocol.stripes``): its partitions from ``first`` on are these of the stream.
+
+    Those before ``first`` have all been delivered.
+    """
+
+    first: Index
+    indices: Annotated[tuple[Index, ...], msgspec.Meta(max_length=MOST_GIVEN)]
+
+
 class Lost(OfRun, frozen=True):
     """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
 
@@ -157,6 +169,7 @@ Control = (
     | Located
     | Failed
     | Lost
+    | Given
     | Offer
     | Accept
     | Refuse

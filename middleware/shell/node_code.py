@@ -240,10 +240,10 @@ def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
 def make(code: NodeCode, command: e.RunOperator) -> Made | e.OperatorFailed:
     """Run the code once."""
     try:
-        return code.make(command.index, command.inputs)
+        return code.make(command.of_stream, command.inputs)
     except BaseException as error:  # R1
-        reason = _reason(error, f" at partition {command.index}")
-        return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.index))
+        reason = _reason(error, f" at partition {command.of_stream}")
+        return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.of_stream))
 
 
 def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.OperatorFinished:
@@ -376,7 +376,7 @@ def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
 def name_of(command: e.RunOperator | StateCall) -> str:
     """What a call is called where it takes too long."""
     if isinstance(command, e.RunOperator):
-        return f"{'combine' if command.inputs else 'produce'}() of partition {command.index}"
+        return f"{'combine' if command.inputs else 'produce'}() of partition {command.of_stream}"
     if isinstance(command, e.TakeState) and command.delta:
         return "delta() or snapshot()"
     return {e.TakeState: "snapshot()", e.RestoreState: "restore()", e.MergeStates: "merge()"}[type(command)]

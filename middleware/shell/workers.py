@@ -71,7 +71,7 @@ class Call:
         self.overdue = True
         slot, command = self.slot, self.command
         what = "loading its code" if command is None or slot.code is None else node_code.name_of(command)
-        index = command.index if isinstance(command, e.RunOperator) else None
+        index = command.of_stream if isinstance(command, e.RunOperator) else None
         return slot.failed(node_code.overdue(slot.lane.run, slot.node.name, index, f"{what} {why}"))
 
 

@@ -18,6 +18,7 @@ R9. Consumers of a node on one host are sent a partition once: while it is under
     demand it ride along. Their host gives what comes to all there that wait for it; who did not get it demands it again
     and is sent it for itself, as is who demands it from elsewhere by then.
 R10. That code here has failed is told the client again with every demand that comes: who demands waits in vain.
+R11. In a stripe of a stream code runs with the stream's index, when that is known (``indices``).
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.indices import Indices
 from thalweg.middleware.core.flow.node import (
     ENDED,
     LAST,
     LIGHT,
+    RUNNING,
     Action,
     Ask,
     Dispatch,
@@ -54,6 +57,7 @@ from thalweg.middleware.errors import LISTED
 from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.stripes import stripe_of
 
 MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
 LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
@@ -133,6 +137,7 @@ class Demands:
         "_guest",
         "_held",
         "_host",
+        "_indices",
         "_install",
         "_lasts",
         "_limits",
@@ -197,6 +202,7 @@ class Demands:
         self._carried: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
         self._failures: dict[str, m.Failed] = {}  # of nodes whose code has failed here
         self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
+        self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -491,7 +497,14 @@ class Demands:
                     continue
                 if node.node.rate is not None and not self._is_due(name, node.node.rate, action):
                     continue
-                self._desk.commands.append(e.RunOperator(self._out.run, name, action.index, action.inputs))
+                stands_for: int | UnsetType = UNSET
+                if self._indices is not None:  # R11
+                    index = self._indices.take(name, action)
+                    if index is None:
+                        continue
+                    stands_for = index
+                run = e.RunOperator(self._out.run, name, action.index, action.inputs, stands_for)
+                self._desk.commands.append(run)
             elif type(action) is Ask:
                 index = action.index
                 for producer in node.node.inputs:
@@ -523,6 +536,13 @@ class Demands:
         self._due_s[name] = max(due_s, now - period_s) + period_s
         return True
 
+    def on_given(self, _: str, message: m.Given) -> None:
+        """R11: the client says which partitions of the stream this stripe's are."""
+        for name, action in () if self._indices is None else self._indices.give(message.first, message.indices):
+            node = self.nodes.get(name)
+            if node is not None and node.state is RUNNING and node.index == action.index:
+                self._perform(node, [action])
+
     def on_pace(self, name: str) -> None:
         """R8: a source's next partition is due."""
         action, node = self._paced.pop(name, None), self.nodes.get(name)
@@ -535,8 +555,9 @@ class Demands:
         if isinstance(end, tuple):
             went_on = self._tree.sources_of(end, index)
             ended = self._tree.sources_of((sink,), index) - went_on
+            told = index if self._indices is None else self._indices.of(index)
             uneven = (
-                f"sources do not end together: partition {index} is missing from {_some(ended)}, not {_some(went_on)}"
+                f"sources do not end together: partition {told} is missing from {_some(ended)}, not {_some(went_on)}"
             )
             self._out.record("uneven", index=index, detail={"ended": sorted(ended), "went_on": sorted(went_on)})
         self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(end), uneven, sink))

@@ -42,6 +42,7 @@ SAID: list[m.Message] = [
     m.Lost("r", "h2", ()),
     m.Stable("r", "o", 1, ("h9",)),
     m.Settled("r", ()),
+    m.Given("r", 0, (7,)),
     m.Offer("r", "o", 1),
     m.Accept("r", "o", 1),
     m.Refuse("r", "o", 1, "no"),

@@ -1,0 +1,388 @@
+"""One stream over several trees at once: which tree carries which partition, at the client.
+
+Each tree is a run of its own, a *stripe* (``protocol.stripes``), with its own barrier, epochs, hand-overs, shapes and
+generations; here they are handed out the indices of one stream, whose partitions go to the application in order.
+
+Rules:
+
+R1. A stripe gets indices ahead, as many as its tree can have under way: one for each level, and one that is made
+    meanwhile. It is told again what it was given until it delivers.
+R2. The stripe that asks next gets the next index, where all are equally fast. Of others each gets that which is next
+    when it can deliver: as many are left for the others as these will have delivered by then. So a slow tree gets few,
+    and little waits for it. How long a stripe takes for one is smoothed over those that it was not kept waiting for.
+R3. The sink of a stripe is asked for its next partition if that is the stream's next, or if there is room: of
+    partitions that came before their turn at most ``window`` - 1 wait. What comes when there is none is dropped, and
+    given out again.
+R4. A stripe that delivers nothing for ``STALLED`` times as long as it usually takes, while the stream waits for it, is
+    not waited for alone: the next index is given to another one as well. Which of them comes first counts; the other is
+    a known duplicate, and dropped.
+R5. A stripe that cannot go on, as it has lost a host, leaves what it has open to the others. The stream fails with the
+    last one, or where code does.
+R6. A stripe that ends says that its partition, and all after it, are not there: the stream ends before the first such
+    one. What the stripe had open of those before is given to the others.
+R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from thalweg.middleware.core.outbox import Alarm, Outbox, Timer
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+SMOOTHING = 0.3  # weight of the last partition in what a stripe takes for one
+STALLED = 4.0  # times what a stripe usually takes for a partition
+UNKNOWN = 2  # partitions under way in a stripe of which is not known yet how fast it is
+KEPT = m.MOST_GIVEN // 2  # partitions that were delivered and may have to be made again (R7)
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Partition ``partition`` of a stripe, which is ``index`` of the stream, and has not been delivered."""
+
+    partition: int
+    index: int
+
+
+class Stripe:
+    """What the stream knows of one of its stripes."""
+
+    __slots__ = (
+        "asked_s", "delivered_s", "number", "open", "over", "past", "period_s", "ready", "run", "share", "told_s",
+        "upto", "wait_s",
+    )  # fmt: skip
+
+    def __init__(self, number: int, run: str, share: float, wait_s: float) -> None:
+        self.number, self.run, self.share = number, run, share
+        self.ready = self.over = False
+        self.open: deque[Open] = deque()
+        self.past: deque[int] = deque(maxlen=KEPT)  # the stream's indices of its last partitions, delivered
+        self.upto = 0  # its partitions before that have been given
+        self.asked_s: float | None = None  # since when its sink gathers
+        self.delivered_s = -math.inf
+        self.period_s: float | None = None
+        self.told_s, self.wait_s = 0.0, wait_s
+
+    @property
+    def works(self) -> bool:
+        """Whether it can be given anything."""
+        return self.ready and not self.over
+
+    def has(self, index: int) -> bool:
+        """Whether it was given that, and has not delivered it."""
+        return any(each.index == index for each in self.open)
+
+
+Act = Callable[[e.Event], None]  # what the application of a stripe's run says
+Tell = Callable[[Stripe, m.Given], None]
+Ahead = Callable[[Stripe], int]
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """How the stripes are reached: what is said of their runs, and to their hosts; ``depth``: levels of their trees."""
+
+    act: Act
+    tell: Tell
+    depth: Ahead
+
+
+class Striping:
+    """The stream, at its client."""
+
+    def __init__(self, out: Outbox, event: e.StripesRequested, limits: CoreConfig, hooks: Hooks) -> None:
+        self._out, self._limits, self._hooks = out, limits, hooks
+        self._alarm = Alarm(out, Timer.STRIPES)
+        self.stripes = [
+            Stripe(number, request.install.run, share, limits.retry_s)
+            for number, (request, share) in enumerate(zip(event.stripes, event.shares, strict=True))
+        ]
+        self.window = event.window
+        (self._sink,) = event.stripes[0].install.dataflow.sinks
+        self.next = event.start  # the application's
+        self.held: dict[int, e.Deliver] = {}  # that have come before their turn, or before they were asked for
+        self._wanted = False  # the application waits for the next one
+        self._begun = self._over = False
+        self._top = event.start  # no stripe has been given this one, or any after it
+        self._free: list[int] = []  # before that: those that no stripe has
+        self._end = None if event.partitions is None else event.start + event.partitions
+        self._uneven = ""
+        self._next_s = 0.0  # since when the next one is the next
+
+    # --- what the stripes' runs say -----------------------------------------------------------------------
+
+    def on_ready(self, stripe: Stripe) -> None:
+        """All hosts that a stripe needs have installed its run."""
+        stripe.ready = True
+        if not self._begun and not self._over:
+            self._begun = True
+            self._out.emit(e.Ready(self._out.run))
+        self._go_on()
+
+    def on_delivered(self, stripe: Stripe, part: e.Deliver) -> None:
+        """A stripe has delivered its next partition."""
+        now = self._out.now
+        if stripe.over or not stripe.open or stripe.open[0].partition != part.index:
+            self._out.record("unexpected", node=part.sink, index=part.index, detail={"stripe": stripe.number})
+            return
+        given = stripe.open.popleft()
+        if stripe.asked_s is not None and stripe.delivered_s >= stripe.asked_s:  # R2: it was asked at once
+            self._took(stripe, now - stripe.delivered_s)
+        elif stripe.period_s is None and stripe.delivered_s > -math.inf and stripe.asked_s is not None:
+            self._took(stripe, now - stripe.asked_s)
+        stripe.asked_s, stripe.delivered_s, stripe.wait_s = None, now, self._limits.retry_s
+        stripe.past.append(given.index)
+        if part.end:
+            self._ended(stripe, given, part)
+        else:
+            self._take(stripe, given, part)
+        self._go_on()
+
+    def _took(self, stripe: Stripe, took_s: float) -> None:
+        known_s = stripe.period_s
+        stripe.period_s = took_s if known_s is None else known_s + SMOOTHING * (took_s - known_s)
+
+    def _take(self, stripe: Stripe, given: Open, part: e.Deliver) -> None:
+        index = given.index
+        twice = index < self.next or index in self.held
+        late = self._end is not None and index >= self._end
+        room = index == self.next or self._waits() < self.window - 1
+        kept = not (twice or late) and room
+        self._out.record(
+            "carried", node=part.sink, index=index, size_bytes=part.size_bytes,
+            detail={"stripe": stripe.number, "partition": given.partition, "kept": kept},
+        )  # fmt: skip
+        if kept:
+            self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index)
+        else:
+            self._give_up(index)  # R3
+
+    def _ended(self, stripe: Stripe, given: Open, part: e.Deliver) -> None:
+        """R6."""
+        if self._end is None or given.index < self._end:
+            self._end, self._uneven = given.index, part.uneven
+            self._free = [index for index in self._free if index < given.index]
+            self.held = {index: each for index, each in self.held.items() if index < given.index}
+        self._leave(stripe)
+
+    def on_failed(self, stripe: Stripe, failed: e.Fail) -> None:
+        """R5: the run of a stripe cannot go on."""
+        if stripe.over or self._over:
+            return
+        self._leave(stripe)
+        if not failed.lost or all(each.over for each in self.stripes):
+            self._out.fail(
+                failed.reason, node=failed.node, host=failed.host, lost=failed.lost, cause=failed.cause,
+            )  # fmt: skip
+            self._over = True
+            return
+        self._out.record("fault", peer=failed.host, detail={"what": failed.reason, "stripe": stripe.number})
+        self._hooks.act(e.RunAbandoned(stripe.run))
+        self._go_on()
+
+    def _leave(self, stripe: Stripe) -> None:
+        """A stripe gets nothing more; what it has open is for the others."""
+        stripe.over, stripe.asked_s = True, None
+        left = [each.index for each in stripe.open]
+        stripe.open.clear()
+        for index in left:
+            self._give_up(index)
+
+    def _give_up(self, index: int) -> None:
+        """Have an index given out again, unless it is not wanted any more, or others have it."""
+        wanted = self.next <= index < (math.inf if self._end is None else self._end)
+        if wanted and index not in self.held and not any(stripe.has(index) for stripe in self.stripes):
+            insort(self._free, index)
+
+    def on_follows(self, stripe: Stripe, first: int) -> None:
+        """R7: a stripe begins anew, some of its nodes with partition ``first``."""
+        oldest = stripe.upto - len(stripe.open) - len(stripe.past)
+        if first < oldest:
+            why = f"stripe {stripe.number} would begin anew with its partition {first}, of which nothing is known"
+            self.on_failed(stripe, e.Fail(stripe.run, why, lost=True))
+            return
+        self._tell(stripe, first)
+
+    # --- what the application says ------------------------------------------------------------------------
+
+    def on_next(self) -> None:
+        """The application wants the next partition."""
+        if not self._wanted:
+            self._wanted, self._next_s = True, self._out.now
+            self._go_on()
+
+    def on_timer(self) -> None:
+        """Something is due: a word to be said again, or a stripe to be waited for no more."""
+        self._alarm.rung()
+        now = self._out.now
+        for stripe in self.stripes:
+            if stripe.works and stripe.asked_s is not None and now >= self._say_again_s(stripe):
+                self._tell(stripe)
+                stripe.wait_s = min(2 * stripe.wait_s, self._limits.retry_max_s)
+        self._go_on()
+
+    # --- what is to be done -------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if not self._over:
+            self._hand_out()
+        if self._over:
+            return
+        for stripe in sorted(filter(_works, self.stripes), key=self._first_s):
+            if self._fill(stripe):
+                self._tell(stripe)
+        self._ask_again()
+        for stripe in self.stripes:
+            if stripe.works and stripe.open and stripe.asked_s is None and self._may_ask(stripe):
+                stripe.asked_s = self._out.now
+                self._hooks.act(e.NextRequested(stripe.run))
+        self._look_again()
+
+    def _hand_out(self) -> None:
+        """Give the application the next partition, if it wants it and it is here, or the end."""
+        over = self._end is not None and self.next >= self._end
+        if self._wanted and over:
+            self._over = True
+            self._out.emit(e.Deliver(self._out.run, self.next, end=True, uneven=self._uneven, sink=self._sink))
+        elif self._wanted and self.next in self.held:
+            self._wanted = False
+            self._out.emit(self.held.pop(self.next))
+            self.next += 1
+            self._next_s = self._out.now
+        elif not over and self._begun and all(each.over for each in self.stripes) and self.next not in self.held:
+            self._over = True  # R6: what is missing had been given to another that is gone
+            self._out.fail(f"no stripe of the stream is left that could carry partition {self.next}")
+
+    def _fill(self, stripe: Stripe) -> bool:
+        """R1: whether a stripe has been given more indices."""
+        before = stripe.upto
+        ahead = self._hooks.depth(stripe) + 1 if stripe.period_s is not None else UNKNOWN
+        while len(stripe.open) < ahead and (index := self._choose(stripe)) is not None:
+            self._give(stripe, index)
+        return stripe.upto > before
+
+    def _give(self, stripe: Stripe, index: int) -> None:
+        stripe.open.append(Open(stripe.upto, index))
+        stripe.upto += 1
+
+    def _choose(self, stripe: Stripe) -> int | None:
+        """R2: the index for a stripe's next partition, which is taken for given; None where others will have all."""
+        then_s = self._first_s(stripe) + len(stripe.open) * self._period_s(stripe)
+        skip = 0
+        for other in self.stripes:
+            if other is not stripe and other.works:
+                first_s, period_s = self._first_s(other), self._period_s(other)
+                before = math.ceil((then_s - first_s) / period_s - 1e-9) if then_s > first_s else 0
+                skip += max(0, before - len(other.open))
+        if skip < len(self._free):
+            return self._free.pop(skip)
+        index = self._top + skip - len(self._free)
+        if self._end is not None and index >= self._end:
+            return None
+        self._free.extend(range(self._top, index))
+        self._top = index + 1
+        return index
+
+    def _period_s(self, stripe: Stripe) -> float:
+        """What a stripe takes for a partition; of one that has not delivered any two, as its share of the others'."""
+        if stripe.period_s is not None:
+            late_s = 0.0 if stripe.asked_s is None else self._out.now - max(stripe.asked_s, stripe.delivered_s)
+            return max(stripe.period_s, late_s, 1e-9)
+        known = [each.period_s * each.share for each in self.stripes if each.period_s is not None]
+        return max((sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
+
+    def _first_s(self, stripe: Stripe) -> float:
+        """When a stripe's next partition may come, from now on."""
+        if stripe.delivered_s == -math.inf:
+            return self._period_s(stripe)
+        return max(0.0, stripe.delivered_s + self._period_s(stripe) - self._out.now)
+
+    def _waits(self) -> int:
+        """How many partitions wait for one before them."""
+        return len(self.held) - (self.next in self.held)
+
+    def _may_ask(self, stripe: Stripe) -> bool:
+        """R3."""
+        index = stripe.open[0].index
+        if index == self.next or stripe.has(self.next):
+            return True
+        early = [each for each in self.stripes if each.asked_s is not None and each.open[0].index > self.next]
+        return self._waits() + len(early) < self.window - 1
+
+    def _ask_again(self) -> None:
+        """R4; what was to be given out again is, where it is the next one."""
+        nobodys = self._free[:1] == [self.next]
+        others = self._without_next()
+        if not others or not (nobodys or self._stalled_s() <= self._out.now):
+            return
+        other = min(others, key=self._first_s)
+        if nobodys:
+            del self._free[0]
+        self._out.record("asked again", index=self.next, detail={"stripe": other.number})
+        self._give(other, self.next)
+        self._tell(other)
+
+    def _without_next(self) -> list[Stripe]:
+        """The stripes that could be given the next partition as well."""
+        return [each for each in self.stripes if each.works and not each.has(self.next)]
+
+    def _stalled_s(self) -> float:
+        """R4: when the stream has waited for its next partition for long enough; infinity where it does not wait."""
+        over = self._end is not None and self.next >= self._end
+        having = [each for each in self.stripes if each.works and each.has(self.next)]
+        if over or not self._wanted or not having or not self._without_next():
+            return math.inf
+        return max([max(self._next_s, each.delivered_s) + self._patience_s(each) for each in having])
+
+    def _patience_s(self, stripe: Stripe) -> float:
+        """R4: how long a stripe may take for a partition, which it has perhaps not begun."""
+        before = next((n for n, each in enumerate(stripe.open) if each.index == self.next), 0)
+        if stripe.period_s is None:  # its first ones, which go through all of its tree
+            others = [each.period_s for each in self.stripes if each.period_s is not None]
+            return STALLED * (UNKNOWN + before) * max(others) if others else math.inf
+        return (STALLED + before) * max(stripe.period_s, self._limits.retry_s)
+
+    def _tell(self, stripe: Stripe, first: int | None = None) -> None:
+        """R1: say what a stripe was given, of what it has not delivered; or from ``first`` on."""
+        begins = stripe.upto - len(stripe.open)
+        first = begins if first is None else min(first, begins)
+        past = list(stripe.past)[len(stripe.past) - (begins - first) :] if first < begins else []
+        stripe.told_s = self._out.now
+        if past or stripe.open:
+            self._hooks.tell(stripe, m.Given(stripe.run, first, (*past, *(each.index for each in stripe.open))))
+
+    def _say_again_s(self, stripe: Stripe) -> float:
+        asked_s = self._out.now if stripe.asked_s is None else stripe.asked_s
+        return max(stripe.told_s, asked_s) + stripe.wait_s
+
+    def _look_again(self) -> None:
+        """Come back when something is due."""
+        due = [self._say_again_s(each) for each in self.stripes if each.works and each.asked_s is not None]
+        at_s = min([self._stalled_s(), *due])
+        if at_s < math.inf:
+            self._alarm.by(at_s)
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        assert len(self.held) <= max(1, self.window), f"{len(self.held)} partitions wait, of {self.window} at most"
+        taken = [index for stripe in self.stripes for index in {each.index for each in stripe.open}]
+        assert self._free == sorted({*self._free}), self._free
+        assert {*self._free}.isdisjoint(taken), (self._free, taken)
+        assert all(index >= self.next for index in self.held), (self.next, sorted(self.held))
+        for stripe in self.stripes:
+            partitions = [each.partition for each in stripe.open]
+            assert partitions == list(range(stripe.upto - len(partitions), stripe.upto)), stripe.run
+            assert stripe.open or stripe.asked_s is None, stripe.run
+            assert not (stripe.over and stripe.open), stripe.run
+        last = self._top if self._end is None else min(self._top, self._end)
+        known = {*self.held, *self._free, *taken}
+        assert all(index in known for index in range(self.next, last)), "an index is with nobody"
+
+
+def _works(stripe: Stripe) -> bool:
+    return stripe.works

@@ -1,0 +1,30 @@
+"""The names of a stream's stripes: runs of their own, so that whatever is said of a run says of which.
+
+A stream that goes over several trees at once (``core.striping``) is one run for each of them. Stripe *k* of stream
+``r`` is run ``r/k``, and counts its partitions from 0; which of the stream's each of them is, its client says
+(``Given``).
+"""
+
+from __future__ import annotations
+
+from thalweg.middleware.protocol.generations import base_of
+
+STRIPE = "/"  # between the stream's id and the number of the stripe
+MOST_STRIPES = 64
+WINDOW = 2  # times the number of stripes: so many partitions wait at most for those before them, by default
+
+
+def stripe_name(stream: str, number: int) -> str:
+    """The id of a stripe's run."""
+    return f"{stream}{STRIPE}{number}"
+
+
+def stream_of(run: str) -> str:
+    """The id by which the application knows a run, or the stream that it is a stripe of."""
+    return base_of(run).partition(STRIPE)[0]
+
+
+def stripe_of(run: str) -> int | None:
+    """The number of the stripe that this run is, of whatever generation; None where it is no stripe."""
+    number = base_of(run).partition(STRIPE)[2]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else None
