@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from thalweg.middleware.client.resuming import find, go_on
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home
+from thalweg.middleware.client.stripes import Stripes, all_of, check_stripes, request_of, run_of, strategy_of, trees_of
 from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.core.relocation.shape import MAX_NAME
 from thalweg.middleware.dataflow import FIXED, Dataflow
@@ -57,8 +58,8 @@ from thalweg.middleware.planning import (
     Hints,
     Planner,
     ProbedPlan,
+    Stripe,
     get_cost_model,
-    get_strategy,
 )
 from thalweg.middleware.planning.planners.planner import needs_while
 from thalweg.middleware.planning.problem.routes import HOPS
@@ -68,6 +69,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
 from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.stripes import stream_of
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
 from thalweg.middleware.shell.security import Keys, check_open
@@ -235,6 +237,8 @@ class Client:
         networks: Mapping[str, Network] | None = None,
         wanted_hz: float | None = None,
         hops: int = HOPS,
+        stripes: Stripes = 1,
+        window: int | None = None,
     ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -269,6 +273,12 @@ class Client:
                 partition once, from replicas of operators' states on others. None: the run ends. A mapping may name
                 hosts that are away as it begins, as if they were lost then.
             start: the partition to begin with, as if the sources had none before; sets ``failover``, too.
+            stripes: over how many trees the stream goes at once, or ``"auto"``: as many as the planner finds worth it;
+                or the trees themselves, of which ``dataflow`` and ``placement`` are the first. Partitions go to
+                whichever tree asks next, and come in order (``StripedRun``). A placement that plans one tree is taken
+                as often. Operators must have no state, sources give any index they are asked for.
+            window: how many partitions of several trees wait at most for those before them; default: twice as many as
+                there are trees.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
@@ -280,14 +290,17 @@ class Client:
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         check_counts(partitions, call_timeout_s)
+        others = {"networks": networks, "subscribers": allowed, "journal": self._journal}
+        check_stripes(stripes, window, dataflow, self._allow, others)
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
         over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
         placement = check_mapping(placement)
+        beside: Sequence[Stripe] = ()
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
         if isinstance(placement, str):
             name = label or placement
-            strategy = get_strategy(placement)
+            strategy = strategy_of(placement, stripes)
             if strategy.driver is not None:
                 raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
             if adaptation is None:
@@ -299,7 +312,7 @@ class Client:
                 measured = plan.view.estimates
             if result.dataflow != dataflow:  # the planner chose the tree as well
                 dataflow, hints = result.dataflow.validate(self._roster.peers), result.hints
-            placement = result.placement
+            placement, (_, *beside) = result.placement, trees_of(result)
         needs = needs_while(adaptation, planner)
         full = self._preparing.placed(dataflow, placement, lasting=lasting)
         ways: tuple[m.Way, ...] = ()
@@ -324,11 +337,12 @@ class Client:
             call_timeout_s=call_timeout_s,
         )
         check_start(start)
-        if lasting:
+        trees = self._preparing.trees(all_of(stripes, Stripe(dataflow, full, 1.0), beside), lasting=lasting)
+        if failover is not None or (lasting and len(trees) == 1):
             install = m.Lasting.of(
                 install, check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
             )
-            if start:
+            if start and len(trees) == 1:
                 first = tuple([m.Start(node.name, start) for node in dataflow.nodes])
                 most = None if partitions is None else start + partitions
                 install = msgspec.structs.replace(install, starts=first, partitions=most)
@@ -342,7 +356,7 @@ class Client:
                 planner,
                 name or "global",
             )
-        run: Run[Any] = Run(self._home(), run_id, full, dataflow, search, strict=strict, nothing=nothing)
+        run = run_of(trees, self._home(), run_id, search, strict=strict, nothing=nothing)
         run.ways, run.networks = ways, asked
         with self._roster.news:
             self._roster.check_open()
@@ -353,7 +367,8 @@ class Client:
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         run._first, run._journal = start, self._journal
         asks = e.RunRequested if self._journal is None else e.KeptRunRequested
-        self.shell.tell(asks(install, adaptation, free.codes, tuple(measured.items()), free.merging))
+        request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
+        self.shell.tell(request_of(request, trees, window, start))
         if allowed:
             run.allow(*allowed)
         for host, how in list(self._roster.gone.items()):  # meanwhile, perhaps
@@ -586,7 +601,7 @@ class Client:
                 | e.Attached(run)
                 | e.Plan(run)
             ):
-                if (concerned := self._runs.get(base_of(run))) is not None:
+                if (concerned := self._runs.get(stream_of(run))) is not None:
                     concerned.take(command)
                 for subscription in [each for each in self._subscriptions.values() if each.id == run]:
                     subscription.take(command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.stream import Offered, Wanted
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
-from thalweg.middleware.errors import PlacementError, UsageError, expect
+from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import (
@@ -22,6 +22,7 @@ from thalweg.middleware.planning import (
     Hints,
     Planner,
     ProbedPlan,
+    Stripe,
     Task,
     get_cost_model,
     get_planner,
@@ -80,6 +81,17 @@ class Preparing:
         full = check_placement(dataflow, sinks | dict(placement), self._roster.known)
         self._roster.check_there(full, lasting=lasting)
         return full
+
+    def trees(self, stripes: Sequence[Stripe], *, lasting: bool = False) -> tuple[Stripe, ...]:
+        """The trees of a stream, completed, where they can be; DataflowError for one that is of another stream."""
+        first = stripes[0].dataflow
+        found = []
+        for tree in stripes:
+            dataflow = self.begin_here(tree.dataflow)
+            if dataflow.sources != first.sources or dataflow.sinks != first.sinks:
+                raise DataflowError("stripes of a stream have the same sources and the same sink")
+            found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
+        return tuple(found)
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """What is to be planned, before anything is known of the network."""

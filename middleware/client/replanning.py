@@ -13,7 +13,7 @@ from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import OperatorError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.network.networks import links_of
+from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning.asking import UNUSABLE, Probe
@@ -86,6 +86,10 @@ class Search(msgspec.Struct, frozen=True):
         except Exception as error:
             why = str(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {error}"
             return e.Planned(command.run, detail={"planner": self.label, "why": why}, failed=why)
+
+    def among(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> Search:
+        """The same on these hosts, which are joined to these networks."""
+        return msgspec.structs.replace(self, task=self.task.but(hosts=hosts, networks=networks))
 
     def of(self, dataflow: Dataflow | None) -> Search:
         """The same for another tree of the same sources, whose operators are like those of this one."""

@@ -99,9 +99,7 @@ class Run(Stream[T]):
                 case e.TreeChanged(_, dataflow, placement):
                     self.dataflow, self.placement = dataflow, placement
                 case e.Plan() if self.search is not None:
-                    threading.Thread(
-                        target=self._plan, args=(self.search, command), name="thalweg-planner", daemon=True
-                    ).start()
+                    self._plan_aside(self.search, command)
         if isinstance(command, e.Fail) and command.query is None:
             self._failed = command
             for other in list(self._queries.values()):
@@ -127,6 +125,9 @@ class Run(Stream[T]):
             self._by_sink |= {name: command.query for name in command.dataflow.sinks if name not in self.dataflow.sinks}
             self.dataflow, self.placement = command.dataflow, command.placement
 
+    def _plan_aside(self, search: Search, command: e.Plan) -> None:
+        threading.Thread(target=self._plan, args=(search, command), name="thalweg-planner", daemon=True).start()
+
     def _plan(self, search: Search, command: e.Plan) -> None:
         """One look for a better placement, beside the flow."""
         begun = time.perf_counter()
@@ -150,8 +151,7 @@ class Run(Stream[T]):
         """These are the hosts of the cluster from now on, and the run's networks as far as they are joined to them."""
         with self._news:
             if self.search is not None:
-                task = self.search.task.but(hosts=hosts, networks=networks)
-                self.search = msgspec.structs.replace(self.search, task=task)
+                self.search = self.search.among(hosts, networks)
 
     def move(self, placement: Mapping[str, str]) -> None:
         """Have these operators change hosts, all between the same two partitions, while the flow goes on.
@@ -160,7 +160,11 @@ class Run(Stream[T]):
         why. A later call replaces one that has not begun. Raises PlacementError for an unknown node or host, or a
         node that is pinned.
         """
-        dataflow, present = self.tree
+        self._move(self.id, self.tree, placement)
+
+    def _move(self, run: str, tree: tuple[Dataflow, Placement], placement: Mapping[str, str]) -> None:
+        """Have operators of a run's tree change hosts."""
+        dataflow, present = tree
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         away = {name for name in dataflow.sinks if present.get(name) != self._home.name}  # other clients'
         still = {name: host for name, host in present.items() if name not in away}
@@ -168,7 +172,7 @@ class Run(Stream[T]):
         for name in placement:
             if (kind := dataflow.by_name[name].kind) != "operator":
                 raise PlacementError(f"{name!r} is the {kind}; only operators move")
-        self._home.tell(e.PlacementProposed(self.id, dict(placement), "asked for"))
+        self._home.tell(e.PlacementProposed(run, dict(placement), "asked for"))
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
         """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.
@@ -181,16 +185,22 @@ class Run(Stream[T]):
         say why. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
         same bytes, PlacementError for an unknown node or host.
         """
+        self._reshape(self.id, self.tree, dataflow, placement)
+
+    def _reshape(
+        self, run: str, tree: tuple[Dataflow, Placement], dataflow: Dataflow, placement: Mapping[str, str]
+    ) -> None:
+        """Have a run go on as another tree than that one."""
         hosts = self._home.hosts()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
         dataflow = sinks_at(dataflow.validate(hosts), self._home.name)
         full = check_placement(dataflow, {**dict.fromkeys(dataflow.sinks, self._home.name), **placement}, hosts)
-        present, where = self.tree
-        codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
+        present, where = tree
+        codes = [each.by_name[name].code for each in (dataflow, present) for name in each.operators]
         free = reorderable(codes, self._home.allow)
         reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
-        self._home.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, *free))
+        self._home.tell(e.PlacementProposed(run, full, "asked for", dataflow, *free))
 
     def attach(
         self,

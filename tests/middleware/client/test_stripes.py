@@ -1,0 +1,146 @@
+"""A stream over several trees on real host processes: one machine's bytes, in order, whatever moves or is lost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from runtime_codes import ALLOW, MIX, assert_reference, blocks
+
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.stripes import StripedRun
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
+from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
+from thalweg.middleware.planning import Stripe
+
+HOSTS = ("h1", "h2", "h3")
+FLOW = complete_binary_tree(blocks(), MIX)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(HOSTS, allow=ALLOW) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster, allow=ALLOW) as made:
+        yield made
+
+
+def at(host: str, flow: Dataflow = FLOW, share: float = 1 / 3) -> Stripe:
+    """All operators on one host."""
+    return Stripe(flow, dict.fromkeys(flow.operators, host), share)
+
+
+def everywhere(client: Client, **options: object) -> StripedRun[object]:
+    """A stream over three trees, each on a host of its own."""
+    trees = tuple(at(host) for host in HOSTS)
+    run = client.run(FLOW, trees[0].placement, stripes=trees, **options)  # type: ignore[arg-type]
+    assert isinstance(run, StripedRun)
+    return run
+
+
+def test_it_gives_one_machine_s_bytes_in_order(client: Client) -> None:
+    with everywhere(client, partitions=60) as run:
+        got = list(run)
+    assert [each.index for each in got] == list(range(60))
+    assert_reference([each.value for each in got], FLOW, 60)
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+def test_any_window_and_the_same_tree_several_times(client: Client, window: int) -> None:
+    with client.run(FLOW, at("h2").placement, stripes=4, window=window, partitions=30) as run:
+        got = list(run)
+    assert isinstance(run, StripedRun)
+    assert len(run.trees) == 4
+    assert_reference([each.value for each in got], FLOW, 30)
+
+
+def test_it_ends_with_its_sources(client: Client) -> None:
+    flow = complete_binary_tree(blocks(length=23), MIX)
+    with client.run(flow, at("h1").placement, stripes=3) as run:
+        assert_reference([each.value for each in run], flow, None)
+
+
+def test_it_begins_where_it_is_told(client: Client) -> None:
+    with client.run(FLOW, at("h3").placement, stripes=2, start=5, partitions=10) as run:
+        assert [each.index for each in run] == list(range(5, 15))
+
+
+def test_one_tree_moves_while_the_others_go_on(client: Client) -> None:
+    with everywhere(client, partitions=3000) as run:
+        got = [next(run) for _ in range(10)]
+        run.move(dict.fromkeys(FLOW.operators, "h2"), stripe=0)
+        for each in run:
+            got.append(each)
+            if {run.trees[0][1][name] for name in FLOW.operators} == {"h2"}:
+                break
+        else:
+            pytest.fail("nothing has moved")
+        assert {run.trees[2][1][name] for name in FLOW.operators} == {"h3"}
+        got += itertools.islice(run, 20)
+    assert_reference([each.value for each in got], FLOW, len(got))
+
+
+def test_a_planner_plans_as_many_trees_as_it_is_told(client: Client) -> None:
+    pictures = {host: Code("runtime_codes:Pictures", {"site": i, "sizes": [[8, 8]]}) for i, host in enumerate(HOSTS)}
+    flow = complete_binary_tree(pictures, Code("composite"))
+    with client.run(flow, "thalweg", stripes=3, partitions=40) as run:
+        got = [each.index for each in run]
+    assert isinstance(run, StripedRun)
+    assert len(run.trees) == 3
+    assert got == list(range(40))
+
+
+def test_others_carry_on_without_a_host_that_holds_no_source() -> None:
+    flow = complete_binary_tree(blocks(("h1", "h2")), MIX)
+    trees = tuple(at(host, flow, 0.5) for host in ("h3", "h1"))
+    with (
+        LocalCluster(HOSTS, allow=ALLOW) as cluster,
+        Client(cluster, allow=ALLOW) as client,
+        client.run(flow, trees[0].placement, stripes=trees, partitions=400) as run,
+    ):
+        got = [next(run) for _ in range(10)]
+        cluster._processes["h3"].kill()
+        got += run
+    assert_reference([each.value for each in got], flow, 400)
+
+
+def test_code_that_fails_ends_it_with_the_index_of_the_stream(client: Client) -> None:
+    flow = complete_binary_tree(blocks(), Code("runtime_codes:Raises", {"how": "value", "at": 7}))
+    run = client.run(flow, at("h1").placement, stripes=3, partitions=30)
+    with run, pytest.raises(RunError, match="at partition 7"):
+        list(run)
+
+
+def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client) -> None:
+    where = at("h1").placement
+    counting = complete_binary_tree(blocks(), Code("runtime_codes:Sees"))
+    with pytest.raises(UsageError, match="has state, which partitions"):
+        client.run(counting, dict.fromkeys(counting.operators, "h1"), stripes=2)
+    with pytest.raises(UsageError, match="stripes is 0; give 1 to 64 trees"):
+        client.run(FLOW, where, stripes=0)
+    with pytest.raises(UsageError, match="window is 0; give how many"):
+        client.run(FLOW, where, stripes=2, window=0)
+    with pytest.raises(UsageError, match="plans one tree, and cannot tell how many repay"):
+        client.run(FLOW, "one-shot", stripes="auto")
+    with pytest.raises(UsageError, match="has no subscribers; leave that out"):
+        client.run(FLOW, where, stripes=2, subscribers=["g"])
+    other = complete_binary_tree(blocks(("h1", "h2")), MIX)
+    with pytest.raises(DataflowError, match="the same sources and the same sink"):
+        client.run(FLOW, where, stripes=(at("h1"), at("h2", other)))
+    feed = client.push(iter([1, 2]))
+    fed = complete_binary_tree({client.name: feed.code, "h1": blocks()["h1"]}, MIX)
+    with pytest.raises(UsageError, match="gives each partition once"):
+        client.run(fed, dict.fromkeys(fed.operators, "h1"), stripes=2)
+    with everywhere(client, partitions=3) as run:
+        with pytest.raises(UsageError, match="have other queries begin"):
+            run.attach(FLOW)
+        with pytest.raises(UsageError, match="there is no stripe 3"):
+            run.move({}, stripe=3)
+        with pytest.raises(PlacementError):
+            run.move({"nobody": "h1"}, stripe=1)
