@@ -41,6 +41,9 @@ class Detail(msgspec.Struct, frozen=True):
     generation: int = 0
     again: dict[str, int] = {}
     moved: dict[str, str] = {}
+    # carried
+    stripe: int = 0
+    kept: bool = True
     # placed, plan, epoch
     planner: str | None = None
     predicted_s: float | None = None

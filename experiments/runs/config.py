@@ -260,6 +260,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             shown="0",
         ),
     ] = None
+    stripes: Annotated[
+        str | None,
+        Option(
+            "Thalweg: over so many trees at once, each partition over the one that asks next; auto: as many as repay.",
+            metavar="N|auto",
+            shown="1",
+        ),
+    ] = None
     moves: Annotated[
         int | None,
         Option(
@@ -502,6 +510,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         read_stand_ins(self.stand_in, self.all_servers)
         if self.checkpoint is not None and self.checkpoint < 1:
             raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")
+        if (
+            self.stripes is not None
+            and self.stripes != "auto"
+            and not (self.stripes.isascii() and self.stripes.isdigit())
+        ):
+            raise UsageError(f"--stripes is {self.stripes!r}; give a number of trees, or auto")
         if self.forecaster is not None:
             make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:

@@ -38,6 +38,7 @@ FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 OURS = ("thalweg-once", "thalweg")
 OF_MOVES = (  # options of a run that go to those alone
     "period_s", "k", "gate", "hysteresis", "saving", "displacement_s", "load_s", "moves", "reshapes",
+    "stripes",
 )  # fmt: skip
 
 
@@ -48,6 +49,8 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
     placement of the run.
     """
     given = {name: value for name in OF_MOVES if (value := getattr(config, name)) is not None}
+    if given.get("stripes", "auto") != "auto":
+        given["stripes"] = int(given["stripes"])
     ours = {**given, "seed": config.seed, "startup_s": config.startup_s}
     if config.cost in get_args(LocalCost):  # of others, which only a planner knows, local has the paper's instead
         ours["cost"] = config.cost

@@ -31,6 +31,7 @@ from thalweg.experiments.runs.strategies import (
     placed_detail,
 )
 from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.stripes import trees_of
 from thalweg.middleware.errors import HostAbsentError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
 from thalweg.middleware.network.networks import networks_of
@@ -167,7 +168,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
         }
     more["failover"] = plans.job.failover
     more |= {"partitions": config.images, "label": label, "epoch_s": begun, "nothing": True}
-    run = client.run(result.dataflow, result.placement, **more)
+    run = client.run(result.dataflow, result.placement, stripes=trees_of(result), **more)
     mover = None
     if strategy.driver is not None:
         codes = [result.dataflow.by_name[name].code for name in result.dataflow.operators]

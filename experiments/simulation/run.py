@@ -14,11 +14,12 @@ import msgspec
 
 from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
-from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
+from thalweg.emulation.virtual.world import CodeBook, Striped, World, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.client.replanning import Search, first_ways
+from thalweg.middleware.client.stripes import searches_of, trees_of
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, reorderable
@@ -40,6 +41,7 @@ from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
 from thalweg.middleware.shell.values import size_of
 from thalweg.operators import Operator, Source
@@ -171,12 +173,14 @@ def run_ahead(
     measured.
     """
     dataflow, hints = plan.result.dataflow, plan.result.hints or work.hints
+    trees = trees_of(plan.result)
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
         told = None if knows is None else lambda command: knows(command, world.now)
         task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
         search = Search(task, work.model, moves, strategy.again, label, told)
-        world.answer = search.answer
+        searches = searches_of(search, trees) if len(trees) > 1 else [search]
+        world.answer = lambda command: searches[stripe_of(command.run) or 0].answer(command)
     free = FIXED
     if strategy.driver is not None or isinstance(strategy.adaptation, GlobalMoves):
         free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
@@ -192,6 +196,10 @@ def run_ahead(
         for link, each in plan.view.estimates.items()
     }
     world.needs = strategy.needs
+    if len(trees) > 1:
+        goes = Striped(tuple((tree.dataflow, tree.placement) for tree in trees), tuple(tree.share for tree in trees))
+        world.run_stripes(goes, partitions, strategy.adaptation, label, known, free)
+        return
     world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)
 
 

@@ -26,6 +26,7 @@ from thalweg.experiments.records.log import Row, last_produced, read_log, sum_li
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
 from thalweg.experiments.records.records import PLOTS, RunInfo
 from thalweg.experiments.views.graph import graph_figure, shown
+from thalweg.experiments.views.stripes import carried_figure, read_carried
 from thalweg.experiments.views.timelines import (
     SHORT_S,
     Course,
@@ -107,7 +108,7 @@ class RunSeries:
     ``latency_s``: from source to sink, sorted, by sink and placement.
     ``all_courses``: where nodes were; ``courses``: of those placements that moved operators or changed the tree, or
     were to; ``sent``: bytes by node and the host they went to; ``around``: deliveries around the moves.
-    ``estimates``: (truth, estimate) in bit/s by how it was measured.
+    ``carried``: over which trees partitions came. ``estimates``: (truth, estimate) in bit/s by how it was measured.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
@@ -118,6 +119,7 @@ class RunSeries:
         self.sent: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
         for (name, node, peer), some in sum_links(folder, "transfer", "size_bytes", of="node").items():
             self.sent[name][node, peer] = int(some.total)
+        self.carried = read_carried(folder)
         self.courses = {name: course for name, course in self.all_courses.items() if course.moves or course.changes}
         self.end_s: defaultdict[str, float] = defaultdict(float)
         for name, course in self.courses.items():
@@ -224,6 +226,8 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
             yield f"links-{_in_path(name)}", _links(series, name)
     if any(series.load.values()):
         yield "hosts", _hosts(series)
+    if series.carried:
+        yield "stripes", carried_figure(series.carried, new_figure)
     if series.courses:
         yield "moves", _moves(series)
     if series.estimates:

@@ -83,11 +83,13 @@ class Preparing:
         return full
 
     def trees(self, stripes: Sequence[Stripe], *, lasting: bool = False) -> tuple[Stripe, ...]:
-        """The trees of a stream, completed, where they can be; DataflowError for one that is of another stream."""
+        """The trees of a stream, several completed, where they can be; DataflowError for one of another stream."""
+        if len(stripes) == 1:
+            return tuple(stripes)
         first = stripes[0].dataflow
         found = []
         for tree in stripes:
-            dataflow = self.begin_here(tree.dataflow)
+            dataflow = self.begin_here(tree.dataflow, lasting=lasting)
             if dataflow.sources != first.sources or dataflow.sinks != first.sinks:
                 raise DataflowError("stripes of a stream have the same sources and the same sink")
             found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))

@@ -43,10 +43,11 @@ def check_stripes(
         trees = () if isinstance(stripes, str) else tuple(stripes)
         if not 1 <= len(trees) <= MOST_STRIPES or not all(isinstance(each, Stripe) for each in trees):
             raise UsageError(f"stripes are a number of trees, 'auto', or 1 to {MOST_STRIPES} of planning's Stripe")
-    if stripes != 1:
-        if unfit := next((name for name, wanted in others.items() if wanted), None):
-            raise UsageError(f"a stream over several trees has no {unfit}; leave that out, or run it with stripes=1")
-        _check_graph(dataflow, allow)
+    if stripes == 1 or (not isinstance(stripes, int | str) and len(stripes) == 1):
+        return
+    if unfit := next((name for name, wanted in others.items() if wanted), None):
+        raise UsageError(f"a stream over several trees has no {unfit}; leave that out, or run it with stripes=1")
+    _check_graph(dataflow, allow)
 
 
 def _check_graph(dataflow: Dataflow, allow: Collection[str]) -> None:
@@ -129,7 +130,7 @@ def request_of(
     return e.StripesRequested(install.run, tuple(requests), shares, most, install.partitions, start)
 
 
-def _searches_of(search: Search | None, trees: Sequence[Stripe]) -> list[Search]:
+def searches_of(search: Search | None, trees: Sequence[Stripe]) -> list[Search]:
     """What looks for better trees, one at a time, each beside the others; none where nothing does."""
     known = {str(number): tree for number, tree in enumerate(trees)}
     return [] if search is None else [
@@ -162,7 +163,7 @@ class StripedRun(Run[T]):
         first = trees[0]
         super().__init__(home, run_id, first.placement, first.dataflow, None, strict=strict, nothing=nothing)
         self._trees = [(tree.dataflow, tree.placement) for tree in trees]
-        self._searches = _searches_of(search, trees)
+        self._searches = searches_of(search, trees)
 
     @property
     def trees(self) -> tuple[tuple[Dataflow, Placement], ...]:

@@ -29,6 +29,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -85,11 +86,15 @@ Ahead = Callable[[Stripe], int]
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """How the stripes are reached: what is said of their runs, and to their hosts; ``depth``: levels of their trees."""
+    """How the stripes are reached: what is said of their runs, and to their hosts.
+
+    ``depth``: levels of a stripe's tree; ``named``: its run now, of whatever generation.
+    """
 
     act: Act
     tell: Tell
     depth: Ahead
+    named: Callable[[Stripe], str]
 
 
 class Striping:
@@ -128,7 +133,7 @@ class Striping:
         """A stripe has delivered its next partition."""
         now = self._out.now
         if stripe.over or not stripe.open or stripe.open[0].partition != part.index:
-            self._out.record("unexpected", node=part.sink, index=part.index, detail={"stripe": stripe.number})
+            self._record(stripe, "unexpected", node=part.sink, index=part.index)
             return
         given = stripe.open.popleft()
         if stripe.asked_s is not None and stripe.delivered_s >= stripe.asked_s:  # R2: it was asked at once
@@ -153,10 +158,8 @@ class Striping:
         late = self._end is not None and index >= self._end
         room = index == self.next or self._waits() < self.window - 1
         kept = not (twice or late) and room
-        self._out.record(
-            "carried", node=part.sink, index=index, size_bytes=part.size_bytes,
-            detail={"stripe": stripe.number, "partition": given.partition, "kept": kept},
-        )  # fmt: skip
+        about = {"stripe": stripe.number, "partition": given.partition, "kept": kept}
+        self._record(stripe, "carried", node=part.sink, index=index, size_bytes=part.size_bytes, detail=about)
         if kept:
             self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index)
         else:
@@ -181,9 +184,13 @@ class Striping:
             )  # fmt: skip
             self._over = True
             return
-        self._out.record("fault", peer=failed.host, detail={"what": failed.reason, "stripe": stripe.number})
+        self._record(stripe, "fault", peer=failed.host, detail={"what": failed.reason})
         self._hooks.act(e.RunAbandoned(stripe.run))
         self._go_on()
+
+    def _record(self, stripe: Stripe, kind: str, **fields: Any) -> None:
+        """A record of a stripe's run: the stream has none."""
+        self._out.of(self._hooks.named(stripe)).record(kind, **fields)
 
     def _leave(self, stripe: Stripe) -> None:
         """A stripe gets nothing more; what it has open is for the others."""
@@ -323,7 +330,7 @@ class Striping:
         other = min(others, key=self._first_s)
         if nobodys:
             del self._free[0]
-        self._out.record("asked again", index=self.next, detail={"stripe": other.number})
+        self._record(other, "asked again", index=self.next, detail={"stripe": other.number})
         self._give(other, self.next)
         self._tell(other)
 

@@ -404,12 +404,13 @@ class Demands:
         if event.size_bytes > self.room:
             self._refuse(event)
             return NO_NOTES
+        index = event.index if self._indices is None else self._indices.of(event.index)
         if self._desk.recording and node.node.kind == "source" and not event.end:
-            self._out.record("produced", node=event.node, index=event.index)
+            self._out.record("produced", node=event.node, index=index)
         if type(event.value) is Parcel and is_nothing(event.value):
-            self._out.record("nothing", node=event.node, index=event.index)
+            self._out.record("nothing", node=event.node, index=index)
         if event.late_rows is not UNSET:
-            self._out.record("late", node=event.node, index=event.index, value=event.late_rows)
+            self._out.record("late", node=event.node, index=index, value=event.late_rows)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))

@@ -45,7 +45,7 @@ class Stripes:
     def begin(self, event: e.StripesRequested) -> None:
         """The application asks for a stream; its stripes' runs are about to begin."""
         out = self._out.of(event.run)
-        self.led[event.run] = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._depth))
+        self.led[event.run] = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._depth, self._named))
         self._left[event.run] = {request.install.run for request in event.stripes}
 
     def concern(self, event: e.Event) -> bool:
@@ -102,7 +102,10 @@ class Stripes:
         return type(command) is not e.Forgotten  # which lines are hung up by
 
     def _run_of(self, stripe: Stripe) -> RunCore | None:
-        return self._runs.get(self._current(e.NextRequested(stripe.run)).run)
+        return self._runs.get(self._named(stripe))
+
+    def _named(self, stripe: Stripe) -> str:
+        return self._current(e.NextRequested(stripe.run)).run
 
     def _tell(self, stripe: Stripe, given: m.Given) -> None:
         run = self._run_of(stripe)
