@@ -149,7 +149,7 @@ class RunCore:
         starts = setting.lasting.starts if setting.lasting is not None else ()
         first = {start.node: start.index for start in starts if 0 < start.index < LAST}
         self.tree = tree = Tree(install.dataflow, first)  # R1: from here down each gets those that it may call
-        self.directory = directory = Directory(setting)
+        self.directory = directory = Directory(setting, shared.monitor)
         self.members = directory.members
         self.books = books = Books(setting)
         self.flow = flow = Flow(setting, shared, tree, directory, books)
@@ -368,6 +368,8 @@ class RunCore:
         ways = self.directory.ways
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, message)
+        if type(message) is m.State:
+            self.directory.states.over(peer, via, message, arrived=arrived)
         if type(message) is m.Partition:
             self.flow.transfer_over(message, arrived=arrived)
             if not arrived:

@@ -56,7 +56,7 @@ class Ways:
     """The networks from this host to others, in one run."""
 
     def __init__(self, setting: Setting) -> None:
-        self._out, self._least_s = setting.out, LEAST * setting.limits.retry_s
+        self._out, self.least_s = setting.out, LEAST * setting.limits.retry_s
         self._again_s = setting.limits.monitor.max_age_s
         self.table: tuple[m.Way, ...] = ()  # of all hosts, as the client said last
         self._former: tuple[m.Way, ...] = ()  # and before that
@@ -97,7 +97,8 @@ class Ways:
         """Whether nothing is sent over that link for now, where there is another."""
         return self._out.now < self._down.get((to, via), 0.0)  # R3
 
-    def _leave(self, to: str, via: m.Via) -> None:
+    def leave(self, to: str, via: m.Via) -> None:
+        """R3: nothing comes through that link."""
         self._down[to, via] = self._out.now + self._again_s
 
     def sent(self, to: str, via: m.Via, part: m.Partition, size_bytes: int) -> None:
@@ -117,7 +118,7 @@ class Ways:
     def failed(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: nobody knows what became of it."""
         if self._over_with(to, via, message) and to in self._over:
-            self._leave(to, via)
+            self.leave(to, via)
 
     def _over_with(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether it was a partition under way, and has not been given up before."""
@@ -150,9 +151,9 @@ class Ways:
         rate_bps = self._told_bps.get((to, via), 0) if known is None else known.rate_bps
         rate_bps = self._rates_bps.get((to, via), rate_bps)
         expected_s = size_bytes * 8 / rate_bps if rate_bps > 0 else 0.0
-        if waited_s < max(self._least_s, PATIENT * expected_s):
+        if waited_s < max(self.least_s, PATIENT * expected_s):
             return False
-        self._leave(to, via)
+        self.leave(to, via)
         self._rates_bps[to, via] = rate_bps
         if link is not None:
             monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4

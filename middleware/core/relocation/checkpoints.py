@@ -39,7 +39,6 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Lost, Made
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.handover import send_state
 from thalweg.middleware.core.relocation.holders import domain_of, holders
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
@@ -204,11 +203,12 @@ class Checkpoints:
 
     def _send(self, host: str, kept: m.State) -> bool:
         """Whether a replica is on its way: one whole one of an operator at a time."""
-        if kept.since < 0 and (kept.node, host) in self._sending:
+        states = self._directory.states
+        if kept.since < 0 and (kept.node, host) in self._sending and not states.stuck(host, kept.node, kept.heir):
             return False
         assert kept.inline is not None
         message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
-        if send_state(self._out, host, message, kept.inline) and kept.since < 0:
+        if states.send(host, message, kept.inline) and kept.since < 0:
             self._sending.add((kept.node, host))
         return True
 

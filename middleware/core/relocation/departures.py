@@ -15,7 +15,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import Ended, Light, Located, Lost, Note, Notes, Settled
 from thalweg.middleware.core.outbox import Alarm, Setting
-from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, send_state, too_large
+from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, too_large
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -166,7 +166,7 @@ class Departures:
             tail=self._out.host if node.retained is not None else "" if kept is None else kept.host,
             book=None if only is None else books.get(consumers[0]),
         )
-        departure.sending = send_state(self._out, departure.target, message, taken.state)
+        departure.sending = self._directory.states.send(departure.target, message, taken.state)
 
     # --- what the other host says ---------------------------------------------------------------------
 
@@ -325,6 +325,8 @@ class Departures:
                 continue
             if departure.state is DepartureState.COMMITTED:
                 self._out.send(departure.target, m.Located(self._out.run, (location,)))
+            elif departure.sending and self._directory.states.stuck(departure.target, departure.node):
+                self._send_state(departure)
             elif departure.state in WAITING and not departure.sending:
                 if self._out.now >= departure.expires_s:
                     why = f"host {departure.target!r} did not answer in {self._limits.handoff_s:g} s"

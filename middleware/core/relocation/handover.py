@@ -21,11 +21,7 @@ R6. The operator's code is never sent. A host that does not have it, has no room
 
 from __future__ import annotations
 
-import msgspec
-
 from thalweg.middleware.core.machine import Term
-from thalweg.middleware.core.outbox import Outbox
-from thalweg.middleware.protocol import messages as m
 
 
 class DepartureState(Term):
@@ -106,15 +102,6 @@ COMING: dict[tuple[ArrivalState, ArrivalEvent], ArrivalState] = {
     (ArrivalState.RESTORED, ArrivalEvent.COMMITTED): ArrivalState.ACTIVE,
     (ArrivalState.RESTORED, ArrivalEvent.WITHDRAWN): ArrivalState.DISCARDED,
 }
-
-
-def send_state(out: Outbox, to: str, message: m.State, state: bytes) -> bool:
-    """Send what ``snapshot()`` gave: a small one ahead of all bulk. Whether its transfer is under way now."""
-    if message.size_bytes <= m.INLINE_STATE_BYTES:
-        out.send(to, msgspec.structs.replace(message, inline=state))
-        return False
-    out.send(to, message, state, message.size_bytes, bulk=True)
-    return True
 
 
 def too_large(size_bytes: int, limit: int) -> str:

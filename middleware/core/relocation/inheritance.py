@@ -25,7 +25,7 @@ from thalweg.middleware.core.flow.node import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Made, Merged, Notes
 from thalweg.middleware.core.outbox import Setting, Timer
-from thalweg.middleware.core.relocation.handover import send_state, too_large
+from thalweg.middleware.core.relocation.handover import too_large
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -151,11 +151,13 @@ class Inheritance:
         if legacy.host == out.host:
             self.on_state(out.host, message, taken.state)
         else:
-            legacy.sending = send_state(out, legacy.host, message, taken.state)
+            legacy.sending = self._directory.states.send(legacy.host, message, taken.state)
 
     def on_claim(self, sender: str, message: m.Claim) -> None:
         legacy = self.legacies.get(message.node)
-        if legacy is None or (legacy.heir, legacy.host) != (message.heir, sender) or legacy.sending:
+        if legacy is None or (legacy.heir, legacy.host) != (message.heir, sender):
+            return
+        if legacy.sending and not self._directory.states.stuck(sender, legacy.node, legacy.heir):
             return
         if legacy.landed:  # it was most likely on its way then
             legacy.landed = False

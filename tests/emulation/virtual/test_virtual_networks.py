@@ -14,8 +14,8 @@ from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff
-from thalweg.middleware.network.view import NET, Link, LinkEstimate, NetworkView
-from thalweg.middleware.planning import Hints, Task, get_cost_model
+from thalweg.middleware.network.view import NET, Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.planning import CostModel, Hints, Plan, Task, get_cost_model
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -99,3 +99,73 @@ def test_a_dedicated_link_that_dies_is_left_for_the_public_one_and_taken_again(
     assert world.over(5.0, 60.0) == {"fast"}
     assert world.over(60.0 + PERIOD_S, 140.0) == {NET}
     assert world.over(140.0 + 3 * PERIOD_S, world.now) == {"fast"}
+
+
+# --- states of operators that move -----------------------------------------------------------------------
+
+STATE_BYTES, MOVED_S = 500_000, 30.0
+ALL = ("h1", "h2", "h3", "client")
+FREE = Dataflow((FLOW.nodes[0], Node("o", "operator", ("s",), Code("o")), FLOW.nodes[2]))
+BEYOND = {NET: Network(), "fast": Network(TARIFFS["dedicated"], {("h2", "h3"): 1.2e6, ("h3", "h2"): 1.2e6})}
+
+
+class Remembers(Sized):
+    def snapshot(self) -> bytes:
+        return bytes(STATE_BYTES)
+
+    def restore(self, state: bytes) -> None:
+        assert len(state) == STATE_BYTES
+
+
+class Moves:
+    """Has the operator move to h3, as soon as both links to there are measured."""
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        assert task.current is not None
+        if unknown := {Link("h2", "h3"), Link("h2", "h3", "fast")} - task.view.estimates.keys():
+            raise LinksNeeded(unknown)
+        return Plan({**task.current, "o": "h3"}, task.dataflow, 1.0, 1.0, judged=(2.0, 1.0))
+
+
+class Carried(World):
+    """When a state came, and over which network; the operator is where it was sent from until then."""
+
+    def __init__(self, fast: BandwidthTrace) -> None:
+        slow = BandwidthTrace.constant("slow", 0.25e6)
+        links = {Link(a, b): MEGABIT for a, b in itertools.permutations(ALL, 2)} | {Link("h2", "h3"): slow}
+        links |= {Link(*pair, "fast"): fast for pair in BEYOND["fast"].links or {}}
+        super().__init__(ALL, links, lambda node: Remembers(), WorldConfig("independent", 0.01, validate=True),
+                         on_record=self._record)  # fmt: skip
+        self.came: list[tuple[float, str]] = []
+        self.faults: list[Any] = []
+        self.values: list[Any] = []
+        self.on_delivered = lambda partition, now: self.values.append(partition.value)
+        task = Task((FREE,), ALL, NetworkView({}), Hints({"s": BYTES, "o": BYTES}), networks=BEYOND)
+        moves = GlobalMoves(period_s=MOVED_S)
+        self.answer = Search(task, get_cost_model("period"), moves, Moves()).answer
+        self.run(FREE, PLACEMENT, 120, moves)
+
+    def _record(self, host: str, now: float, record: e.Record) -> None:
+        if record.kind == "fault":
+            self.faults.append(record.fields["detail"])
+
+    def _handle(self, host: Any, event: e.Event) -> None:
+        if isinstance(event, e.MessageReceived) and isinstance(event.message, m.State):
+            self.came.append((self.now, event.via if isinstance(event.via, str) else NET))
+        super()._handle(host, event)
+
+
+def test_the_state_of_an_operator_goes_over_the_network_that_carries_most() -> None:
+    world = Carried(BandwidthTrace.constant("agreed", 1.2e6))
+    assert world.failed is None and world.values == list(range(120)) and world.relocations == 1
+    assert [via for _, via in world.came] == ["fast"] and not world.faults
+
+
+@pytest.mark.parametrize("rate_bps", [0.0, 2e3])
+def test_a_state_that_is_stuck_on_a_link_goes_over_another_one(rate_bps: float) -> None:
+    """The link dies once it has been measured; a state that comes after all is of a hand-over that is past."""
+    dies = BandwidthTrace("dies", np.array([0.0, MOVED_S + 2.0, 140.0]), np.array([1.2e6, rate_bps, 1.2e6]), 10_000.0)
+    world = Carried(dies)
+    assert world.failed is None and world.values == list(range(120)) and world.relocations == 1
+    assert world.faults == [{"what": "nothing comes through", "via": "fast", "state": "o"}]
+    assert world.came[0][1] == NET and world.came[0][0] < 140.0
