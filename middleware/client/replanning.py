@@ -222,7 +222,8 @@ class Search(msgspec.Struct, frozen=True):
         ways: tuple[Way, ...] | UnsetType = UNSET
         if task.networks and worth:
             now = self._as_measured(task, command, result.dataflow, placement)
-            ways = ways_of(in_order(choose(now, result.dataflow, placement, result.hints), result.routes), now)
+            choice = choose(now, result.dataflow, placement, result.hints)
+            ways = ways_of(in_order(choice, result.routes) if result.routes else choice, now)
         elif task.networks:
             now = self._as_measured(task, command, task.dataflow, command.placement)
             ways = ways_of(choose(now, task.dataflow, command.placement), now)

@@ -36,7 +36,11 @@ class Planner(Protocol):
 
 
 def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
-    """``planner.plan``, which may be a user's own: what else it raises or returns is a PlannerError that names it."""
+    """``planner.plan``, which may be a user's own: what else it raises or returns is a PlannerError that names it.
+
+    Before a run, networks are chosen for a plan that says nothing of them; while data flows, who asks chooses them, by
+    what links carry now (``choice``).
+    """
     kind = type(planner)
     name = f"planner {kind.__module__}:{kind.__qualname__}"
     try:
@@ -53,7 +57,7 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
         raise PlannerError(f"{name} returned a plan with {what}, which hosts cannot carry out; leave them out")
     if not task.networks:
         return plan
-    if plan.routes:
+    if plan.routes or task.current is not None:
         return _with_routes(name, plan, task)
     choice = choose(task, plan.dataflow, plan.placement, plan.hints)
     return msgspec.structs.replace(plan, routes=routes_of(choice))

@@ -34,8 +34,8 @@ class Plan(msgspec.Struct, frozen=True):
     - ``hints``: those of ``dataflow``, where it is not the task's
     - ``judged``: the costs before and after that tell whether a change is worth it, where the planner goes by others
       than those two (None)
-    - ``routes``: for links whose transfers go over another network the link there; ``ask_planner`` chooses them where a
-      planner does not (``choice``)
+    - ``routes``: for links whose transfers go over another network the link there; where a planner says nothing of
+      them they are chosen for it (``choice``)
     - ``share``: the part of the stream's partitions that is thought to go over it; ``beside``: the plans of the other
       trees that the stream goes over at once, each with its share, where a planner plans several (``stripes``);
       ``cost_s`` of each of them is that of the stream

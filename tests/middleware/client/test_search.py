@@ -12,10 +12,13 @@ from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.network.history import History, Past
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import CriticalPath, Hints, PlanResult, Stripe, Task
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 HOSTS = ("h1", "h2", "client")
@@ -174,3 +177,18 @@ def test_forecasts_that_a_decision_rested_on_are_told_where_there_are_records(re
     rate_bps, count, spread_bps, age_s, doubt = links["h1>client"]
     assert 8e4 < rate_bps < 8e6 and count == 2 and spread_bps > 0 and age_s == 10.0 and doubt > 0
     assert links["h1>h2"][3] == 40.0
+
+
+def test_a_plan_that_looks_ahead_takes_the_networks_by_what_links_carry_now() -> None:
+    """The shared network's forecast remembers a very slow sample; the tree changes for another link."""
+    rented = Link("h1", "h2", "fast")
+    history = History({link: msgspec.structs.replace(each, measured_at_s=100.0) for link, each in view().items()})
+    for link, rates in ((Link("h1", "h2"), (8e4, 8e6)), (Link("h1", "client"), (8e4,))):
+        for number, rate_bps in enumerate(rates, 1):
+            history.add(link, LinkEstimate(rate_bps, number, 0.0, 114.0 + 12 * number))
+    networks = {"net": Network(Tariff(per_gb=0.02)), "fast": Network(Tariff("dedicated", 0.2), {("h1", "h2"): 4e6})}
+    ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
+    ahead = msgspec.structs.replace(ahead, task=ahead.task.but(networks=networks))
+    found = ahead.answer(e.Plan("r", HERE, {rented: LinkEstimate(4e6)}, past=Past(history.samples(), 140.0)))
+    assert found.worth and found.placement == {**HERE, "op0": "h2"}
+    assert found.ways == (m.Way("h1", "h2", ("net", "fast"), (7_999_999, 4_000_000)),)
