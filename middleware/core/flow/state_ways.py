@@ -81,7 +81,7 @@ class StateWays:
         self._out.record("fault", peer=to, node=node, duration_s=waited_s, detail=detail)
         return True
 
-    def over(self, to: str, via: str, message: m.State, *, arrived: bool) -> None:
+    def over(self, to: str, via: m.Via, message: m.State, *, arrived: bool) -> None:
         """A transfer is over; of one that was stuck another may be under way."""
         sent = self._under_way.get(_key(to, message))
         if sent is None or sent.via != via:

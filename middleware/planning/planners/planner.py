@@ -8,6 +8,7 @@ ties go to the host that stands first in ``task.hosts``.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
@@ -16,10 +17,11 @@ import msgspec
 from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError, nearest, one_line
 from thalweg.middleware.network.networks import links_of
 from thalweg.middleware.network.view import NET, LinksNeeded
-from thalweg.middleware.planning.costs.model import CostModel, Position
-from thalweg.middleware.planning.problem.choice import choose, routes_of, with_all_networks
+from thalweg.middleware.planning.costs.model import CostModel, Position, evaluate
+from thalweg.middleware.planning.problem.choice import GAIN, choose, routes_of, with_all_networks
 from thalweg.middleware.planning.problem.plan import Plan, Step
-from thalweg.middleware.planning.problem.problem import NS_PER_S
+from thalweg.middleware.planning.problem.priced import cheaper, dollars
+from thalweg.middleware.planning.problem.problem import NS_PER_S, Problem
 from thalweg.middleware.planning.problem.routes import is_route
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import NEEDS, Adaptation, GlobalMoves, Need, SpaceMoves
@@ -41,10 +43,27 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
     Before a run, networks are chosen for a plan that says nothing of them; while data flows, who asks chooses them, by
     what links carry now (``choice``).
     """
+    plan = _asked(planner, with_all_networks(task) if task.networks else task, model)
+    if not task.networks:
+        return plan
+    if plan.routes or task.current is not None:
+        return _with_routes(_name(planner), plan, task)
+    if not plan.beside:
+        plan = _cheapest(planner, task, model, plan)
+    choice = choose(task, plan.dataflow, plan.placement, plan.hints)
+    return msgspec.structs.replace(plan, routes=routes_of(choice))
+
+
+def _name(planner: Planner) -> str:
     kind = type(planner)
-    name = f"planner {kind.__module__}:{kind.__qualname__}"
+    return f"planner {kind.__module__}:{kind.__qualname__}"
+
+
+def _asked(planner: Planner, task: Task, model: CostModel) -> Plan:
+    """What it returns, if that is a plan that hosts can carry out."""
+    name = _name(planner)
     try:
-        plan: object = planner.plan(with_all_networks(task) if task.networks else task, model)
+        plan: object = planner.plan(task, model)
     except (LinksNeeded, ThalwegError):
         raise
     except Exception as error:
@@ -55,12 +74,21 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
     if plan.bought or (plan.routes and not task.networks):
         what = "things to rent" if plan.bought else "routes, where there is one network"
         raise PlannerError(f"{name} returned a plan with {what}, which hosts cannot carry out; leave them out")
-    if not task.networks:
-        return plan
-    if plan.routes or task.current is not None:
-        return _with_routes(name, plan, task)
-    choice = choose(task, plan.dataflow, plan.placement, plan.hints)
-    return msgspec.structs.replace(plan, routes=routes_of(choice))
+    return plan
+
+
+def _cheapest(planner: Planner, task: Task, model: CostModel, fastest: Plan) -> Plan:
+    """Of what a planner finds, by links and by their prices, what keeps the wanted rate for least (``priced``)."""
+    best, least = fastest, math.inf
+    for other in cheaper(task):
+        least = dollars(task, fastest) if best is fastest else least
+        found = _asked(planner, other, model)
+        price = dollars(task, found)
+        if price < least * (1 - GAIN):
+            problem = Problem(with_all_networks(task).but(dataflows=(found.dataflow,), hints=found.hints or task.hints))
+            cost_s = evaluate(model, problem, found.placement)
+            best, least = msgspec.structs.replace(found, cost_s=cost_s, initial_cost_s=fastest.initial_cost_s), price
+    return best
 
 
 def _with_routes(name: str, plan: Plan, task: Task) -> Plan:

@@ -185,6 +185,20 @@ def routes_of(choice: Choice) -> dict[Link, Route]:
     return {Link(*pair): route_of(pair, over[0]) for pair, over in choice.items() if over[0] != NET}
 
 
+def cost_of(
+    task: Task, dataflow: Dataflow, placement: Placement, choice: Choice, hints: Hints | None = None
+) -> tuple[float, float]:
+    """Seconds that a partition takes the slowest node or link over these networks, and dollars that its bytes cost."""
+    edges, loads = _edges(task, dataflow, placement, hints or task.hints), _Loads()
+    rates = _rates(task, edges, {*task.hosts, *placement.values()}, loads)
+    at, price = dict[Pair, float](), 0.0
+    for pair, (first, *_) in choice.items():
+        size_bytes, at[pair] = edges.size_bytes[pair], rates[pair][first]
+        loads.put(pair, first, size_bytes)
+        price += sum(task.networks.get(link.via, FREE).tariff.carrying(size_bytes) for link in route_of(pair, first))
+    return max([loads.all_s, *(_cycle_s(edges, node, at) for node in edges.alone_s)]), price
+
+
 def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -> _Edges:
     edges = _Edges({}, {}, {}, {}, {})
     for node in dataflow.nodes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -12,9 +13,12 @@ from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff
 from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import CostModel, Hints, Plan, Task, get_cost_model
+from thalweg.middleware.planning.costs.model import evaluate
 from thalweg.middleware.planning.planners.one_shot import OneShot
-from thalweg.middleware.planning.planners.planner import ask_planner
-from thalweg.middleware.planning.problem.choice import choose, routes_of, with_all_networks
+from thalweg.middleware.planning.planners.planner import Planner, ask_planner
+from thalweg.middleware.planning.planners.thalweg import Thalweg
+from thalweg.middleware.planning.problem.choice import choose, cost_of, routes_of, with_all_networks
+from thalweg.middleware.planning.problem.problem import Problem
 
 CODE = Code("c")
 FLOW = Dataflow(
@@ -145,6 +149,35 @@ def test_a_relayed_link_that_died_is_left_and_one_that_nobody_measured_is_asked_
     for bps, first in ((4e6, OVER_B), (1e3, "net")):
         told = {OVER_B[0]: LinkEstimate(9e6), OVER_B[1]: LinkEstimate(bps)}
         assert choose(running.but(view=running.view.with_estimates(told)), FLOW, AT)[AC][0] == first
+
+
+@pytest.mark.parametrize("planner", [OneShot(), Thalweg()])
+@pytest.mark.parametrize(
+    ("wanted_hz", "where", "over"),
+    [
+        (None, "c", {AC: "net", BC: "net"}),  # the fastest
+        (2.0, "c", {AC: "net", BC: "net"}),  # what is rented is too slow for that
+        (0.2, "b", {("a", "b"): "fast", BC: "fast"}),  # its bytes cost a ninth
+    ],
+)
+def test_where_a_rate_is_wanted_operators_are_placed_where_their_bytes_cost_least(
+    planner: Planner, wanted_hz: float | None, where: str, over: dict[tuple[str, str], str]
+) -> None:
+    public = {(a, b): 10e6 if b == "c" else 3e6 for a in "abc" for b in "abc" if a != b}
+    fast = Network(Tariff("dedicated", 0.01), dict.fromkeys([("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")], 1e6))
+    pinned = msgspec.structs.replace(FLOW.nodes[-1], pinned="c")
+    wanted = task(public, fast, wanted_hz=wanted_hz).but(dataflows=(Dataflow((*FLOW.nodes[:-1], pinned)),))
+    plan = ask_planner(planner, wanted, get_cost_model("period"))
+    assert plan.placement["o"] == where
+    chosen = choose(wanted, plan.dataflow, plan.placement)
+    assert {pair: vias[0] for pair, vias in chosen.items()} == over
+    assert plan.routes == routes_of(chosen)
+    period_s, dollars = cost_of(wanted, plan.dataflow, plan.placement, chosen)
+    assert period_s <= 1 / (wanted_hz or 1)
+    assert dollars == pytest.approx(sum(125_000 / 1e9 * (0.09 if via == "net" else 0.01) for via in over.values()))
+    assert plan.cost_s == pytest.approx(
+        evaluate(get_cost_model("period"), Problem(with_all_networks(wanted)), plan.placement)
+    )
 
 
 def test_choosing_takes_less_than_a_millisecond_an_edge() -> None:
