@@ -94,6 +94,34 @@ def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, caps
     assert "h2 over leased" in carried
 
 
+def test_the_example_shows_an_outage_that_moves_an_edge_to_a_rented_link_and_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs of sixty images each, as the page about it tells of them."""
+    example = Path(__file__).parents[3] / "docs" / "examples" / "two-networks.toml"
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    runs = []
+    for folder, more in ((both, []), (alone, ["--network", NET])):
+        where = ["--testbed", "sim", "--scenario", str(example), "--out", str(folder), "--json"]
+        assert invoke(["run", *where, "--placement", "thalweg", "--images", "60", *more]) == 0
+        runs.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        placement = runs[-1]["placements"]["thalweg"]
+        assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
+        assert placement["digest"] == runs[-1]["reference_digest"]
+    took_s = [run["placements"]["thalweg"]["mean_interarrival_s"] for run in runs]
+    assert took_s[1] > 1.3 * took_s[0]
+    rows = pq.read_table(both / "events.parquet").to_pylist()
+    sent = [
+        (row["t_s"], json.loads(row["detail"] or "{}").get("via", NET))
+        for row in rows
+        if row["kind"] == "transfer" and (row["host"], row["peer"]) == ("h4", "h8")
+    ]
+    assert {via for at_s, via in sent if at_s < 100} == {NET}
+    outage = [via for at_s, via in sent if 100 < at_s <= 140]
+    assert outage and {*outage} == {"leased"}
+    assert NET in {via for at_s, via in sent if 140 < at_s <= 200} and sent[-1][1] == NET
+
+
 @pytest.mark.netns
 def test_a_rented_cable_that_is_cut_while_it_carries_a_partition_is_left_for_the_public_one(
     file: Path, capsys: pytest.CaptureFixture[str]
