@@ -240,7 +240,7 @@ class Search(msgspec.Struct, frozen=True):
         """The same task where the shared network carries what it does now, between hosts that have another one.
 
         Networks change at next to no cost, so that what comes in a horizon does not matter. A link that nothing goes
-        over is not measured in passing: it is asked for once a look, otherwise no edge would ever return to it.
+        over is not measured in passing: it is asked for once a look, otherwise no edge would return to it.
         """
         past = command.past
         if past is None or self.knows is not None:
@@ -258,6 +258,15 @@ class Search(msgspec.Struct, frozen=True):
                 latest[link] = LinkEstimate(exp(sample.log_rate), sample.number, 0.0, sample.at_s)
             elif link not in past.asked:
                 needed.add(link)
+            others = (Link(*link.hosts, via) for via, each in task.networks.items() if via != NET)
+            for other in (other for other in others if other not in past.asked):
+                known = command.view.get(other)
+                if (
+                    known is not None
+                    and known.rate_bps
+                    and past.now_s - known.measured_at_s > self.options.period_s / 2
+                ):
+                    needed.add(other)
         if needed:
             raise LinksNeeded(needed)
         return task.but(view=task.view.with_estimates(latest))

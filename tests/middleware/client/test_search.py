@@ -189,6 +189,8 @@ def test_a_plan_that_looks_ahead_takes_the_networks_by_what_links_carry_now() ->
     networks = {"net": Network(Tariff(per_gb=0.02)), "fast": Network(Tariff("dedicated", 0.2), {("h1", "h2"): 4e6})}
     ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
     ahead = msgspec.structs.replace(ahead, task=ahead.task.but(networks=networks))
-    found = ahead.answer(e.Plan("r", HERE, {rented: LinkEstimate(4e6)}, past=Past(history.samples(), 140.0)))
+    found = ahead.answer(
+        e.Plan("r", HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=Past(history.samples(), 140.0))
+    )
     assert found.worth and found.placement == {**HERE, "op0": "h2"}
     assert found.ways == (m.Way("h1", "h2", ("net", "fast"), (7_999_999, 4_000_000)),)
