@@ -181,7 +181,9 @@ def _serve(argv: list[str] | None) -> int:
             _complain(command.reason)
             stop_now()
         elif isinstance(command, e.Drained) and (asked.is_set() or not command.why):
-            stop_now()  # also where it is refused: a supervisor that sends SIGTERM does not ask
+            if command.why:  # a supervisor that sends SIGTERM does not ask
+                _complain(f"it ends with what it holds: {command.why}")
+            stop_now()
 
     limits = CoreConfig(
         max_operators=options.max_operators,

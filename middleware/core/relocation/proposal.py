@@ -29,6 +29,7 @@ R9. The change-over iteration is never before the first partition of a query: th
 R10. A host joins (``membership``) while nothing is proposed and everybody knows who has left: it is told the run as it
     is. Hosts go before queries.
 R11. What is on a host that is to leave moves like all else, by a proposal, again and again until nothing is there.
+     Who has refused some of it is not asked again; where all have, it has to stay (``Stay``).
 R12. With moves, a shape, or alone, a proposal may name other networks between hosts (``ways``): they count from the
     partition after the change-over on. Alone it moves nothing, and is over when all hosts have heard of it.
 

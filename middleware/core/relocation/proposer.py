@@ -34,6 +34,8 @@ from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
+DRAINED = "its host is drained"
+
 
 class Proposer:
     """The client's side of one run."""
@@ -60,6 +62,7 @@ class Proposer:
         self._count = 0
         self._lasts = setting.lasting is not None
         self._later: list[Joining] = []  # queries of the generation before
+        self._unwilling: dict[str, dict[str, str]] = {}  # R11: by host that is drained who takes nothing of it, and why
         self._delivered_s: float | None = None  # when the application last got something
 
     def begin(self, free: tuple[Code, ...], merging: tuple[Code, ...]) -> None:
@@ -167,13 +170,22 @@ class Proposer:
             return  # the host will say so again
         tree, directory, me = self._tree.dataflow, self._directory, self._out.host
         where = directory.where(tree.by_name)
-        others = sorted(directory.hosts - directory.vacating - {me})
+        unwilling = self._unwilling.setdefault(note.host, {})
+        others = sorted(directory.hosts - directory.vacating - unwilling.keys() - {me})
+        last = next((host for host in (*others, me) if host not in unwilling), None)
+        if last is None:
+            directory.vacating.discard(note.host)
+            why = "; ".join(f"host {host!r}: {why}" for host, why in self._unwilling.pop(note.host).items())
+            self._out.send(
+                note.host, m.Stay(self._out.run, f"nobody takes what is on host {note.host!r}: {why}"[:4000])
+            )
+            return
         placement: dict[str, str] = {}
         for name in reversed(tree.upward):
             if where[name] == note.host and tree.by_name[name].kind == "operator":
                 near = [where[each] for each in (*tree.consumers[name], *tree.by_name[name].inputs)]
-                where[name] = placement[name] = next((host for host in near if host in others), (*others, me)[0])
-        self.propose(placement, "its host is drained")
+                where[name] = placement[name] = next((host for host in near if host in others), last)
+        self.propose(placement, DRAINED)
 
     def on_invited(self, note: Invited) -> None:
         self._wait(Joining(note.query))
@@ -290,6 +302,10 @@ class Proposer:
         elif sender not in self._directory.hosts and sender not in proposal.waiting:
             return  # R8
         elif message.error:
+            if proposal.reason == DRAINED:
+                for move in proposal.moves:
+                    if move.target == sender:
+                        self._unwilling.setdefault(move.source, {})[sender] = message.error
             self._conclude(proposal, ProposalEvent.REFUSED, f"host {sender!r}: {message.error}")  # R3
         elif sender in proposal.waiting:
             proposal.waiting.discard(sender)
@@ -338,6 +354,7 @@ class Proposer:
 
     def on_lost(self, note: Lost) -> Notes:
         proposal, host = self.proposal, note.host
+        self._unwilling.pop(host, None)
         if proposal is None:
             return
         if proposal.state is ProposalState.PROPOSED:

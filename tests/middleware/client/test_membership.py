@@ -19,6 +19,7 @@ from thalweg.middleware.client.drain import drain
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
+from thalweg.middleware.protocol.limits import CoreConfig
 
 FLOW = chain(blocks()["h1"], Code("running"))
 
@@ -71,6 +72,31 @@ def test_a_host_that_is_drained_ends_when_its_operators_have_moved_away(own: Loc
         assert run.placement["o"] in ("h1", "client")
         assert_reference(came, FLOW, len(came))
     assert own.poll() == {"h2": 0, "h3": 0}
+
+
+def test_a_host_whose_operators_nobody_takes_stays_unless_it_is_told_to_end(capfd: pytest.CaptureFixture[str]) -> None:
+    flow = chain(blocks()["h1"], Code("running"), Code("running"))
+    full = CoreConfig(max_operators=0)
+    with (
+        LocalCluster(2, allow=ALLOW, limits={"max_operators": 1}) as own,
+        Client(own, allow=ALLOW, limits=full) as client,
+        client.run(flow, {"o": "h1", "p": "h2"}, failover=Failover()) as run,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        came = [next(run).value]
+        ending = pool.submit(drain, "h2", own.addresses["h2"], timeout_s=20)
+        while not ending.done():
+            came.append(next(run).value)
+        why = "nobody takes what is on host 'h2': host 'h1': "
+        with pytest.raises(RunError, match=f"host 'h2' is not drained: {why}.*; host 'client': .*$"):
+            ending.result()
+        ending = pool.submit(own.drain, "h2")  # as its supervisor does, which does not ask
+        while not ending.done():
+            came.append(next(run).value)
+        assert ending.result() == 0
+        came += [partition.value for partition in islice(run, 3)]
+        assert_reference(came, flow, len(came))
+    assert f"thalweg host: it ends with what it holds: {why}" in capfd.readouterr().err
 
 
 def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:
