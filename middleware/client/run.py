@@ -295,7 +295,7 @@ class Run(Stream[T]):
             why = f"they are {self.first_index} to {taken}"
             raise UsageError(f"partition {index} of sink {name!r} is none that was taken: {why}")
         self._said[name] = max(index, self._said.get(name, index))
-        self._journal.had(self.id, name, index)
+        self._had(self._journal, name, index)
 
     def forked(self, why: str) -> None:
         super().forked(why)

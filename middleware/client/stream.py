@@ -218,10 +218,15 @@ class Stream(ABC, Generic[T]):
             raise error_of(self._failure)
         return None
 
+    def _had(self, journal: Journal, sink: str, index: int) -> None:
+        """R4: the application is done with a partition."""
+        journal.had(self.id, sink, index)
+        self._home.tell(e.Had(self.id, sink, index))
+
     def _delivered(self, command: e.Deliver) -> Delivered[T]:
         if self._journal is not None:  # R4
             if command.sink in self._handed and command.sink not in self._said:
-                self._journal.had(self.id, command.sink, self._handed[command.sink])
+                self._had(self._journal, command.sink, self._handed[command.sink])
             self._handed[command.sink] = command.index
         allow, given = self._home.allow, command.value
         value: Any

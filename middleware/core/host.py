@@ -645,6 +645,7 @@ class HostCore:
         e.AttachRequested: _of_application,
         e.DetachRequested: _of_application,
         e.SubscribersAllowed: _of_application,
+        e.Had: _of_application,
         e.SubscribeRequested: _on_subscribe_requested,
         e.UnsubscribeRequested: _on_unsubscribe_requested,
         e.Planned: _of_run,

@@ -97,6 +97,7 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.PeerJoined: (Proposer.on_peer_joined,),
     e.Planned: (Planned.on_planned,),
     e.NextRequested: (Flow.next,),
+    e.Had: (Recovery.on_had,),
 }
 MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Offer: Arrivals.on_offer,

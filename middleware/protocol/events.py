@@ -262,6 +262,14 @@ class DetachRequested(Event, frozen=True):
     query: int
 
 
+class Had(Event, frozen=True):
+    """The application is done with partition ``index`` of a sink, and all before: its journal says so."""
+
+    run: str
+    sink: str
+    index: int
+
+
 class SubscribersAllowed(Event, frozen=True):
     """The application lets clients of these names, and no others, subscribe to the nodes of a query.
 

@@ -8,6 +8,8 @@ R1. The client knows which replicas there are (``Stable``), and how far its sink
     than that, or else where it began first, with none. All between is made again, as it was: sources give a partition
     whenever they are asked for it. What the sinks have had they are not sent again.
 R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now.
+    Where the application keeps a journal that is where they would start under the client that comes after, which
+    begins with what this one is not done with (``Had``); of replicas that are later than that, ``LATER`` are kept.
 R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
     the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
     Other clients' queries end: their clients can subscribe again.
@@ -45,6 +47,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import SIGN, base_of, following, generation_of
 
 UNHEARD = 64  # generations that may have begun since the journal was written last
+LATER = 3  # replicas of an operator, as hosts leave no others while they have more than four
 KNOWN = 64  # replicas of an operator of which the client keeps account
 Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts that have a replica
 
@@ -121,6 +124,7 @@ class Recovery:
         self.known: Known = {}
         self.stateless: list[Code] = []
         self.keeps = False  # R7
+        self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
         self.bases: dict[str, int] = {}
         self.barred: set[str] = set()  # R6
         starts = setting.lasting.starts if setting.lasting is not None else ()
@@ -182,6 +186,11 @@ class Recovery:
             return
         starts = self._restart(self._directory.hosts)
         lines = {name: start.index for name, start in starts.items() if name in self.known}
+        if self.keeps:
+            after = self._restart(self._directory.hosts, self._not_done())
+            for name, newest in lines.items():
+                later = sorted(index for index in self.known[name] if index <= newest)[-LATER:]
+                lines[name] = min(newest, max([after[name].index, *later[:1]]))
         words: dict[str, list[m.Start]] = {}
         for name, least in lines.items():
             if least > self._lines.get(name, 0) or again:
@@ -259,11 +268,20 @@ class Recovery:
         nodes = self._flow.nodes
         return {name: LAST if nodes[name].state is ENDED else nodes[name].index for name in flow.sinks}
 
-    def _restart(self, there: Collection[str]) -> dict[str, m.Start]:
+    def on_had(self, event: e.Had) -> None:
+        """R2: the application is done with a partition."""
+        self.had[event.sink] = max(event.index, self.had.get(event.sink, -1))
+
+    def _not_done(self) -> dict[str, int]:
+        """R2: by sink the first partition that a client that comes after would get."""
+        sinks = self._sinks(self._graph())
+        return {name: min(index, self.had.get(name, self.bases.get(name, 0) - 1) + 1) for name, index in sinks.items()}
+
+    def _restart(self, there: Collection[str], sinks: Mapping[str, int] | None = None) -> dict[str, m.Start]:
         flow = self._graph()
         for name in flow.by_name:
             self.bases.setdefault(name, self._tree.first.get(name, 0))
-        return restart(flow, self._sinks(flow), self.bases, self.known, self.stateless, there)
+        return restart(flow, sinks or self._sinks(flow), self.bases, self.known, self.stateless, there)
 
     @property
     def over(self) -> bool:
@@ -309,7 +327,7 @@ class Recovery:
 
     def follow(self, before: Recovery, lost: Mapping[str, str], detected_s: float) -> None:
         """Go on as the next generation of a run."""
-        self.stateless, self.bases, self.keeps = before.stateless, before.bases, before.keeps
+        self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
         self.barred, self.waited = before.barred, before.waited
         self._accused = before._accused
         names = self._tree.dataflow.by_name

@@ -231,3 +231,24 @@ def test_a_run_that_breaks_as_it_begins_anew_ends(
     client.at(1.0) << e.RunBroken(client.core.at_fault(event), "a defect") >> ANY
     assert [failed.reason for failed in client.only(e.Fail)] == ["a defect"]
     assert not (client.core.runs or client.core._lasting.led or client.core._lasting.replicas)
+
+
+@pytest.mark.parametrize(("done", "least"), [(None, 8), (5, 8), (10, 8), (11, 12), (17, 16), (30, 16)])
+def test_replicas_are_kept_from_what_the_application_is_done_with_on(
+    make_book: Any, make_install: Any, done: int | None, least: int
+) -> None:
+    """Not from what it has: a client that comes after begins with the former. Of later ones three are kept."""
+    client = make_book("client")
+    client << e.KeptRunRequested(m.Lasting.of(make_install(), Failover(every=4)), None) >> ANY
+    for host in ("h1", "h2"):
+        client << got(host, m.Installed("r", host)) >> ANY
+    client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
+    if done is not None:
+        client << e.Had("r", "t", done) >> ANY
+    told = 0
+    for index in (20, 4, 8, 12, 16):  # one that is ahead of all is for later
+        client << got("h1", m.Stable("r", "o", index, ("h1",))) >> ANY
+        told = max(
+            [told, *(line.index for each in client.sent("h1") if isinstance(each, m.Settled) for line in each.lines)]
+        )
+    assert told == least
