@@ -17,7 +17,8 @@ R5. A run whose application has got all that it will get, and is done with it, g
 R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
     their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
 R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
-    those before it, what is said of which changes nothing any more (``hosting.lasting``).
+    those before it, what is said of which changes nothing any more (``hosting.lasting``). Who asks for an older one is
+    told who leads the run: to a client that has begun a later one itself that says nothing.
 R8. A stream of this application's that goes over several trees is a run for each of them (``core.striping``): the
     application hears of the stream.
 
@@ -562,8 +563,10 @@ class HostCore:
         if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late
         newest = max(map(generation_of, self._generations(message.client, message.run)), default=0)
-        if generation_of(message.run) < newest:
-            return  # R7
+        if generation_of(message.run) < newest:  # R7
+            about = f"client {sender!r} leads the run from another process, as its generation {newest}"
+            self.out.of(message.run).send(sender, m.Failed(message.run, "", f"{about}; take its partitions there"))
+            return
         error, run = "", self.runs.get(message.run)
         if run is not None and message.number > run.install.number:  # R1: it was away
             error = "" if run.empty else "it has nodes of the run of which its client has not heard"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import FILE, Journal
 from thalweg.middleware.dataflow import Code
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.operators.reference import digest, reference_run
 
@@ -125,6 +126,25 @@ def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(
             with pytest.raises(UsageError, match="goes on in this client"):
                 client.resume()
             assert [(each.index, digest(each.value)) for each in again] == has(5, 5)
+
+
+def test_of_two_clients_with_a_copy_of_the_journal_the_later_leads_the_run(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The other is told so in one line, and nothing of what it has asked for comes to the later one."""
+    with Client(cluster, allow=ALLOW, journal=tmp_path / "a") as first:
+        run = first.run(FLOW, {"o": "h2"}, partitions=300, failover=Failover(4))
+        assert [partition.index for partition in islice(run, 6)][-1] == 5
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        hosts = dict(cluster.addresses)
+        with Client(hosts, listen=at(cluster, 20), allow=ALLOW, journal=tmp_path / "b") as later:
+            again = later.resume()
+            came = [(each.index, digest(each.value)) for each in islice(again, 20)]
+            told = "client 'client' leads the run from another process, as its generation 64; take its partitions there"
+            with pytest.raises(RunError, match=rf"^host 'h[123]': {told}$"):
+                list(run)
+            came += [(each.index, digest(each.value)) for each in islice(again, 20)]
+            assert came == has(40, 5)
 
 
 def test_a_fork_does_not_keep_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
