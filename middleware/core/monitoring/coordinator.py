@@ -265,7 +265,8 @@ class Coordinator:
 
     def on_peer_lost(self, event: e.PeerLost) -> Notes:
         led = self.led.get(event.run)
-        if led is not None and event.peer in led.remote | _guests_of(led):
+        there = set() if led is None or led.directory is None else led.directory.hosts  # also who is joining
+        if led is not None and event.peer in led.remote | _guests_of(led) | there:
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 

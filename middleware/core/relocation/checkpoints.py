@@ -4,10 +4,10 @@ Rules:
 
 R1. When an operator has made a partition, and its next replica is due, its state is taken, and it makes nothing more
     until that is there. The first one is due at once, the others as ``Failover`` says. Nothing is due while the
-    operator is on its way, while there are two trees, or while more than ``MOST`` replicas of it are kept here.
+    operator is on its way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
 R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
     the widest ways (``holders``). Who has got it says so to the client (``Stable``). One that is lost on its way is not
-    sent again: another follows.
+    waited for: another follows.
 R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
     not needed any more (``Settled``), and with the run, whatever ends it.
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
@@ -21,6 +21,8 @@ R8. Of an operator that offers ``delta()`` up to ``increments`` replicas after e
     another follows on stays as long as that does. The next is whole again where a host of these is gone, a transfer has
     failed, or the changes are together as large as the whole; and after a hand-over, which leaves other code here.
 R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
+R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
+    and instead of another where there is no room for that: what went there, or the word of it, has been lost.
 """
 
 from __future__ import annotations
@@ -135,7 +137,10 @@ class Checkpoints:
             self._out.send(self._client, m.Stable(self._out.run, name, note.index + 1))
             return
         busy = since.index is not None or self._departures.going(name) or self._tree.former is not None
-        if not busy and self._room(name, MOST):
+        if not busy and not self._room(name, MOST):
+            since.made, since.size_bytes, since.at_s = 0, 0, now
+            self._share(name)
+        elif not busy:
             since.made, since.size_bytes, since.at_s, since.due, since.index = 0, 0, now, False, note.index + 1
             self._flow.hold(name)
             version = self._directory.locations[name].version
@@ -189,6 +194,13 @@ class Checkpoints:
         detail = {"detail": {"since": message.since}} if delta else {}
         self._out.record("checkpoint", node=name, index=index, size_bytes=size_bytes, **detail)
 
+    def _share(self, name: str) -> None:
+        """R10: send the newest replica here to where replicas go now, once more perhaps."""
+        chains = (self._chain(name, index) for index in sorted(self.replicas.get(name, ()), reverse=True))
+        for each in next(filter(None, chains), ()):
+            for host in self._holders():
+                self._send(host, each)
+
     def _holders(self) -> tuple[str, ...]:
         """R2: where replicas go from here."""
         assert self._options is not None
@@ -232,8 +244,10 @@ class Checkpoints:
     def on_lost(self, note: Lost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
         self._sending = {(name, host) for name, host in self._sending if host != note.host}
-        for since in self._since.values():
+        for name, since in self._since.items():
             since.due = True
+            if note.host in since.holders:
+                self._share(name)
 
     # --- the host of a replica --------------------------------------------------------------------------
 
@@ -268,13 +282,13 @@ class Checkpoints:
     def on_state(self, sender: str, message: m.State, payload: Any) -> None:
         state = payload if message.inline is None else message.inline
         kept = self.replicas.get(message.node, {}).get(message.index)
-        if state is None or (kept is None and not (self.wants(message) and len(state) == message.size_bytes)):
+        if kept is None and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
             return
         for name in self.replicas.keys() - self._directory.locations.keys():  # of queries that have left
             del self.replicas[name]
         here = self.replicas.setdefault(message.node, {})
         if kept is None:
-            here[message.index] = msgspec.structs.replace(message, inline=bytes(state))
+            here[message.index] = msgspec.structs.replace(message, inline=bytes(state or b""))
         waiting = self.waiting.get(message.node)
         if waiting is not None and message.node in self._flow.nodes:
             if not waiting.came and self._chain(message.node, waiting.index):
@@ -343,6 +357,7 @@ class Checkpoints:
             self._flow.failed(e.OperatorFailed(self._out.run, event.node, reason[:4000], event.cause or None))
             return
         del self.waiting[event.node]
+        self._share(event.node)
         self._flow.let_run(event.node)
 
     def waits_for(self, host: str) -> tuple[str, str] | None:

@@ -83,3 +83,18 @@ def test_a_host_that_was_away_learns_who_came_meanwhile(make_book: Any, make_ins
     book << got("client", install) >> ANY  # late
     assert book.sent("client") == [m.Installed("r", host)]
     assert ("h4" in book.core.runs["r"].directory.hosts) is not holds
+
+
+def test_a_host_that_is_lost_as_it_joins_is_not_waited_for(make_book: Any, make_install: Any) -> None:
+    book = make_book("client")
+    book << e.RunRequested(make_install(), None) >> ANY
+    for host in ("h1", "h2"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    book << e.PeerJoined("r", H3) >> ANY
+    assert "h3" in book.core.runs["r"].directory.hosts
+    book << e.PeerLost("r", "h3", "ended") >> ANY
+    assert "h3" not in book.core.runs["r"].directory.hosts
+    for host in ("h1", "h2"):
+        book << got(host, m.Detached("r", 1)) >> ANY
+    book << e.PeerJoined("r", H4) >> ANY  # nobody waits for the other one any more
+    assert [each.peer.name for each in book.sent("h1") if isinstance(each, m.Admit)] == ["h4"]

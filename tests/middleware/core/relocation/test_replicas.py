@@ -1,0 +1,54 @@
+"""Replicas of operators' states: a host's part, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playbook import ANY, got
+
+from thalweg.middleware.core.relocation.checkpoints import MOST
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.messages import Failover, Start
+
+
+class Origin:
+    """``h2``, which has operator ``o``, whose replicas go to ``h3``."""
+
+    def __init__(self, make_book: Any, install: m.Install) -> None:
+        self.book, self.made = make_book("h2"), 0
+        self.book << got("client", install) >> ANY
+
+    def make(self, state: bytes) -> list[m.State]:
+        """One more partition, and a replica if one is due; those that go to ``h3``."""
+        book, index = self.book, self.made
+        self.made += 1
+        book << got("client", m.Demand("r", "o", "t", index, version=1)) >> ANY
+        book << got("h1", m.Partition("r", "s", "o", index), b"x", 1) >> ANY
+        book << e.OperatorFinished("r", "o", index, b"y", 1) >> ANY
+        sent = self._sent()
+        if book.only(e.TakeState):
+            book << e.StateTaken("r", "o", 1, state, "", 1) >> ANY
+            sent += self._sent()
+        return sent
+
+    def _sent(self) -> list[m.State]:
+        return [each for each in self.book.sent("h3") if isinstance(each, m.State)]
+
+
+def test_replicas_of_which_no_word_comes_are_sent_again_instead_of_others(make_book: Any, make_install: Any) -> None:
+    """What went to a host that was not there yet is lost; once it is, all goes on."""
+    install = m.Lasting.of(make_install(others=("h3",)), Failover(every=1, domains={"h1": "a", "h2": "a"}))
+    origin = Origin(make_book, install)
+    indices = [[each.index for each in origin.make(bytes([number]))] for number in range(MOST + 3)]
+    assert indices == [[number + 1] for number in range(MOST)] + [[MOST]] * 3
+    origin.book << got("client", m.Settled("r", (Start("o", MOST),))) >> ANY
+    assert [each.index for each in origin.make(b"z")] == [MOST + 4]
+
+
+def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: Any) -> None:
+    book = make_book("h3")
+    book << got("client", m.Lasting.of(make_install(others=("h3",)), Failover())) >> ANY
+    for payload in (b"xy", None):  # the second time it is not let in, as it is there
+        book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), payload) >> ANY
+        assert book.sent("client") == [m.Stable("r", "o", 4, ("h3", "h2"))]
