@@ -277,8 +277,8 @@ class Client:
                 or the trees themselves, of which ``dataflow`` and ``placement`` are the first. Partitions go to
                 whichever tree asks next, and come in order (``StripedRun``). A placement that plans one tree is taken
                 as often. Operators must have no state, sources give any index they are asked for.
-            window: how many partitions of several trees wait at most for those before them; default: twice as many as
-                there are trees.
+            window: how many partitions of several trees wait at most for those before them; default: eight times as
+                many as there are trees, which the client has memory for.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or

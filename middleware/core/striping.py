@@ -21,6 +21,9 @@ R5. A stripe that cannot go on, as it has lost a host, leaves what it has open t
 R6. A stripe that ends says that its partition, and all after it, are not there: the stream ends before the first such
     one. What the stripe had open of those before is given to the others.
 R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins.
+R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
+    it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
+    taken to be as late again.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 SMOOTHING = 0.3  # weight of the last partition in what a stripe takes for one
+LATE = 2.0  # times what others take
 STALLED = 4.0  # times what a stripe usually takes for a partition
 UNKNOWN = 2  # partitions under way in a stripe of which is not known yet how fast it is
 KEPT = m.MOST_GIVEN // 2  # partitions that were delivered and may have to be made again (R7)
@@ -244,6 +248,7 @@ class Striping:
             if self._fill(stripe):
                 self._tell(stripe)
         self._ask_again()
+        self._ask_ahead()
         for stripe in self.stripes:
             if stripe.works and stripe.open and stripe.asked_s is None and self._may_ask(stripe):
                 stripe.asked_s = self._out.now
@@ -334,6 +339,36 @@ class Striping:
         self._give(other, self.next)
         self._tell(other)
 
+    def _ask_ahead(self) -> None:
+        """R8."""
+        known = [each for each in self.stripes if each.works and each.period_s is not None]
+        if len(known) < 2:
+            return
+        stream_s = 1 / sum(1 / self._period_s(each) for each in known)
+        for stripe in known:
+            waits_s, period_s = self._waits_s(stripe), self._period_s(stripe)
+            for place, each in enumerate(stripe.open):
+                then_s, index = waits_s + place * period_s, each.index
+                having = [other for other in self.stripes if other.has(index)]
+                if index < self.next or index in self.held or having != [stripe]:
+                    continue
+                other = min([other for other in known if other is not stripe], key=self._next_free_s)
+                if then_s > LATE * max(self._next_free_s(other), (index - self.next) * stream_s, self._limits.retry_s):
+                    self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
+                    self._give(other, index)
+                    self._tell(other)
+
+    def _waits_s(self, stripe: Stripe) -> float:
+        """R8: how long a stripe's next partition may still take."""
+        if stripe.asked_s is None or stripe.period_s is None:
+            return self._first_s(stripe)
+        late_s = self._out.now - max(stripe.asked_s, stripe.delivered_s) - stripe.period_s
+        return max(self._first_s(stripe), late_s)
+
+    def _next_free_s(self, stripe: Stripe) -> float:
+        """When a stripe would deliver what it is given now."""
+        return self._waits_s(stripe) + len(stripe.open) * self._period_s(stripe)
+
     def _without_next(self) -> list[Stripe]:
         """The stripes that could be given the next partition as well."""
         return [each for each in self.stripes if each.works and not each.has(self.next)]
@@ -370,6 +405,8 @@ class Striping:
     def _look_again(self) -> None:
         """Come back when something is due."""
         due = [self._say_again_s(each) for each in self.stripes if each.works and each.asked_s is not None]
+        if self._wanted and self._begun and self.next not in self.held:  # R8
+            due.append(self._out.now + self._limits.retry_max_s)
         at_s = min([self._stalled_s(), *due])
         if at_s < math.inf:
             self._alarm.by(at_s)

@@ -11,7 +11,8 @@ from thalweg.middleware.protocol.generations import base_of
 
 STRIPE = "/"  # between the stream's id and the number of the stripe
 MOST_STRIPES = 64
-WINDOW = 2  # times the number of stripes: so many partitions wait at most for those before them, by default
+WINDOW = 8  # times the number of stripes: so many partitions wait at most for those before them, by default; with 2
+# trees whose rates vary wait for each other most of the time
 
 
 def stripe_name(stream: str, number: int) -> str:
