@@ -113,6 +113,26 @@ def _aged(period_s: float) -> Variant:
     return Variant(says=says, placement="global", fields=fields)
 
 
+def _stripes(name: str) -> Variant:
+    interface, number, *known = name.split("-")
+    chosen = number == "auto"
+    told = {"": "", "ahead": ", exact: links in the next 5 min", "steady": ", exact, links stay as they begin"}
+    how = known[0] if known else ""
+    trees = "as many trees as repay" if chosen else "1 tree" if number == "1" else f"{number} trees"
+    return Variant(
+        says=f"{interface}, {trees}{told[how]}",
+        fields={"interface": interface} | ({"view": "truth"} if how else {}),
+        options={"stripes": "auto" if chosen else int(number), "interface": interface},
+        told="ahead" if how == "ahead" else "measured",
+        steady=how == "steady",
+    )
+
+
+TREES = ("1", "2", "4", "8", "auto")  # at once, for a stream
+STRIPES = (
+    *(f"{interface}-{number}" for interface in ("single", "independent") for number in TREES),
+    *("independent-8-ahead", "independent-8-steady"),
+)
 AGED = ("aged-120", "aged-300", "aged-1800", "aged-3600")  # of figure 9
 VARIANTS: Mapping[str, Variant] = {
     "global-period": Variant(says="global, by periods", placement="global", fields={"cost": "period"}),
@@ -141,6 +161,7 @@ VARIANTS: Mapping[str, Variant] = {
     "forecaster-median": _forecaster("median"),
     "forecaster-exponential": _forecaster("exponential"),
     **{name: _aged(float(name.partition("-")[2])) for name in AGED},
+    **{name: _stripes(name) for name in STRIPES},
     "once-exact": Variant(says="once, exact", placement="thalweg-once", fields={"view": "truth"}),
     "steady": Variant(says="exact, links stay as they begin", fields={"view": "truth"}, steady=True),
 }

@@ -33,6 +33,7 @@ from thalweg.experiments.papers.plots import (
     two_panels,
 )
 from thalweg.experiments.papers.ranganathan1998.ablation import grouped, says, steps
+from thalweg.experiments.papers.ranganathan1998.striped import INTERFACES, bars_of
 from thalweg.experiments.papers.ranganathan1998.study import KS, OURS, PERIODS, PLACEMENTS, SAME, SERVERS, TREES
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.sweeps.simulations import minutes
@@ -336,6 +337,34 @@ def _gap(axes: Axes, result: Result) -> None:
     axes.set_xlabel("seconds between images")
 
 
+# --- several trees at once --------------------------------------------------------------------------
+
+
+def _stripes(result: Result, palette: Palette) -> Figure:
+    """By number of trees the time between images on either model of interfaces, over the bound."""
+    eight, one = (result.value("thalweg", "interarrival_s", variant=f"independent-{number}") for number in (8, 1))
+    seen = result.title
+    if eight is not None and one is not None:
+        seen = f"On independent links 8 trees take {eight.mean / one.mean:.2f} of the time of one"
+    figure, *panels = two_panels(result, seen)
+    for axes, interface in zip(panels, reversed(INTERFACES), strict=True):
+        found = bars_of(result, interface)
+        if not found:
+            empty(axes, f"nothing was run on {interface} interfaces")
+            continue
+        for place, (_, value, bound) in enumerate(found):
+            axes.bar(place, value.mean, 0.62, color=palette.tint("thalweg"), alpha=0.85)
+            if value.deviation is not None:
+                axes.errorbar(place, value.mean, yerr=value.deviation, **BARS | {"elinewidth": 1.1, "capsize": 2.5})
+            say(axes, f"{value.mean:.1f}", (place, value.mean + (value.deviation or 0.0)), (0, 3), 8.5, ha="center")
+            if bound is not None:
+                axes.hlines(bound.mean, place - 0.42, place + 0.42, **_BOUND)
+        axes.set_xticks(range(len(found)), [name for name, _, _ in found])
+        axes.set(title=f"{interface} interfaces", xlabel="trees", ylabel="seconds between images (dots: bound)")
+        axes.set_ylim(0, None)
+    return figure
+
+
 def _rows(axes: Axes, ticks: list[tuple[float, str]]) -> None:
     named_rows(axes, [text for _, text in ticks], [at for at, _ in ticks], fontsize=8.5)
     axes.tick_params(axis="y", length=0)
@@ -349,4 +378,5 @@ DRAWN: Mapping[str, Callable[[Result, Palette], Figure]] = {
     "10": _ten,
     "sensitivity": _sensitivity,
     "ablation": _ablation,
+    "stripes": _stripes,
 }

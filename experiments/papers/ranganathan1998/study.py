@@ -33,6 +33,8 @@ from thalweg.experiments.papers.claims import (
 )
 from thalweg.experiments.papers.ranganathan1998.ablation import COLUMNS as ABLATION_COLUMNS
 from thalweg.experiments.papers.ranganathan1998.ablation import gap_cells, grouped_rows
+from thalweg.experiments.papers.ranganathan1998.striped import COLUMNS as STRIPED_COLUMNS
+from thalweg.experiments.papers.ranganathan1998.striped import gap_cells as striped_gap
 from thalweg.experiments.papers.study import (
     QUOTED,
     TIE,
@@ -54,12 +56,13 @@ from thalweg.experiments.runs import strategies
 from thalweg.experiments.sweeps.pools import GENERATED
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.sweeps.simulations import AS_IS, SAYS, WITH_K, Arm, Simulations
-from thalweg.experiments.sweeps.variants import AGED, VARIANTS
+from thalweg.experiments.sweeps.variants import AGED, STRIPES, VARIANTS
 from thalweg.experiments.views.tables import NONE
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
 PLACEMENTS = (BASELINE, "one-shot", "local", "global")  # in the order of the paper's means
 OURS = strategies.OURS  # beside them
+TREES_AT_ONCE = "stripes"
 SENSITIVITY = "sensitivity"  # and where the generator's values are
 ABLATION = "ablation"  # what stands for a figure's number where variants of our own planner are compared
 PERIODICAL = ("local", "global")  # of the paper's
@@ -448,8 +451,22 @@ _FIGURES = (
         title="What each part of thalweg brings",
         question="What do the shape, the cost, the period and knowing the links bring, and what is left to gain?",
         sweep=Simulations(
-            placements=("one-shot", "global", *OURS), variants=tuple(name for name in VARIANTS if name not in AGED)
+            placements=("one-shot", "global", *OURS),
+            variants=tuple(name for name in VARIANTS if name not in (*AGED, *STRIPES)),
         ),
+    ),
+    Figure(
+        number=TREES_AT_ONCE,
+        varied=("variant",),
+        pairs=lambda own, other, usual: own.variant != other.variant == f"{own.variant.partition('-')[0]}-1",
+        told=lambda ratio: False,
+        head="Stripes",
+        caption="one stream over several trees",
+        columns=STRIPED_COLUMNS,
+        tables=(("what the gap to the bound is made of", striped_gap),),
+        title="One stream over several trees at once",
+        question="What do more trees than one bring, and how far is that from the bound?",
+        sweep=Simulations(placements=("thalweg",), variants=STRIPES),
     ),
 )
 
@@ -485,6 +502,7 @@ STUDY = Study(
         "of_global_by_periods": Relative("global", {"variant": BY_PERIODS}),
         "of_one_shot": Relative("one-shot"),
         "of_thalweg": Relative("thalweg"),
+        **{f"of_one_tree_{each}": Relative("thalweg", {"variant": f"{each}-1"}) for each in ("single", "independent")},
         "bound_s": "bound_period_s",  # what no mixture of trees beats on the links as they were while it ran
         "predicted_s": "predicted_s",  # what its first plan was to come to
         "reshapings": "reshapings",

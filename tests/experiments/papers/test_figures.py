@@ -27,7 +27,7 @@ from thalweg.experiments.sweeps.results import Results
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.sweeps.simulations import AS_IS, Arm, Simulations
 from thalweg.experiments.sweeps.sweep import _save as save_sweep
-from thalweg.experiments.sweeps.variants import AGED, VARIANTS
+from thalweg.experiments.sweeps.variants import AGED, STRIPES, VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **option
 def test_grids_are_the_papers() -> None:
     counts = {number: len(figure.sweep.arms()) for number, figure in FIGURES.items()}
     of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].sweep.arms()) for number in FIGURES}
-    assert of_paper == {"6": 5, "7": 8, "8": 16, "9": 10, "10": 6, "sensitivity": 32, "ablation": 3}
-    whole = 4 + len(VARIANTS) - len(AGED)
-    assert counts == {"6": 7, "7": 9, "8": 20, "9": 18, "10": 8, "sensitivity": 40, "ablation": whole}
+    assert of_paper == {"6": 5, "7": 8, "8": 16, "9": 10, "10": 6, "sensitivity": 32, "ablation": 3, "stripes": 0}
+    whole = 4 + len(VARIANTS) - len(AGED) - len(STRIPES)
+    assert counts == {"6": 7, "7": 9, "8": 20, "9": 18, "10": 8, "sensitivity": 40, "ablation": whole, "stripes": 13}
     periods_s = {}
     for arm in FIGURES["9"].sweep.arms():
         if not arm.variant:
@@ -333,6 +333,32 @@ def test_fig_10(spark_session: SparkSession) -> None:
         assert decided(get(data, "10")) == {"binary-global": "holds", "binary-local": "holds"}
         assert decided(get(data, "10", "real")) == {"binary-global": "does not hold", "binary-local": "does not hold"}
     assert [one.verdict for one in data.conclusions if one.conclusion == 5] == ["holds", "does not hold"]
+
+
+@pytest.mark.spark
+def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_session: SparkSession) -> None:
+    seconds = {
+        "independent-1": 8.0,
+        "independent-8": 2.0,
+        "single-1": 10.0,
+        "single-4": 9.0,
+        "independent-8-ahead": 1.5,
+    }
+    arms = [arm for arm in FIGURES["stripes"].sweep.arms() if arm.variant in seconds]
+    made = rows(arms, pools=(1, 2), configurations=3, noise=0.0)
+    for row in made:
+        row["mean_interarrival_s"] = seconds[row["variant"]] * row["pool_seed"]
+        row["bound_period_s"] = 1.0 * row["pool_seed"]
+    result = get(figure_data(spark_session, table(made), figure="stripes"), "stripes")
+    heads, found = cells(result)
+    told = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
+    eight = told["independent, 8 trees"]
+    assert (eight["mean s"], eight["of one tree"], eight["of the bound"]) == ("3.0", "0.25", "2.0")
+    assert told["single, 4 trees"]["of one tree"] == "0.90"
+    ((_, beside),) = result.definition.tables
+    steps = {row[0]: row[1:] for row in beside(result)[1]}
+    assert steps["8 trees"][1] == "+0.8"
+    assert steps["1 tree"][1] == "+9.0"
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from thalweg.experiments.simulation.run import exactly, foreseen, last_measured
 from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulation, simulate
-from thalweg.experiments.sweeps.variants import AGED, VARIANTS
+from thalweg.experiments.sweeps.variants import AGED, STRIPES, VARIANTS
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import Sample
 from thalweg.middleware.network.outlook import Outlook, Past
@@ -228,7 +228,7 @@ def test_every_variant_runs_and_comes_to_something_else() -> None:
     plain = {name: result(placement=name, **CHANGING) for name in ("thalweg", "thalweg-once", "global")}
     stays = ("global-period", "fixed", "fixed-path", "fixed-searched", "once-exact", "steady")  # its tree
     changed = []
-    tried = {name: variant for name, variant in VARIANTS.items() if name not in AGED}
+    tried = {name: variant for name, variant in VARIANTS.items() if name not in (*AGED, *STRIPES)}
     for name, variant in tried.items():
         came = result(placement=variant.placement, variant=name, **CHANGING)
         assert (came.failed, came.delivered, came.out_of_order) == (None, 100, 0), name
@@ -236,6 +236,25 @@ def test_every_variant_runs_and_comes_to_something_else() -> None:
         changed += [name] if came.reshapings else []
     assert not set(changed) & set(stays)
     assert len(changed) >= len(tried) - len(stays) - 3, changed  # a few may find nothing that is worth it
+
+
+def test_more_trees_deliver_more_on_independent_links_alone() -> None:
+    """In order, once each; one tree is what it is without any word of trees."""
+    options: dict[str, Any] = {"pool": "paper", "pool_seed": 2, "configuration": 1, "images": 60, "servers": 5}
+    one, four = (result(**options, placement="thalweg", variant=f"independent-{number}") for number in ("1", "4"))
+    for came in (one, four):
+        assert (came.failed, came.delivered, came.duplicate, came.out_of_order) == (None, 60, 0, 0)
+    assert four.mean_interarrival_s is not None
+    assert one.mean_interarrival_s is not None
+    assert four.mean_interarrival_s < 0.6 * one.mean_interarrival_s
+    assert four.plans > one.plans * four.elapsed_s / one.elapsed_s  # type: ignore[operator]
+    plain = result(**options, placement="thalweg", interface="independent")
+    assert msgspec.structs.replace(plain, probing_s=0.0) == msgspec.structs.replace(one, probing_s=0.0)
+    exact = result(**options, placement="thalweg", variant="independent-8-steady")
+    assert exact.bound_period_s is not None
+    assert exact.predicted_s is not None
+    assert exact.mean_interarrival_s is not None
+    assert exact.bound_period_s <= exact.predicted_s <= exact.mean_interarrival_s
 
 
 def test_links_that_stay_have_the_bound_of_their_beginning() -> None:

@@ -1,0 +1,76 @@
+"""One stream over several trees at once: the table of it, by interfaces and numbers of trees, beside the bound.
+
+Every row is ``thalweg`` with a number of trees on one model of interfaces (see ``variants``), on the same
+configurations; of each model one tree is the yardstick.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.experiments.papers.study import Column, FigureResult, Pooled, spread
+from thalweg.experiments.papers.tables import mean, text
+from thalweg.experiments.sweeps.variants import TREES
+from thalweg.experiments.views.tables import NONE
+
+Result = FigureResult[Any, Any]
+INTERFACES = ("single", "independent")
+STEPS = (  # from the bound up: what it is, what it adds, and the variant and the column that tell it
+    ("bound, links as they begin", "", "independent-8-steady", "bound_s"),
+    ("8 trees, as predicted", "8 trees for any mixture; combining", "independent-8-steady", "predicted_s"),
+    ("they, on links that stay so", "images of many sizes; trees that wait", "independent-8-steady", "interarrival_s"),
+    ("exact knowledge of the next 5 min", "links that change", "independent-8-ahead", "interarrival_s"),
+    ("8 trees", "what is not known of them", "independent-8", "interarrival_s"),
+    ("1 tree", "one tree for eight", "independent-1", "interarrival_s"),
+)
+
+
+def _of_one(row: Any) -> Pooled | None:
+    """The row's time by that of one tree on the same interfaces."""
+    interface = row.arm.variant.partition("-")[0]
+    found: Pooled | None = row.value(f"of_one_tree_{interface}") if interface in INTERFACES else None
+    return found
+
+
+def _of_bound(row: Any) -> str:
+    if row.interarrival_s is None or row.bound_s is None:
+        return NONE
+    return f"{row.interarrival_s.mean / row.bound_s.mean:.1f}"
+
+
+COLUMNS = (
+    Column("interfaces and trees", lambda row, result: row.label),
+    Column("mean s", lambda row, result: mean(row.interarrival_s, 1)),
+    Column("of one tree", lambda row, result: text(_of_one(row), 2)),
+    Column("bound s", lambda row, result: mean(row.bound_s, 1)),
+    Column("of the bound", lambda row, result: _of_bound(row)),
+    Column("predicted s", lambda row, result: mean(row.predicted_s, 1)),
+    Column("plans", lambda row, result: mean(row.plans, 1)),
+    Column("changes of trees", lambda row, result: mean(row.reshapings, 1)),
+    Column("probes MB", lambda row, result: mean(row.probe_bytes, 1, 1e-6)),
+    Column("ms a plan", lambda row, result: mean(row.planning_s, 0, 1e3)),
+)
+
+
+def bars_of(result: Result, interface: str) -> list[tuple[str, Pooled, Pooled | None]]:
+    """Of every number of trees the time between images, and the bound, where there are some."""
+    found = []
+    for number in TREES:
+        variant = f"{interface}-{number}"
+        value = result.value("thalweg", "interarrival_s", variant=variant)
+        if value is not None:
+            name = "as many as repay" if number == "auto" else number
+            found.append((name, value, result.value("thalweg", "bound_s", variant=variant)))
+    return found
+
+
+def gap_cells(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of what the gap between the bound and one tree is made of, on independent links."""
+    made, before = [], None
+    for says, why, variant, column in STEPS:
+        value = result.value("thalweg", column, variant=variant)
+        if value is not None:
+            more = "" if before is None else f"{value.mean - before:+.1f}"
+            made.append([says, spread(value, 1), more, why])
+            before = value.mean
+    return ["from the bound up, independent links", "mean s", "adds", "for"], made
