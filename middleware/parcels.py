@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 from typing import Any, Final
 
@@ -47,6 +48,23 @@ class Parcel:
     def size_bytes(self) -> int:
         """With its head, wherever that is known."""
         return len(self.head) + len(self.body)
+
+
+PAST_END = Parcel("nothing", body=b"past")  # of a stripe, for a partition that no source has: the stream ended before
+PAST_SOME = Parcel("nothing", body=b"past some")  # and for one that only some have
+
+
+def is_past_end(value: object) -> bool:
+    """Whether this stands for a partition that the stream has not, as it ended before."""
+    return type(value) is Parcel and value.kind == "nothing" and len(value.body) > 0
+
+
+def past_end_of(inputs: Collection[object]) -> Parcel | None:
+    """What is made of inputs of which some are past their end; None where none is."""
+    past = [value for value in inputs if is_past_end(value)]
+    if not past:
+        return None
+    return PAST_END if all(type(each) is Parcel and each.body == PAST_END.body for each in inputs) else PAST_SOME
 
 
 def is_nothing(value: object) -> bool:

@@ -18,8 +18,7 @@ R4. A stripe that delivers nothing for ``STALLED`` times as long as it usually t
     a known duplicate, and dropped.
 R5. A stripe that cannot go on, as it has lost a host, leaves what it has open to the others. The stream fails with the
     last one, or where code does.
-R6. A stripe that ends says that its partition, and all after it, are not there: the stream ends before the first such
-    one. What the stripe had open of those before is given to the others.
+R6. What is past a source's end says so (``parcels``): the stream ends before the first such partition.
 R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins.
 R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
     it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
@@ -37,6 +36,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core.outbox import Alarm, Outbox, Timer
+from thalweg.middleware.parcels import PAST_END, Parcel, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -146,10 +146,11 @@ class Striping:
             self._took(stripe, now - stripe.asked_s)
         stripe.asked_s, stripe.delivered_s, stripe.wait_s = None, now, self._limits.retry_s
         stripe.past.append(given.index)
-        if part.end:
-            self._ended(stripe, given, part)
-        else:
+        past = past_end_of(part.value if type(part.value) is tuple else (part.value,))
+        if past is None:
             self._take(stripe, given, part)
+        else:
+            self._ended(given, past)
         self._go_on()
 
     def _took(self, stripe: Stripe, took_s: float) -> None:
@@ -169,13 +170,15 @@ class Striping:
         else:
             self._give_up(index)  # R3
 
-    def _ended(self, stripe: Stripe, given: Open, part: e.Deliver) -> None:
+    def _ended(self, given: Open, past: Parcel) -> None:
         """R6."""
-        if self._end is None or given.index < self._end:
-            self._end, self._uneven = given.index, part.uneven
-            self._free = [index for index in self._free if index < given.index]
-            self.held = {index: each for index, each in self.held.items() if index < given.index}
-        self._leave(stripe)
+        index = given.index
+        if self._end is None or index < self._end:
+            some = past.body != PAST_END.body
+            self._end = index
+            self._uneven = f"sources do not end together: partition {index} is missing from some" if some else ""
+            self._free = [each for each in self._free if each < index]
+            self.held = {each: part for each, part in self.held.items() if each < index}
 
     def on_failed(self, stripe: Stripe, failed: e.Fail) -> None:
         """R5: the run of a stripe cannot go on."""
@@ -267,7 +270,7 @@ class Striping:
             self.next += 1
             self._next_s = self._out.now
         elif not over and self._begun and all(each.over for each in self.stripes) and self.next not in self.held:
-            self._over = True  # R6: what is missing had been given to another that is gone
+            self._over = True
             self._out.fail(f"no stripe of the stream is left that could carry partition {self.next}")
 
     def _fill(self, stripe: Stripe) -> bool:

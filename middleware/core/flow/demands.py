@@ -18,7 +18,8 @@ R9. Consumers of a node on one host are sent a partition once: while it is under
     demand it ride along. Their host gives what comes to all there that wait for it; who did not get it demands it again
     and is sent it for itself, as is who demands it from elsewhere by then.
 R10. That code here has failed is told the client again with every demand that comes: who demands waits in vain.
-R11. In a stripe of a stream code runs with the stream's index, when that is known (``indices``).
+R11. In a stripe of a stream code runs with the stream's index, when that is known (``indices``). What is past the end
+    of an input is passed on as such, and ends nothing: the next partition may be one that the stream has.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import LISTED
-from thalweg.middleware.parcels import Parcel, is_nothing
+from thalweg.middleware.parcels import PAST_END, Parcel, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import stripe_of
@@ -404,10 +405,13 @@ class Demands:
         if event.size_bytes > self.room:
             self._refuse(event)
             return NO_NOTES
+        if event.end and self._indices is not None:  # R11
+            event = msgspec.structs.replace(event, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
         index = event.index if self._indices is None else self._indices.of(event.index)
-        if self._desk.recording and node.node.kind == "source" and not event.end:
+        past = is_past_end(event.value)
+        if self._desk.recording and node.node.kind == "source" and not (event.end or past):
             self._out.record("produced", node=event.node, index=index)
-        if type(event.value) is Parcel and is_nothing(event.value):
+        if type(event.value) is Parcel and is_nothing(event.value) and not past:
             self._out.record("nothing", node=event.node, index=index)
         if event.late_rows is not UNSET:
             self._out.record("late", node=event.node, index=index, value=event.late_rows)
@@ -504,6 +508,10 @@ class Demands:
                     if index is None:
                         continue
                     stands_for = index
+                    if (past := past_end_of(action.inputs)) is not None:
+                        made = e.OperatorFinished(self._out.run, name, action.index, past, past.size_bytes)
+                        told = (*told, *self.finished(made))
+                        continue
                 run = e.RunOperator(self._out.run, name, action.index, action.inputs, stands_for)
                 self._desk.commands.append(run)
             elif type(action) is Ask:

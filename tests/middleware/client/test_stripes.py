@@ -66,6 +66,16 @@ def test_it_ends_with_its_sources(client: Client) -> None:
         assert_reference([each.value for each in run], flow, None)
 
 
+def test_it_says_that_its_sources_do_not_end_together(client: Client) -> None:
+    codes = {host: Code(code.use, {**code.params, "length": 9 + i}) for i, (host, code) in enumerate(blocks().items())}
+    flow = complete_binary_tree(codes, MIX)
+    with client.run(flow, at("h2", flow).placement, stripes=3, strict=True) as run:
+        got = [next(run).index for _ in range(9)]
+        with pytest.raises(RunError, match="do not end together: partition 9 is missing from some"):
+            next(run)
+    assert got == list(range(9))
+
+
 def test_it_begins_where_it_is_told(client: Client) -> None:
     with client.run(FLOW, at("h3").placement, stripes=2, start=5, partitions=10) as run:
         assert [each.index for each in run] == list(range(5, 15))

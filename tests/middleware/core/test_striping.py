@@ -1,0 +1,221 @@
+"""Who carries what, at the client: played against stripes that take any time, stall, end, fail and come twice."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.middleware.core.outbox import Desk, Outbox
+from thalweg.middleware.core.striping import Hooks, Stripe, Striping
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.parcels import PAST_END
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+LIMITS = CoreConfig()
+FLOW = Dataflow((Node("s", "source", (), Code("x"), "h1"), Node("t", "sink", ("s",), None, "client")))
+
+
+class Played:
+    """A stream whose stripes take ``takes_s`` seconds for a partition each, in a queue of their own."""
+
+    def __init__(
+        self, takes_s: list[float], *, window: int = 4, partitions: int | None = 30, length: float = math.inf
+    ) -> None:
+        self.desk = Desk("client")
+        self.takes_s, self.length = takes_s, length
+        self.given: dict[int, list[int]] = {number: [] for number in range(len(takes_s))}
+        self.asked: dict[int, int] = dict.fromkeys(self.given, 0)
+        self.due: deque[tuple[float, int]] = deque()
+        self.left: set[int] = set()
+        self.delivered: list[int] = []
+        self.ended = ""
+        self.alarm_s = math.inf
+        install = m.Install("r", FLOW, (), (), "client")
+        requests = tuple(
+            e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")) for number in range(len(takes_s))
+        )
+        assert install.run == "r"
+        asks = e.StripesRequested("r", requests, (1 / len(takes_s),) * len(takes_s), window, partitions)
+        self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
+
+    def hooks(self) -> Hooks:
+        return Hooks(self.act, self.tell, lambda _: 2, lambda stripe: stripe.run)
+
+    def act(self, event: e.Event) -> None:
+        number = int(str(getattr(event, "run", "")).partition("/")[2])
+        if isinstance(event, e.NextRequested):
+            self.due.append((self.desk.now + self.takes_s[number], number))
+        else:
+            self.left.add(number)
+
+    def tell(self, stripe: Stripe, given: m.Given) -> None:
+        known = self.given[stripe.number]
+        assert given.first <= len(known), "what was given is told without a gap"
+        for partition, index in enumerate(given.indices, given.first):
+            if partition < len(known):
+                assert known[partition] == index, "what was given once stays"
+            else:
+                known.append(index)
+
+    def go(self, until_s: float = math.inf) -> None:
+        """Let time pass until nothing is left to happen, or that long."""
+        self.settle()
+        for _ in range(20_000):
+            self.due = deque(sorted(self.due))
+            at_s = min(self.due[0][0] if self.due else math.inf, self.alarm_s)
+            if self.ended or at_s == math.inf or at_s > until_s:
+                return
+            self.desk.now = max(self.desk.now, at_s)
+            if self.due and self.due[0][0] <= at_s:
+                self.deliver(self.due.popleft()[1])
+            else:
+                self.alarm_s = math.inf
+                self.stream.on_timer()
+            self.settle()
+        pytest.fail("the stream does not come to an end")
+
+    def deliver(self, number: int) -> None:
+        stripe = self.stream.stripes[number]
+        if number in self.left:
+            return
+        partition = self.asked[number]
+        self.asked[number] += 1
+        index = self.given[number][partition]
+        value = PAST_END if index >= self.length else index
+        self.stream.on_delivered(stripe, e.Deliver(stripe.run, partition, value, 8, sink="t"))
+
+    def settle(self) -> None:
+        while self.desk.commands:
+            commands, self.desk.commands = self.desk.commands, []
+            for command in commands:
+                match command:
+                    case e.Deliver(end=True):
+                        self.ended = "end"
+                    case e.Deliver():
+                        assert command.value == command.index == len(self.delivered)
+                        self.delivered.append(command.index)
+                        self.stream.on_next()
+                    case e.Ready():
+                        self.stream.on_next()
+                    case e.Fail():
+                        self.ended = command.reason
+                    case e.SetTimer():
+                        self.alarm_s = command.at_s
+        self.stream.validate()
+
+    def begin(self) -> Played:
+        for stripe in self.stream.stripes:
+            self.stream.on_ready(stripe)
+            self.settle()
+        return self
+
+
+TIMES = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=5)
+
+
+@given(TIMES, st.integers(1, 12), st.integers(1, 60))
+def test_all_come_once_in_order_whatever_each_takes(takes_s: list[float], window: int, partitions: int) -> None:
+    played = Played(takes_s, window=window, partitions=partitions).begin()
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(partitions))
+
+
+@given(TIMES, st.integers(1, 12), st.integers(0, 40))
+def test_the_stream_ends_where_its_sources_do(takes_s: list[float], window: int, length: int) -> None:
+    played = Played(takes_s, window=window, partitions=None, length=length).begin()
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(length))
+
+
+@given(TIMES, st.data())
+def test_what_a_lost_stripe_had_the_others_carry(takes_s: list[float], data: st.DataObject) -> None:
+    played = Played([1.0, *takes_s], partitions=40).begin()
+    lost = data.draw(st.sets(st.integers(1, len(takes_s)), max_size=len(takes_s)))
+    for number in sorted(lost):
+        played.go(until_s=played.desk.now + data.draw(st.floats(0.0, 20.0)))
+        stripe = played.stream.stripes[number]
+        played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h2' has been silent", host="h2", lost=True))
+        played.settle()
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(40))
+
+
+def test_the_last_one_that_is_lost_is_the_end_of_the_stream() -> None:
+    played = Played([1.0, 1.0]).begin()
+    played.go(until_s=3.0)
+    for stripe in played.stream.stripes:
+        played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h1' is gone", lost=True))
+        played.settle()
+    assert played.ended == "host 'h1' is gone"
+
+
+def test_code_that_fails_is_the_end_of_the_stream() -> None:
+    played = Played([1.0, 1.0]).begin()
+    played.stream.on_failed(played.stream.stripes[1], e.Fail("r/1", "ValueError"))
+    played.settle()
+    assert played.ended == "ValueError"
+
+
+def test_equal_stripes_take_turns_and_a_slow_one_gets_few() -> None:
+    equal = Played([1.0, 1.0, 1.0], partitions=60).begin()
+    equal.go()
+    assert {len(given) for given in equal.given.values()} <= {*range(19, 24)}
+    assert equal.desk.now < 60 / 3 + 4
+    slow = Played([1.0, 10.0], partitions=220, window=4).begin()
+    slow.go()
+    assert 15 <= slow.asked[1] <= 22
+    assert slow.desk.now < 1.1 * 200
+
+
+def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
+    played = Played([1.0, 1.0], partitions=40).begin()
+    played.go(until_s=10.0)
+    played.takes_s[1] = 1000.0
+    played.go(until_s=60.0)
+    assert played.ended == "end"
+    assert played.delivered == list(range(40))
+
+
+def test_a_word_that_comes_twice_changes_nothing() -> None:
+    played = Played([1.0, 1.0]).begin()
+    played.go(until_s=5.0)
+    stripe = played.stream.stripes[0]
+    before = [*played.delivered]
+    for late in (0, stripe.upto + 3):
+        played.stream.on_delivered(stripe, e.Deliver(stripe.run, late, 0, 8, sink="t"))
+        played.settle()
+    assert played.delivered == before
+    played.go()
+    assert played.delivered == list(range(30))
+
+
+def test_a_next_generation_is_told_again_what_it_was_given() -> None:
+    played = Played([1.0, 1.0], partitions=200).begin()
+    played.go(until_s=20.0)
+    stripe, known = played.stream.stripes[1], [*played.given[1]]
+    played.given[1] = []
+    played.stream.on_follows(stripe, 0)
+    assert played.given[1] == known, "from its first partition on"
+    played.go()
+    assert played.delivered == list(range(200))
+
+
+def test_what_is_forgotten_cannot_be_begun_anew_and_the_others_go_on() -> None:
+    played = Played([1.0, 1.0], partitions=100).begin()
+    played.go(until_s=20.0)
+    stripe = played.stream.stripes[1]
+    stripe.past.clear()  # as after very many
+    played.stream.on_follows(stripe, 0)
+    played.settle()
+    assert played.left == {1}
+    played.go()
+    assert played.delivered == list(range(100))
