@@ -353,8 +353,8 @@ def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_sessio
     heads, found = cells(result)
     told = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
     eight = told["independent, 8 trees"]
-    assert (eight["mean s"], eight["of one tree"], eight["of the bound"]) == ("3.0", "0.25", "2.0")
-    assert told["single, 4 trees"]["of one tree"] == "0.90"
+    assert (eight["mean s"], eight["of one tree"], eight["of the bound"]) == ("3.0", "0.25 ± 0.00", "2.0")
+    assert told["single, 4 trees"]["of one tree"] == "0.90 ± 0.00"
     ((_, beside),) = result.definition.tables
     steps = {row[0]: row[1:] for row in beside(result)[1]}
     assert steps["8 trees"][1] == "+0.8"
