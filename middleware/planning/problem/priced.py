@@ -18,7 +18,6 @@ from thalweg.middleware.network.networks import links_of
 from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.planning.problem.choice import GAIN, choose, cost_of
 from thalweg.middleware.planning.problem.plan import Plan
-from thalweg.middleware.planning.problem.routes import Route, reachable, relayed
 from thalweg.middleware.planning.problem.task import Task
 
 LEAST_PER_GB = 0.01  # a share of the dearest price, for one that costs nothing
@@ -32,31 +31,22 @@ def cheaper(task: Task) -> Iterator[Task]:
         return
     least = max(min(per_gb.values()), LEAST_PER_GB * max(per_gb.values()))
 
-    def cheapness(route: Route) -> float:
-        return least / max(least, sum(per_gb[link.via] for link in route))
+    def cheapness(link: Link) -> float:
+        return least / max(least, per_gb[link.via])
 
     yield _weighed(task, cheapness)
-    yield _weighed(task, lambda route: cheapness(route) ** 2)
+    yield _weighed(task, lambda link: cheapness(link) ** 2)
 
 
-def _weighed(task: Task, share: Callable[[Route], float]) -> Task:
-    """Between two hosts what the best network, or route over relays, carries, where each carries a share of that."""
+def _weighed(task: Task, share: Callable[[Link], float]) -> Task:
+    """Between two hosts what the best network carries, where each carries such a share of what it does."""
     agreed = {link: LinkEstimate(rate_bps, 0) for link, rate_bps in links_of(task.networks).items()}
-    known = {**agreed, **task.view.estimates}
-    routes: list[Route] = [
-        (link,)
-        for link in known
-        if link.via == NET or (link.via in task.networks and task.networks[link.via].joins(*link.hosts))
-    ]
-    for over in relayed(task.networks, reachable(task.view, task.hosts), task.hops).values():
-        routes += over
     best: dict[Link, LinkEstimate] = {}
-    for route in routes:
-        slowest = min((known[link] for link in route), key=lambda each: each.rate_bps)
-        weighed = msgspec.structs.replace(slowest, rate_bps=slowest.rate_bps * share(route))
-        pair = Link(route[0].source, route[-1].target)
-        if pair not in best or weighed.rate_bps > best[pair].rate_bps:
-            best[pair] = weighed
+    for link, known in {**agreed, **task.view.estimates}.items():
+        if link.via == NET or (link.via in task.networks and task.networks[link.via].joins(*link.hosts)):
+            pair, rate_bps = Link(*link.hosts), known.rate_bps * share(link)
+            if pair not in best or rate_bps > best[pair].rate_bps:
+                best[pair] = msgspec.structs.replace(known, rate_bps=rate_bps)
     return task.but(view=task.view.with_estimates(best))
 
 
