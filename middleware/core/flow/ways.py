@@ -77,6 +77,11 @@ class Ways:
             (way.target, via): bps for way in mine for via, bps in zip(way.over, way.rates_bps, strict=False)
         }
 
+    def goes_over(self, ways: Iterable[m.Way]) -> bool:
+        """Whether that is what counts now; what links carry is another with every look, and changes nothing."""
+        now, then = ([(way.source, way.target, way.over) for way in each] for each in (self.table, ways))
+        return now == then
+
     def passes(self, chunk: m.RelayedChunk, more: Iterable[m.Way] = ()) -> bool:
         """R5: whether the client has said, or with ``more`` says, that this comes so."""
         said = chunk.source, chunk.hops[-1].host

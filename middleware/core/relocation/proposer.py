@@ -106,7 +106,7 @@ class Proposer:
                 self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
             self.next = Wish(placement, reason, dataflow, free, ways)
             return True
-        if ways == self._directory.ways.table:
+        if ways is not None and self._directory.ways.goes_over(ways):
             ways = None
         tree, directory, number = self._tree, self._directory, self._count + 1
         hosts = directory.where(directory.locations)

@@ -54,6 +54,7 @@ class Recorded(World):
         links |= {Link("h2", "client", "fast"): fast, Link("client", "h2", "fast"): fast}
         super().__init__(HOSTS, links, lambda node: Sized(), WorldConfig("independent", 0.01, validate=True))
         self.came: list[tuple[float, str]] = []
+        self.proposed: set[int] = set()
         self.values: list[Any] = []
         self.on_delivered = lambda partition, now: self.values.append(partition.value)
         known = {link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()}
@@ -68,6 +69,8 @@ class Recorded(World):
             case e.MessageReceived(message=m.Partition(producer="o", end=False, index=index), via=via):
                 if index == len(self.came):  # what was stuck comes late, and again
                     self.came.append((self.now, via if isinstance(via, str) else NET))
+            case e.MessageReceived(message=m.ProposeWays(number=number)):
+                self.proposed.add(number)
         super()._handle(host, event)
 
     def over(self, from_s: float, until_s: float) -> set[str]:
@@ -99,6 +102,15 @@ def test_a_dedicated_link_that_dies_is_left_for_the_public_one_and_taken_again(
     assert world.over(5.0, 60.0) == {"fast"}
     assert world.over(60.0 + PERIOD_S, 140.0) == {NET}
     assert world.over(140.0 + 3 * PERIOD_S, world.now) == {"fast"}
+
+
+def test_links_that_carry_a_little_more_or_less_change_nothing() -> None:
+    """A change of networks has sources pause for a round trip; what links carry is another at every look."""
+    times = np.arange(0.0, 400.0, 7.0)
+    varies = BandwidthTrace("varies", times, 1e6 * (1 + 0.03 * np.sin(times)), 10_000.0)
+    world = Recorded(varies, BandwidthTrace.constant("agreed", 1e6), None)
+    assert world.failed is None and world.plans > 5
+    assert world.proposed == {1} and world.over(5.0, world.now) == {NET}
 
 
 # --- states of operators that move -----------------------------------------------------------------------
