@@ -33,6 +33,7 @@ from thalweg.experiments.records.moves import (
 )
 from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, whole_digest
 from thalweg.experiments.records.recoveries import Recovery, recoveries_of
+from thalweg.experiments.records.relaying import Relaying, relayings
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest
 
@@ -43,7 +44,7 @@ COUNTED = ("duplicate", "repeated", "rejected", "fault")
 KINDS = (
     "delivered", "placed", "host_load", "log", "bill", "proof", "replay", "estimate",
     "relocated", "arrived", "proposal", "reshaped", "recovered", "befallen",
-    "plan", "epoch", "monitor", "missing", "nothing", "late", *COUNTED,
+    "plan", "epoch", "monitor", "missing", "nothing", "late", "relayed", *COUNTED,
 )  # fmt: skip
 
 Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kinds, in the log's order
@@ -92,7 +93,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``timeline_wall``: deliveries around the moves. ``monitor``: None when no host recorded it. ``reshapes``: how often
     the tree changed, ``unshaped``: how often it was to and did not; ``reshape_pause_*``: from the last partition of
     the old tree to the first of the new. ``recoveries``: how it went on when hosts were lost. ``moves`` lists the
-    moves only where that was asked for. ``bill``: of networks that have prices.
+    moves only where that was asked for. ``bill``: of networks that have prices. ``relayed``: what hosts passed on for
+    others.
     """
 
     images: int
@@ -139,6 +141,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
     bill: Bill | msgspec.UnsetType = msgspec.UNSET
+    relayed: list[Relaying] | msgspec.UnsetType = msgspec.UNSET
 
 
 class LinkSummary(msgspec.Struct, frozen=True):
@@ -251,6 +254,7 @@ def _placement(
         hosts=_loads(said["host_load"]),
         recoveries=recoveries_of(said["recovered"], said["befallen"], came),
         bill=next((row.detail.bill for row in said["bill"] if row.detail.bill), msgspec.UNSET),
+        relayed=relayings(said["relayed"]) or msgspec.UNSET,
         **move_figures(said, info.time_scale),
     )
 

@@ -70,6 +70,9 @@ class Detail(msgspec.Struct, frozen=True):
     lag_max_s: float | None = None
     # bill
     bill: Bill | None = None
+    # relayed
+    source: str | None = None
+    target: str | None = None
     # delivered, log
     digest: str | None = None
     # missing

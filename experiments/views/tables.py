@@ -83,6 +83,8 @@ def lines_of(summary: RunSummary) -> list[str]:
         late = [f"{node} left out {counted(count, 'late row')}" for node, count in row.late_rows.items()]
         if row.bill is not msgspec.UNSET:
             told.append(f"{label} cost {row.bill.text}")
+        for each in row.relayed or ():
+            told.append(f"{label}: {' and '.join(each.relays)} passed on {each.text}")
         told += [f"{label}: {said}" for said in (gave and f"nothing from {', '.join(gave)}", ", ".join(late)) if said]
     return told
 

@@ -55,20 +55,31 @@ class _Loads:
     def __init__(self) -> None:
         self.links_bps: dict[Link, float] = {}
         self._bytes: dict[Link, float] = {}
+        self._routes: dict[tuple[Pair, Over], Route] = {}
+
+    def links(self, pair: Pair, over: Over) -> Route:
+        """As ``route_of``, which is asked for often."""
+        route = self._routes.get((pair, over))
+        if route is None:
+            route = self._routes[pair, over] = route_of(pair, over)
+        return route
 
     def put(self, pair: Pair, over: Over, size_bytes: float) -> None:
         """So many more, or fewer."""
-        for link in route_of(pair, over):
+        for link in self.links(pair, over):
             self._bytes[link] = self._bytes.get(link, 0.0) + size_bytes
 
     def rate_bps(self, pair: Pair, over: Over) -> float:
         """What the slowest link carries."""
-        return min(self.links_bps[link] for link in route_of(pair, over))
+        return min([self.links_bps[link] for link in self.links(pair, over)])
 
     def time_s(self, links: Iterable[Link], more_bytes: float = 0.0) -> float:
         """How long the slowest of these links takes, with so many bytes more on each."""
-        sizes = ((self._bytes.get(link, 0.0) + more_bytes, self.links_bps[link]) for link in links)
-        return max((size * 8 / bps if bps else math.inf for size, bps in sizes), default=0.0)
+        slowest_s, known, bps = 0.0, self._bytes, self.links_bps
+        for link in links:
+            size_bytes = known.get(link, 0.0) + more_bytes
+            slowest_s = max(slowest_s, size_bytes * 8 / bps[link] if bps[link] else math.inf)
+        return slowest_s
 
     @property
     def all_s(self) -> float:
@@ -87,7 +98,10 @@ class _Edges(NamedTuple):
 
 
 def with_all_networks(task: Task) -> Task:
-    """The same task with links that carry what the fastest network between their hosts does, as far as is known."""
+    """The same task with links that carry what the fastest network between their hosts does, as far as is known.
+
+    Routes over relays do not count: planners take links for each other's own, and routes share theirs (R7).
+    """
     best: dict[Link, LinkEstimate] = {}
     agreed = {link: LinkEstimate(rate_bps, 0) for link, rate_bps in links_of(task.networks).items()}
     for link, known in {**agreed, **task.view.estimates}.items():
@@ -95,13 +109,6 @@ def with_all_networks(task: Task) -> Task:
             shared = best.get(Link(*link.hosts)) or task.view.estimates.get(Link(*link.hosts))
             if shared is None or known.rate_bps > shared.rate_bps:
                 best[Link(*link.hosts)] = known
-    hosts = reachable(task.view, {*task.hosts, *(task.current or {}).values()})
-    for pair, routes in relayed(task.networks, hosts, task.hops).items():
-        for route in routes:
-            known = min((task.view.estimates.get(link, agreed[link]) for link in route), key=lambda each: each.rate_bps)
-            shared = best.get(Link(*pair)) or task.view.estimates.get(Link(*pair))
-            if shared is None or known.rate_bps > shared.rate_bps:
-                best[Link(*pair)] = known
     return task.but(view=task.view.with_estimates(best)) if best else task
 
 
@@ -134,9 +141,10 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
         loads.put(pair, chosen[pair].via, -size_bytes)
         for option in sorted(options[pair], key=preferred):
             room_s = wanted_s * (1 + TOLERANCE) if option.via == now[pair] else wanted_s
-            takes_s = loads.time_s(route_of(pair, option.via), size_bytes)
-            keeps = takes_s <= room_s and _keeps(edges, pair, {**at, pair: option.rate_bps}, room_s)
-            if option is chosen[pair] or keeps:
+            takes_s = loads.time_s(loads.links(pair, option.via), size_bytes)
+            if option is chosen[pair] or (
+                takes_s <= room_s and _keeps(edges, pair, {**at, pair: option.rate_bps}, room_s)
+            ):
                 chosen[pair], at[pair] = option, option.rate_bps
                 break
         loads.put(pair, chosen[pair].via, size_bytes)
@@ -156,10 +164,8 @@ def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: _Lo
     for pair in sorted(rates, key=lambda pair: -edges.size_bytes[pair]):
         size_bytes, known = edges.size_bytes[pair], rates[pair]
 
-        def slowness(over: Over, pair: Pair = pair, size_bytes: float = size_bytes) -> float:
-            return loads.time_s(route_of(pair, over), size_bytes)
-
-        first[pair] = min(sorted(known, key=lambda over: -known[over]), key=slowness)
+        times = [(loads.time_s(loads.links(pair, over), size_bytes), -bps, over) for over, bps in known.items()]
+        first[pair] = min(times, key=lambda each: each[:2])[2]
         loads.put(pair, first[pair], size_bytes)
     return first
 
@@ -230,7 +236,7 @@ def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: _Loads) -> 
         networks = {NET: None, **dict.fromkeys(task.networks)}
         over[pair] = [via for via in networks if task.networks.get(via, FREE).joins(*pair)]
         over[pair] += over_relays.get(pair, ())
-        for link in (link for each in over[pair] for link in route_of(pair, each)):
+        for link in (link for each in over[pair] for link in loads.links(pair, each)):
             estimate = known.get(link)
             if estimate is not None:
                 loads.links_bps[link] = estimate.rate_bps
