@@ -22,7 +22,7 @@ import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -367,14 +367,13 @@ class World:
                 host.met.setdefault(run, set()).update([peer.name for peer in peers])
             case e.OpenRun(install, nodes):
                 run, coded = base_of(install.run), [install.dataflow.by_name[name] for name in nodes]
-                self._drop_code(host, run)
                 host.code |= {(run, node.name): self._code(node) for node in coded if node.code is not None}
             case e.OpenNode():
                 self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
                 host.code.pop((base_of(run), name), None)
-            case e.CloseRun(run):
-                self._drop_code(host, base_of(run))
+            case e.CloseRun(run, _, kept):
+                self._drop_code(host, base_of(run), kept)
                 if run not in host.core.coordinator.led:
                     host.met.pop(run, None)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
@@ -438,8 +437,8 @@ class World:
         return code
 
     @staticmethod
-    def _drop_code(host: VirtualHost, run: str) -> None:
-        for key in [key for key in host.code if key[0] == run]:
+    def _drop_code(host: VirtualHost, run: str, kept: Collection[str] = ()) -> None:
+        for key in [key for key in host.code if key[0] == run and key[1] not in kept]:
             del host.code[key]
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:

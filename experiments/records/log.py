@@ -40,6 +40,7 @@ class Detail(msgspec.Struct, frozen=True):
     hosts: dict[str, str] = {}
     generation: int = 0
     again: dict[str, int] = {}
+    went_on: tuple[str, ...] = ()
     moved: dict[str, str] = {}
     # carried
     stripe: int = 0

@@ -72,8 +72,10 @@ def recoveries_of(
         for host, (at_s, how, reached, moved) in list(waiting.items()):
             if host in said.hosts:
                 moved |= said.moved
-            reached |= {phase: when[phase] for phase in ("restored", "first_output") if phase in when}
-            if "first_output" in when:
+            for phase in ("restored", "first_output"):  # in either order: some may go on before all is restored
+                if phase in when:
+                    reached.setdefault(phase, when[phase])
+            if {"restored", "first_output"} <= reached.keys():
                 del waiting[host]
                 found.append(_recovery(at_s, host, how, row, reached, moved, came))
     last = row if recovered else None

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
+from thalweg.middleware.core.flow.flow import Survivor
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.lasting import Lasting
 from thalweg.middleware.core.hosting.links import Links
@@ -167,14 +168,16 @@ class HostCore:
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
+        survivors: dict[str, Survivor] = {}
         for other in self._generations(install.client, install.run):
-            self._close(other, follows=True)
+            survivors = self.runs[other].survivors(install)
+            self._close(other, follows=install.run, kept=tuple(survivors))
         out, visit = self.out.of(install.run), self._visits.get(install.run)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
         self._spent[install.run] = self.links.costs()
         if install.afresh:
             self.links.forget()
-        run.begin(event)
+        run.begin(event, survivors)
         return run
 
     def _generations(self, client: str, run_id: str) -> list[str]:
@@ -184,8 +187,8 @@ class HostCore:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
 
-    def _close(self, run_id: str, *, follows: bool = False) -> None:
-        """A run is over here, or, where another generation ``follows``, begins anew."""
+    def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = ()) -> None:
+        """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``."""
         run = self.runs.pop(run_id, None)
         if run is None:
             return
@@ -193,7 +196,7 @@ class HostCore:
         news, probes, sent = (now - then for now, then in spent)
         run.close()
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
-        run.out.emit(e.CloseRun(run_id, follows))
+        run.out.emit(e.CloseRun(run_id, follows, kept))
         self._visits.end(run_id, "it is over here")
         if not follows:
             self._lasting.forget(run)
@@ -220,7 +223,6 @@ class HostCore:
             return
         request = self._lasting.again(old, install)
         old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
-        self._close(old.id, follows=True)
         begun = self.coordinator.supersede(old.id)
         self._at_work = install.run
         run = self._open(install, request)
@@ -231,6 +233,7 @@ class HostCore:
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
         self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), begun=begun))
+        self._told(run.id, run.recovery.go_on())
 
     def _of_application(self, event: Any) -> None:
         self._of_run(self._lasting.current(event))
@@ -333,12 +336,17 @@ class HostCore:
         if run is not None:
             run.hear((event,))
 
+    def _on_failed_call(self, event: e.OperatorFailed) -> None:
+        run = self._lasting.called_by(event)
+        if run is not None:
+            run.hear((event,))
+
     def _on_finished(self, event: e.OperatorFinished) -> None:
-        run = self.runs.get(event.run)
+        run = self._lasting.called_by(event)
         if run is not None:
             meters = self.links.meters
             if meters.runs and not event.end:
-                meters.made(event.run, event.node, event.index, event.size_bytes, event.duration_s, self.desk.now)
+                meters.made(run.id, event.node, event.index, event.size_bytes, event.duration_s, self.desk.now)
             heard = run.flow.finished(event)
             if heard:
                 run.hear(heard)
@@ -581,7 +589,11 @@ class HostCore:
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
-        self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error, message.number))
+            run = self.runs.get(message.run)
+        said = m.Installed(message.run, self.host, error, message.number)
+        if run is not None and run.flow.kept:
+            said = m.GoesOn(message.run, self.host, error, message.number, run.flow.kept)
+        self.out.of(message.run).send(sender, said)
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
@@ -599,6 +611,8 @@ class HostCore:
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
         if run is not None and run.setting.leads:
+            if isinstance(message, m.GoesOn) and sender in run.members:
+                run.recovery.installed(message.nodes)
             run.hear(run.guests.entered(sender, message))
             run.hear(run.proposer.membership.entered(sender, message))
             if sender in run.directory.hosts:
@@ -640,7 +654,7 @@ class HostCore:
         e.MessageReceived: _on_message,
         e.TimerFired: _on_timer,
         e.OperatorFinished: _on_finished,
-        e.OperatorFailed: _of_run,
+        e.OperatorFailed: _on_failed_call,
         e.NodeOpened: _of_run,
         e.StateTaken: _of_run,
         e.StateRestored: _of_run,
@@ -674,6 +688,7 @@ class HostCore:
         m.Install: _on_install,
         m.Lasting: _on_install,
         m.Installed: _on_installed,
+        m.GoesOn: _on_installed,
         m.Remove: _on_remove,
         m.Removed: _on_removed,
         m.Failed: _on_failed,

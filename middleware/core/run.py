@@ -26,7 +26,7 @@ import msgspec
 from thalweg.middleware.core import notes as n
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
-from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.flow import Flow, Survivor
 from thalweg.middleware.core.flow.node import ENDED, LAST
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
@@ -42,6 +42,7 @@ from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
+from thalweg.middleware.core.relocation.survivors import survivors
 from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
@@ -190,18 +191,26 @@ class RunCore:
         """Whether that is one of the run's hosts, or of its guests."""
         return host in self.members or host in self.directory.guests
 
-    def begin(self, event: e.RunRequested | None) -> None:
-        """Take part in the run; with ``event`` as its client."""
+    def survivors(self, install: m.Install) -> dict[str, Survivor]:
+        """What goes on here in the run's next generation."""
+        waiting = {*self.checkpoints.waiting, *self.inheritance.heirs}
+        return survivors(self.setting, self.tree, self.flow, waiting, install)
+
+    def begin(self, event: e.RunRequested | None, survivors: Mapping[str, Survivor]) -> None:
+        """Take part in the run; with ``event`` as its client. ``survivors`` go on from the generation before."""
+        self.flow.take_over(survivors)
         self.out.emit(e.Meet(self.id, self.install.peers))
         over = self.setting.lasting is not None  # of some nodes, as this is a later generation
         here = [name for name, node in self.flow.nodes.items() if not (over and node.state is ENDED)]
+        here = [name for name in here if name not in survivors]
         self.out.emit(e.OpenRun(self.install, tuple(here)))
         for name in self.flow.nodes:
             self.books.keep(self.tree.dataflow, name)
         if event is not None:
             self.proposer.begin(event.free, event.merging)
             self.planned.begin(event)
-        self.checkpoints.begin()
+        self.checkpoints.begin(survivors)
+        self.flow.go_on(survivors)
         self.gossip.begin()
         self.looks.begin()
 

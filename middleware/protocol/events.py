@@ -477,10 +477,14 @@ class CloseNode(Command, frozen=True):
 
 
 class CloseRun(Command, frozen=True):
-    """Forget the run's code, transfers and addresses. Another generation of it ``follows``, with code of its own."""
+    """Forget the run's code, transfers and addresses.
+
+    ``follows``: another generation of it, which has the code of the nodes ``kept`` from now on, and of others its own.
+    """
 
     run: str
-    follows: bool = False
+    follows: str = ""
+    kept: tuple[str, ...] = ()
 
 
 class Deliver(Command, frozen=True):

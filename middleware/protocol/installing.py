@@ -36,7 +36,8 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     offers ``delta()`` up to ``increments`` after each whole one are what has changed since the one before. A lost host
     that has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
     ``domains``: by host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not
-    in it, its machine.
+    in it, its machine. An operator keeps its outputs since its consumer's last replica, up to ``retained_bytes``; half
+    of that in inputs makes one due.
     """
 
     every: Annotated[int, msgspec.Meta(ge=1)] = 16
@@ -46,24 +47,31 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     wait_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     domains: dict[Name, Name] = msgspec.field(default_factory=dict)
     increments: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 16
+    retained_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
     """In a later generation of a run ``node`` begins with partition ``index``, from its replica at ``holder`` if any.
 
-    ``LAST`` says that nothing more is wanted of it.
+    ``LAST`` says that nothing more is wanted of it. One that is ``free`` begins with whatever its consumer wants first:
+    it is a source, or has no state.
     """
 
     node: Name
     index: Index
     holder: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    free: bool = False
 
 
 class Lasting(Install, frozen=True):
-    """The Install of a run that outlives its hosts; of a later generation with where each node starts."""
+    """The Install of a run that outlives its hosts; of a later generation with where each node starts.
+
+    ``kept_from``: operators go on as they are where they are, if they were so in that generation or a later one.
+    """
 
     failover: Failover = Failover()
     starts: tuple[Start, ...] = ()
+    kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     @classmethod
     def of(cls, install: Install, failover: Failover) -> Lasting:
@@ -80,7 +88,10 @@ class Stable(OfRun, frozen=True):
 
 
 class Settled(OfRun, frozen=True):
-    """From the client: of these nodes no replica is needed that is older, and none of nodes that are gone."""
+    """From the client: of these nodes no replica is needed that is older, and none of nodes that are gone.
+
+    Nor is what their producers have kept of before.
+    """
 
     lines: tuple[Start, ...]
 
@@ -91,6 +102,15 @@ class Installed(OfRun, frozen=True):
     host: Name
     error: Text = ""
     number: Index = 0
+
+
+class GoesOn(Installed, frozen=True):
+    """The Installed of a later generation in which these operators go on there as they were in the one before.
+
+    Each has got all partitions before its ``index``.
+    """
+
+    nodes: tuple[Start, ...] = ()
 
 
 class Remove(OfRun, frozen=True):

@@ -160,6 +160,7 @@ Control = (
     | Pong
     | Install
     | Lasting
+    | GoesOn
     | Stable
     | Settled
     | Installed

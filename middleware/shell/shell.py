@@ -470,9 +470,10 @@ class Shell:
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 self._workers.open(install.run, coded, install.call_timeout_s)
                 self._record_load()
-            case e.CloseRun(run, follows):
+            case e.CloseRun(run, follows, kept):
                 self._record_load()
-                self._workers.close(run, follows=follows)
+                self._workers.pass_on(run, follows, kept)
+                self._workers.close(run, follows=bool(follows))
                 self._recorder.close_run(run)
                 self._bulk.forget(run)
                 if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over

@@ -23,7 +23,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from thalweg.middleware.dataflow import Node
@@ -169,7 +169,7 @@ class Workers:
 
     def open(self, run: str, nodes: list[Node], timeout_s: float | None = None) -> None:
         """Find out early whether the code of these nodes can be loaded: ``OperatorFailed`` if not."""
-        self._lanes[run] = Lane(run, timeout_s)
+        self._lanes.setdefault(run, Lane(run, timeout_s))
         for node in nodes:
             if node.code is not None:
                 slot = self._slot(run, node)
@@ -179,6 +179,20 @@ class Workers:
         self.close_node(e.CloseNode(run, node.name))
         slot = self._slots[run, node.name] = Slot(node, self._allow, self._lanes.setdefault(run, Lane(run, None)))
         return slot
+
+    def pass_on(self, run: str, follows: str, nodes: Iterable[str]) -> None:
+        """These nodes go on in another generation of the run, with their calls."""
+        for name in nodes:
+            slot = self._slots.pop((run, name), None)
+            if slot is not None:
+                self._slots[follows, name] = slot
+                self._lanes[follows] = slot.lane
+        with self._lock:
+            lane = self._lanes.get(follows)
+            if lane is not None and lane.run == run:
+                lane.run = follows
+                if self._waiting.pop(run, None) is not None:
+                    self._waiting[follows] = lane
 
     def close(self, run: str, *, follows: bool = False) -> None:
         """The run is over: abandon its calls (R4); its code as well, unless another generation ``follows``."""

@@ -20,6 +20,8 @@ R9. Consumers of a node on one host are sent a partition once: while it is under
 R10. That code here has failed is told the client again with every demand that comes: who demands waits in vain.
 R11. In a stripe of a stream code runs with the stream's index, when that is known (``indices``). What is past the end
     of an input is passed on as such, and ends nothing: the next partition may be one that the stream has.
+R12. Operators of a run that outlives its hosts keep their outputs (``retained``), and the client is told of one that
+    lacks what its consumer goes on with: then all begin anew.
 """
 
 from __future__ import annotations
@@ -50,10 +52,12 @@ from thalweg.middleware.core.flow.node import (
     Taker,
     Turned,
 )  # fmt: skip
+from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import LISTED
 from thalweg.middleware.parcels import PAST_END, Parcel, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
@@ -156,8 +160,11 @@ class Demands:
         "_telling_up",
         "_tree",
         "_ways",
+        "ahead",
+        "called",
         "compute_s",
         "expected",
+        "kept",
         "nodes",
         "opened_s",
         "pending",
@@ -182,12 +189,14 @@ class Demands:
         self.bound(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
         self._lasts = setting.lasting is not None
-        starts = {} if setting.lasting is None else {start.node: start.index for start in setting.lasting.starts}
-        limit = setting.install.partitions
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
-                firsts = {name: starts.get(name, 0) for name in tree.consumers[node.name]}
-                self.nodes[node.name] = NodeCore.resumed(node, limit, starts.get(node.name, 0), firsts)
+                self.nodes[node.name] = self._begun(node, setting.lasting)
+        self.kept: tuple[
+            m.Start, ...
+        ] = ()  # operators that have gone on from the generation before, and how far each was
+        self.ahead = 0  # at the client: none of these, wherever it is, was further
+        self.called: dict[str, str] = {}  # nodes that went on while their code ran: of which run it was called
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
@@ -205,6 +214,26 @@ class Demands:
         self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
         self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
+
+    def _begun(self, node: Node, lasting: m.Lasting | None) -> NodeCore:
+        """A node that begins here with the run, or in a later generation of it."""
+        limit, consumers = self._install.partitions, self._tree.consumers[node.name]
+        starts = {} if lasting is None else {start.node: start for start in lasting.starts}
+        start = starts.get(node.name)
+        if lasting is not None and lasting.kept_from is not None and start is not None and len(consumers) == 1:
+            begun = NodeCore.anew(node, limit, start, consumers[0])
+        else:
+            firsts = {name: starts[name].index if name in starts else 0 for name in consumers}
+            begun = NodeCore.resumed(node, limit, 0 if start is None else start.index, firsts)
+        self._retain(begun)
+        return begun
+
+    def _retain(self, node: NodeCore) -> None:
+        """R12: have an operator keep its outputs, where that is of use: sources make theirs again, sinks stay."""
+        consumers, lasting = self._tree.consumers[node.node.name], self._install
+        kinds = node.node.kind, *[self._tree.node_of(name).kind for name in consumers]
+        if isinstance(lasting, m.Lasting) and kinds == ("operator", "operator"):
+            node.log = Retained(lasting.failover.retained_bytes)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -238,6 +267,9 @@ class Demands:
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
         verdict, actions = node.on_demand(index, demand.again, consumer)
+        if verdict == "lacking":  # R12
+            reason = f"{name!r} has not kept its partition {index}, which {consumer!r} goes on with"
+            self._out.send(self._install.client, m.Refuse(self._out.run, name, 0, reason))
         if verdict != "taken":
             return NO_NOTES
         if fresh and book is not None:
@@ -417,6 +449,7 @@ class Demands:
             self._out.record("late", node=event.node, index=index, value=event.late_rows)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
+        self.called.pop(event.node, None)
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES

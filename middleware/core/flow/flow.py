@@ -10,15 +10,23 @@ R4. Queries may begin and leave while an operator is on its way: what its state 
     that has begun is as if that had not demanded anything yet. What it says of one that has left is nothing.
 R5. A node that had ended while there was one sink, and told nobody that it wants nothing more, says so once there are
     others: what it took its inputs from may go on for these.
+<<<<<<< HEAD
 R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
     unless it begins where the run's streams end, and so wants nothing of it either.
+=======
+R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on.
+R7. Operators go on from one generation of a run to the next (``relocation.survivors``), and demand again what they wait
+    for. What their code returns of the one before counts.
+>>>>>>> 8906171 (WIP)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
+
+import msgspec
 
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands, Expected, Kept, Newcomer
@@ -27,21 +35,81 @@ from thalweg.middleware.core.flow.node import (
     ENDED,
     GATHERING,
     LAST,
+    RUNNING,
     Action,
     Ask,
     NodeCore,
     Renounce,
+    RunCode,
     Taker,
 )
 from thalweg.middleware.core.notes import Note, Notes
+from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+
+
+class Survivor(msgspec.Struct, frozen=True):
+    """An operator that goes on in the next generation of a run.
+
+    ``run``: what its code is still to be run on, ``called``: the run of which it has been called already, and not
+    returned.
+    """
+
+    node: NodeCore
+    run: RunCode | None = None
+    called: str = ""
 
 
 class Flow(Demands):
     """The only writer of a run's nodes on this host, of their demands, and of tails."""
 
     __slots__ = ()
+
+    # --- generations ----------------------------------------------------------------------------------
+
+    def survivor(self, name: str, node: Node) -> Survivor | None:
+        """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
+        core, run = self.nodes[name], self._held.get(name)
+        if name in self.tail_hosts or name in self._failures:
+            return None
+        called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
+        return Survivor(core.going_on(node, self._tree.consumers[name][0]), run, called)
+
+    def take_over(self, survivors: Mapping[str, Survivor]) -> None:
+        """R7: these have gone on from the generation before."""
+        self.kept = tuple([m.Start(name, each.node.got) for name, each in survivors.items()])
+        for name, survivor in survivors.items():
+            self.nodes[name] = survivor.node
+            if survivor.called:
+                self.called[name] = survivor.called
+
+    def go_on(self, survivors: Mapping[str, Survivor]) -> None:
+        """R7: have them demand what they wait for, and their code run if that is still to be."""
+        for name, survivor in survivors.items():
+            if survivor.run is not None:
+                self._perform(survivor.node, [survivor.run])
+            for producer in survivor.node.node.inputs:
+                if producer in survivor.node.asked:
+                    self._ask(name, producer, survivor.node.index)
+                pending = self.pending.get((name, producer))
+                if pending is not None:  # that host may not have begun the generation yet, and not heard of it
+                    pending.interval_s = self._limits.retry_s / 4
+                    pending.due_s = pending.asked_s + pending.interval_s
+                    self._retries.by(pending.due_s)
+
+    def reach(self, index: int) -> None:
+        """At the client: an operator has gone on that has got all partitions before that one."""
+        self.ahead = max(self.ahead, index)
+
+    def settle(self, lines: Iterable[m.Start]) -> None:
+        """No consumer of these begins before that partition any more."""
+        for line in lines:
+            consumer = self._tree.dataflow.by_name.get(line.node)
+            for name in () if consumer is None else consumer.inputs:
+                log = self.nodes[name].log if name in self.nodes else None
+                if log is not None:
+                    log.let_go(line.index)
 
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more, and what it kept is gone."""
@@ -120,6 +188,8 @@ class Flow(Demands):
         takers: dict[str, Taker] = {}
         for each in consumers:  # R4
             first, taken = tree.first.get(each, 0), known.get(each)
+            if taken is not None and state.index < taken.demanded < LAST:  # it goes on there
+                first = max(first, taken.demanded)
             takers[each] = Taker(max(first - 1, last) if taken is None else taken.demanded, first=first)
         if state.tail:
             waiting = {each for each, taker in takers.items() if taker.demanded <= last}
@@ -128,6 +198,7 @@ class Flow(Demands):
         if len(takers) == 1 and takers[consumers[0]].first <= state.index:
             takers = {"": takers[consumers[0]]}
         node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
+        self._retain(node)
         self.nodes[name] = node
         self._newcomers[name] = came
         self._books.keep(tree.dataflow, name, {each: taken.book for each, taken in known.items()})

@@ -27,6 +27,9 @@ R9. A consumer of another query (``growth``) comes later than the others: partit
     its concern. The first may be demanded before this node has come so far; of a node that has ended it is an end.
 R10. In a later generation of a run a node may begin before its consumers do, as these have partitions of it that are
     made again: until it is as far, its consumers are as those of R9.
+R11. Where the nodes of lost hosts alone begin anew, its consumer's first demand says where that goes on: behind this
+    node, which then has kept what it has dispatched since (``log``), or *lacks* it; or ahead of it, as in R10. A node
+    that is *free* begins there.
 
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -40,6 +43,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.machine import Machine, Term
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
@@ -156,7 +160,7 @@ class Turned(msgspec.Struct, frozen=True, gc=False):
 
 
 Action = Ask | RunCode | Dispatch | Renounce | Hand | Lighten | Turned
-Verdict = Literal["taken", "duplicate", "late", "ahead"]
+Verdict = Literal["taken", "duplicate", "late", "ahead", "lacking"]
 
 
 @dataclass(slots=True)
@@ -198,6 +202,9 @@ class NodeCore(Machine):
     rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
     taker: Taker | None = None  # the only one
     renounced: bool = False  # it has ended as nobody wanted anything more of it
+    log: Retained[Output] | None = None  # R11: what it has dispatched
+    unheard: bool = False  # R11: its consumer has not said yet where it goes on
+    free: bool = False  # R11: it may begin with any partition
 
     def __post_init__(self) -> None:
         self.taker = self.takers.get("")
@@ -222,6 +229,24 @@ class NodeCore(Machine):
         return cls(node, limit, index=index, takers=takers)
 
     @classmethod
+    def anew(cls, node: Node, limit: int | None, start: m.Start, consumer: str) -> NodeCore:
+        """R11: a node that begins where ``start`` says, or, if that says so, where its consumer goes on."""
+        return cls(node, limit, index=start.index, takers={consumer: Taker()}, unheard=True, free=start.free)
+
+    def going_on(self, node: Node, consumer: str) -> NodeCore:
+        """R11: this one, as it is, in the next generation; what was on its way to it, or from it, is lost."""
+        outputs = [*self.older, *([] if self.retained is None else [self.retained])]
+        if self.log is not None and self.log.outputs:
+            outputs = [*self.log.outputs]
+        older, last = (outputs[:-1], outputs[-1]) if outputs else ([], None)
+        state = GATHERING if self.state in (DRAINING, LIGHT) else self.state
+        asked = {name for name in node.inputs if name not in self.inputs} if state is GATHERING else set()
+        return NodeCore(
+            node, self.limit, state, self.index, {consumer: Taker()}, self.inputs, asked, self.output, last, older,
+            self.last, self.size_bytes, log=self.log, unheard=True,
+        )  # fmt: skip
+
+    @classmethod
     def come(cls, node: Node, limit: int | None, index: int, takers: dict[str, Taker]) -> NodeCore:
         """A node that has just come from another host, light."""
         return cls(node, limit, LIGHT, index, takers)
@@ -230,6 +255,11 @@ class NodeCore(Machine):
         asked = " ".join(f"{name} {each.demanded}".strip() for name, each in self.takers.items())
         return f"<node {self.node.name} {self.state} at {self.index}, demanded {asked}>"
 
+    @property
+    def got(self) -> int:
+        """All partitions before this one it has got of some producer."""
+        return self.index + (self.state in (RUNNING, HOLDING) or bool(self.inputs))
+
     def taker_of(self, consumer: str) -> Taker:
         """What is known of a consumer."""
         return self.taker or self.takers[consumer]
@@ -237,6 +267,10 @@ class NodeCore(Machine):
     def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         taker = self.taker or self.takers[consumer]
+        if self.unheard:
+            if not self._hear(taker, index):
+                return "lacking", []
+            taker = self.taker or taker
         if self.state is ENDED and 0 < index == taker.first and self.sent_to(taker, index) is None:
             taker.demanded = max(taker.demanded, index)
             return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]  # R9
@@ -277,11 +311,29 @@ class NodeCore(Machine):
             return "taken", self._dispatch()
         return "taken", []
 
+    def _hear(self, taker: Taker, index: int) -> bool:
+        """R11: the only consumer goes on with partition ``index``; whether it can be given that."""
+        if index == LAST:
+            return True
+        if self.free and self.state is IDLE:
+            self.index = index
+        elif index < self.index and self.sent_to(taker, index) is None:
+            return False
+        self.unheard = False
+        taker.demanded = taker.first = index
+        self._let_go()
+        if index >= self.index:
+            taker.demanded -= 1
+        self._catch_up()
+        return True
+
     def _demanded(self, taker: Taker, consumer: str, index: int) -> list[Action]:
         """One of several consumers wants what it has not been sent yet."""
         taker.demanded, taker.sending = index, False
         output = self.sent_to(taker, index) if index < self.index else None
         self._let_go()  # R2
+        if self.log is not None and len(self.takers) == 1:
+            self._catch_up()
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
         return actions + (self._begin() if self.state is IDLE else self._go_on())
 
@@ -539,6 +591,8 @@ class NodeCore(Machine):
         assert output is not None
         self.size_bytes = output.size_bytes
         self.output = None
+        if self.log is not None:
+            self.log.add(output)
         if self.retained is not None:
             if self.taker is None:
                 self._let_go()  # R9: of what nobody was to get
@@ -567,11 +621,13 @@ class NodeCore(Machine):
         return actions + self._gather()
 
     def _catch_up(self) -> None:
-        """R10: the only consumer is as far as this node."""
-        (taker,) = self.takers.values()
+        """R10, R11: one consumer that is as far as this node, or lacks its last output only, is as any other."""
+        taker = next(iter(self.takers.values()))
         if taker.first == self.index:
             self.retained = None  # nobody was to get it
-            self.takers, self.taker = {"": taker}, taker
+        elif self.log is None or self.older or taker.first > self.index:
+            return
+        self.takers, self.taker = {"": taker}, taker
 
     def _end(self) -> list[Action]:
         """A sink whose run has its number of partitions delivers the end of the stream."""
@@ -582,7 +638,8 @@ class NodeCore(Machine):
         """The invariants; AssertionError tells which does not hold."""
         kept = [*self.older, *([] if self.retained is None else [self.retained])]
         held = (self.output is not None) + len(kept) + (self.state is RUNNING)
-        assert held <= 1 + (1 if self.taker is not None else self.node.ahead), f"{self!r} holds {held} outputs"
+        behind = len(self.older) if self.log is not None else 0  # R11
+        assert held - behind <= 1 + (1 if self.taker is not None else self.node.ahead), f"{self!r} holds {held} outputs"
         assert [output.index for output in kept] == list(range(self.index - len(kept), self.index)), self
         assert not (self.older and self.state is LIGHT), self
         assert (self.output is not None) == (self.state is HOLDING), self

@@ -5,6 +5,7 @@ Rules:
 R1. The replicas are the run's, and go with its last generation.
 R2. At its client a run that has lost a host begins anew at the end of the event by which it did, not before. What the
     application says of it is said of the generation that it is now.
+R3. A call of a node's code that an earlier generation has begun is of the generation in which the node goes on.
 """
 
 from __future__ import annotations
@@ -90,6 +91,14 @@ class Lasting:
         request = msgspec.structs.replace(self.led[base][0], install=install, known=())
         self.led[base] = request, install.run
         return request
+
+    def called_by(self, event: e.OperatorFinished | e.OperatorFailed) -> RunCore | None:
+        """R3: the run in which a call of a node's code counts."""
+        run = self._runs.get(event.run)
+        if run is None and self.replicas:
+            going_on = (each for each in self._runs.values() if each.flow.called.get(event.node) == event.run)
+            run = next(going_on, None)
+        return run
 
     def current(self, event: Any) -> Any:
         """R2: what is said of a run, of the generation that it is now."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,11 @@ class Checkpoints:
         self._failed = Counter[tuple[str, str]]()  # R9: one after the other
         self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
 
-    def begin(self) -> None:
+    def begin(self, survivors: Collection[str] = ()) -> None:
         """R4: have the operators that are here wait for the replicas with which they start."""
         now, retry_s = self._out.now, self._limits.retry_s
         for name, start in self._starts.items():
-            if start.holder and name in self._flow.nodes:
+            if start.holder and name in self._flow.nodes and name not in survivors:
                 self._flow.hold(name)
                 self.waiting[name] = Waiting(start.index, start.holder, now + retry_s, retry_s)
                 if self._chain(name, start.index):
@@ -129,7 +129,8 @@ class Checkpoints:
             since = self._since[name] = Since(at_s=now)
         since.made += 1
         since.size_bytes += note.size_bytes
-        due = since.due or since.made >= options.every or since.size_bytes >= options.every_bytes
+        most_bytes = min(options.every_bytes, options.retained_bytes // 2)
+        due = since.due or since.made >= options.every or since.size_bytes >= most_bytes
         if not due and now - since.at_s < options.every_s:
             return
         if name in self._stateless:  # R5
@@ -324,6 +325,7 @@ class Checkpoints:
 
     def on_settled(self, sender: str, message: m.Settled) -> None:
         """R3: what is not needed any more."""
+        self._flow.settle(message.lines)
         least = {line.node: line.index for line in message.lines}
         for name in list(self.replicas):
             line = least.get(name, 0 if name in self._directory.locations else math.inf)

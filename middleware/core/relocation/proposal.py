@@ -32,6 +32,8 @@ R11. What is on a host that is to leave moves like all else, by a proposal, agai
      Who has refused some of it is not asked again; where all have, it has to stay (``Stay``).
 R12. With moves, a shape, or alone, a proposal may name other networks between hosts (``ways``): they count from the
     partition after the change-over on. Alone it moves nothing, and is over when all hosts have heard of it.
+R13. Where operators have gone on from a generation before (``survivors``), none can change over at a partition that it
+    has got; another shape, or a query, waits until all are where the furthest was.
 
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """

@@ -61,6 +61,9 @@ class Proposer:
         self.next: Wish | None = None
         self._count = 0
         self._lasts = setting.lasting is not None
+        lasting = setting.lasting
+        self._starting = lasting is not None and lasting.kept_from is not None  # R13: who goes on has not said so yet
+        self._lagging = self._starting
         self._later: list[Joining] = []  # queries of the generation before
         self._unwilling: dict[str, dict[str, str]] = {}  # R11: by host that is drained who takes nothing of it, and why
         self._delivered_s: float | None = None  # when the application last got something
@@ -79,7 +82,7 @@ class Proposer:
 
     def on_started(self, _: Started) -> None:
         """All hosts that are needed have the run."""
-        later, self._later = self._later, []
+        self._starting, later, self._later = False, self._later, []
         for query in later:
             self._wait(query)
 
@@ -101,7 +104,8 @@ class Proposer:
         With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others. With ``ways`` to
         other networks between hosts.
         """
-        if self.proposal is not None or (dataflow is not None and self._queries.busy):  # R4
+        waits = self._queries.busy or self._catching_up
+        if self.proposal is not None or (dataflow is not None and waits):  # R4, R13
             if self.next is not None:
                 self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
             self.next = Wish(placement, reason, dataflow, free, ways)
@@ -222,7 +226,7 @@ class Proposer:
         """R4: have the next host join, or the next query begin, or else change over to the next placement."""
         while self._newcomers and self.proposal is None and not self._queries.busy:  # R10
             self.membership.enter(self._newcomers.popleft())
-        while self._joining and self.proposal is None and not self._queries.busy:
+        while self._joining and self.proposal is None and not self._queries.busy and not self._catching_up:
             query = self._joining[0]
             if query.number < 0 and self._guests.enter(query.number):
                 return
@@ -259,7 +263,7 @@ class Proposer:
     def _begin(self, proposal: Proposal) -> None:
         """R1: tell who has a vote, and those who pass it on."""
         self.proposal, dataflow = proposal, self._tree.dataflow
-        proposal.iteration = max(self._tree.first.values(), default=0) - 1  # R9
+        proposal.iteration = max([*self._tree.first.values(), self._flow.ahead]) - 1  # R9, R13
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
         propose = self._words(proposal)
         for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):
@@ -370,6 +374,9 @@ class Proposer:
         """The application has got a partition; the change of the shape may wait for it."""
         proposal, now = self.proposal, self._out.now
         self._delivered_s = now
+        if self._lagging and not self._catching_up:
+            self._lagging = False
+            self._go_on()
         if proposal is None or not proposal.reshapes:
             return ()
         if proposal.state in (ProposalState.PROPOSED, ProposalState.ABORTED):
@@ -379,6 +386,11 @@ class Proposer:
         elif self._delivered == proposal.iteration + 1:
             proposal.phases_s["first"] = now
         return self._check_done(proposal)
+
+    @property
+    def _catching_up(self) -> bool:
+        """R13: whether some nodes may not be where those are yet that have gone on when the run began anew."""
+        return self._starting or (self._lagging and self._delivered < self._flow.ahead)
 
     @property
     def _delivered(self) -> int:

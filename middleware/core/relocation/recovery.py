@@ -10,6 +10,7 @@ R1. The client knows which replicas there are (``Stable``), and how far its sink
 R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now.
     Where the application keeps a journal that is where they would start under the client that comes after, which
     begins with what this one is not done with (``Had``); of replicas that are later than that, ``LATER`` are kept.
+    So are operators' outputs that no consumer can need again.
 R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
     the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
     Other clients' queries end: their clients can subscribe again.
@@ -26,11 +27,15 @@ R8. What hosts say has a run begin anew only where it can be, so that none of th
     A replica is refused by who keeps it, or starts with it, and is then of no use: there are fewer each time.
 R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
     says its host.
+R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``), in a tree with one sink that is no
+    stripe, while there are not two: if no operator would start before what was dropped (R2), and none has said that it
+    lacks what its consumer goes on with. Where one says so, no later generation is of this kind until another host is
+    lost: so it is said once for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -41,13 +46,15 @@ from thalweg.middleware.core.flow.node import ENDED, GATHERING, LAST
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.notes import Delivered, Lost, Notes, Started
 from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import SIGN, base_of, following, generation_of
+from thalweg.middleware.protocol.stripes import stripe_of
 
 UNHEARD = 64  # generations that may have begun since the journal was written last
 LATER = 3  # replicas of an operator, as hosts leave no others while they have more than four
+FURTHER = 3  # partitions that a node can be ahead of its consumer: one held, one on its way, one of its inputs
 KNOWN = 64  # replicas of an operator of which the client keeps account
 Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts that have a replica
 
@@ -97,6 +104,7 @@ def resumed(kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer],
         locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
         peers=(*peers.values(), *away),
         starts=tuple([starts[name] for name in flow.by_name]),
+        kept_from=None,
         afresh=False,
     )
 
@@ -133,9 +141,14 @@ class Recovery:
         self._begun_s = setting.out.now
         self._accused: dict[str, str] = {}  # R8: by which host, the first
         self._lines: dict[str, int] = {}
+        self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
+        self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
+        self._wary = False  # R10: an operator lacks what is wanted of it
         self._demanded: list[str] = []  # sinks whose next partition the application wants
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
+        self._wanted = 0  # what the application wanted next when this generation began
+        self._kept: set[str] = set()  # R10: operators that have gone on
 
     # --- replicas -------------------------------------------------------------------------------------
 
@@ -181,26 +194,29 @@ class Recovery:
         self.stateless, self.bases = [*kept.stateless], dict(kept.bases)
 
     def settle(self, *, again: bool = False) -> None:
-        """R2: tell who has replicas what is needed no more, if that is new."""
-        if self._setting.lasting is None or not self._setting.leads or not self.known:
+        """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
+        if self._setting.lasting is None or not self._setting.leads or not (self.known or self.stateless):
             return
-        starts = self._restart(self._directory.hosts)
-        lines = {name: start.index for name, start in starts.items() if name in self.known}
+        starts, flow, locations = self._restart(self._directory.hosts), self._graph(), self._directory.locations
+        lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
         if self.keeps:
             after = self._restart(self._directory.hosts, self._not_done())
             for name, newest in lines.items():
-                later = sorted(index for index in self.known[name] if index <= newest)[-LATER:]
+                later = sorted(index for index in self.known.get(name, {}) if index <= newest)[-LATER:]
                 lines[name] = min(newest, max([after[name].index, *later[:1]]))
         words: dict[str, list[m.Start]] = {}
         for name, least in lines.items():
-            if least > self._lines.get(name, 0) or again:
-                there = {host for hosts in self.known[name].values() for host in hosts}
-                for host in there | {self._directory.locations[name].host}:
+            if least > self._lines.get(name, 0) or (again and least):
+                there = {host for hosts in self.known.get(name, {}).values() for host in hosts}
+                there |= {locations[each].host for each in (name, *flow.by_name[name].inputs)}
+                for host in there:
                     words.setdefault(host, []).append(m.Start(name, least))
+                self._told[name] = max(least, self._told.get(name, 0))
         self._lines = lines
         self.known = {
-            name: {index: hosts for index, hosts in self.known[name].items() if index >= least}
-            for name, least in lines.items()
+            name: {index: hosts for index, hosts in kept.items() if index >= lines[name]}
+            for name, kept in self.known.items()
+            if name in lines
         }
         for host in sorted(words.keys() & self._directory.hosts):
             self._out.send(host, m.Settled(self._out.run, tuple(words[host])))
@@ -209,6 +225,9 @@ class Recovery:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
         lasting, here = self._setting.lasting, self._directory.locations.get(message.node)
         if lasting is None or here is None or sender not in self._directory.hosts:
+            return
+        if lasting.kept_from is not None and not message.version and sender == here.host:  # R10
+            self._wary = self._directory.doomed = True
             return
         named = (each for each in lasting.starts if (each.node, each.index) == (message.node, message.version))
         start = next((each for each in named if each.holder and sender in (each.holder, here.host)), None)
@@ -313,6 +332,10 @@ class Recovery:
             if where[name] not in there and nodes[name].pinned is None:
                 where[name] = place(flow, name, where, starts, there, self._client)
         flow = Dataflow(tuple(nodes.values()))
+        kept_from = self._kept_from(flow, starts)
+        if kept_from is not None:
+            free = {name: self._free(node) for name, node in nodes.items()}
+            starts = {name: msgspec.structs.replace(each, free=free[name]) for name, each in starts.items()}
         return msgspec.structs.replace(
             install,
             run=following(install.run),
@@ -320,8 +343,23 @@ class Recovery:
             locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
             peers=tuple([peer for peer in peers if peer.name not in self.barred]),
             starts=tuple([starts[name] for name in flow.by_name]),
+            kept_from=kept_from,
             afresh=False,
         )
+
+    def _kept_from(self, flow: Dataflow, starts: Mapping[str, m.Start]) -> int | None:
+        """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
+        install = self._setting.lasting
+        assert install is not None
+        alone = self._tree.former is None and not flow.several and len(flow.sinks) == 1
+        early = any(each.index < self._told.get(name, 0) for name, each in starts.items())
+        if not alone or early or self._wary or stripe_of(install.run) is not None:
+            return None
+        return generation_of(install.run) if install.kept_from is None else install.kept_from
+
+    def _free(self, node: Node) -> bool:
+        """R10: whether a node can begin with any partition."""
+        return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
 
     # --- the next generation --------------------------------------------------------------------------
 
@@ -335,33 +373,66 @@ class Recovery:
         for host in lost:
             self._forget(host)
         nodes, install = before._flow.nodes, self._setting.lasting
+        self._missed = frozenset(lost)
+        self._wary = before._wary and self._missed <= before._missed
+        if install is not None and install.kept_from is not None:
+            self._told = {name: index for name, index in before._told.items() if name in names}
         self._demanded = [*before._demanded, *(n for n, each in nodes.items() if each.state is GATHERING)]
         self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
         assert install is not None
         moved = {each.node: each.host for each in install.locations
                  if before._directory.locations[each.node].host != each.host}  # fmt: skip
         self._begun = {"generation": generation_of(install.run), "hosts": dict(lost), "moved": moved}
-        self._begun["again"] = {start.node: max(0, self._made(before, start)) for start in install.starts}
+        self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
+        self.installed(self._flow.kept)
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.tell()
 
-    @staticmethod
-    def _made(before: Recovery, start: m.Start) -> int:
-        """How many partitions of a node are made again, as far as the sinks' next ones tell."""
-        wanted = [index for index in before._sinks(before._graph()).values() if index < LAST]
-        return max(wanted, default=0) - start.index if start.index < LAST else 0
+    def go_on(self) -> Notes:
+        """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""
+        install = self._setting.lasting
+        if install is not None and install.kept_from is not None:
+            yield from self._demand()
+
+    def _demand(self) -> Notes:
+        names, self._demanded = self._demanded, []
+        for name in names:
+            yield from self._flow.next(e.NextRequested(self._out.run, name))
+
+    def installed(self, nodes: Iterable[m.Start]) -> None:
+        """A host has its part in this generation, in which these nodes of it have gone on."""
+        most = self._wanted + FURTHER * len(self._tree.dataflow.nodes)
+        for each in nodes:
+            self._kept.add(each.node)
+            self._flow.reach(min(each.index, most))
+
+    def _again(self) -> dict[str, int]:
+        """How many partitions of each node are made again, as far as the sinks' next ones tell."""
+        install = self._setting.lasting
+        assert install is not None
+        flow = install.dataflow
+        starts, least = {start.node: start for start in install.starts}, dict.fromkeys(flow.sinks, self._wanted)
+        for name in reversed(flow.upward):
+            if name in self._kept:
+                least[name] = self._wanted
+            elif name not in least:
+                start = starts.get(name, m.Start(name, LAST))
+                free = [least[each] for each in flow.consumers[name]] if start.free else []
+                least[name] = min(free, default=start.index)
+        return {name: max(0, self._wanted - index) for name, index in least.items()}
 
     def on_started(self, _: Started) -> Notes:
         """All hosts that are needed have the run: what the application wanted is demanded again."""
         self._phases_s["ready"] = self._out.now
-        for name in self._demanded:
-            yield from self._flow.next(e.NextRequested(self._out.run, name))
-        self._demanded = []
+        if "first" in self._phases_s:
+            self.close()
+        yield from self._demand()
 
     def on_delivered(self, _: Delivered) -> None:
         if self._begun is not None:
-            self._phases_s["first"] = self._out.now
-            self.close()
+            self._phases_s.setdefault("first", self._out.now)
+            if "ready" in self._phases_s:
+                self.close()
 
     def close(self) -> None:
         """Record how this generation began, if that is still to be done."""
@@ -371,4 +442,5 @@ class Recovery:
             ago = {phase: now - at_s for phase, at_s in phases_s.items()}
             first_s = phases_s.get("first")
             pause_s = None if first_s is None else first_s - phases_s["detected"]
-            self._out.record("recovered", duration_s=pause_s, detail=begun | {"ago": ago})
+            detail = begun | {"again": self._again(), "went_on": sorted(self._kept), "ago": ago}
+            self._out.record("recovered", duration_s=pause_s, detail=detail)

@@ -32,6 +32,7 @@ SAID: list[m.Message] = [
     m.Pong("r"),
     m.Pong("r", False),
     m.Installed("r", "h2", "no"),
+    m.GoesOn("r", "h2", nodes=(m.Start("o", 2**53 - 1), m.Start("nobody", 0))),
     m.Remove("r"),
     m.Removed("r", "h2"),
     m.Demand("r", "s", "o", 0, version=9, news=NEWS, commit=COMMIT),

@@ -477,3 +477,30 @@ def test_a_call_that_takes_longer_than_its_run_allows_fails_once(
     one.combine("other")
     assert isinstance(one.answer(), e.OperatorFinished)  # and nothing of the call that was given up
     assert one.events.empty()
+
+
+def test_code_goes_on_in_the_next_generation_of_a_run_with_its_calls() -> None:
+    answers = Answers(2)
+    workers, code = answers.workers, Code(f"{__name__}:Sees")
+    try:
+        workers.open("r", [Node(name, "operator", ("s",), code) for name in "op"], 60.0)
+        for name in "op":
+            answers.submit(e.RunOperator("r", name, 0, (b"a",)))
+        assert {answers.answer().node for _ in "op"} == {"o", "p"}  # type: ignore[attr-defined]
+        answers.submit(e.RunOperator("r", "o", 1, (b"b",)))
+        workers.pass_on("r", "r~1", ["o"])
+        workers.close("r", follows=True)
+        workers.open("r~1", [Node("p", "operator", ("s",), code)], 60.0)
+        assert workers.slot(e.TakeState("r", "o", 1)) is None
+        answers.submit(e.TakeState("r~1", "o", 1))
+        finished, taken = answers.answer(), answers.answer()
+        assert isinstance(finished, e.OperatorFinished)
+        assert (finished.run, finished.value) == ("r", b"ab")  # called before
+        assert isinstance(taken, e.StateTaken)
+        assert (taken.run, taken.state) == ("r~1", b"ab")
+        answers.submit(e.RunOperator("r~1", "p", 0, (b"c",)))
+        made = answers.answer()
+        assert isinstance(made, e.OperatorFinished)
+        assert made.value == b"c"  # its code was opened anew
+    finally:
+        workers.stop()

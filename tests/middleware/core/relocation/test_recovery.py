@@ -68,7 +68,18 @@ def test_every_node_starts_where_all_that_it_feeds_can_go_on(
 
 @pytest.mark.parametrize(
     ("seed", "graph"),
-    [(10160, False), (4837, False), (132, False), (570, True), (800, True), (40852, False), (2197, True), (7016, True)],
+    [
+        (10160, False),
+        (4837, False),
+        (132, False),
+        (570, True),
+        (800, True),
+        (40852, False),
+        (2197, True),
+        (7016, True),
+        (600290, False),
+        (600680, False),
+    ],
 )
 def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool) -> None:
     plan = drawn_plan(seed, graph=graph)

@@ -1,0 +1,105 @@
+"""What an operator keeps of its outputs, and how a consumer that begins anew is given them again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.middleware.core.flow.node import GATHERING, HOLDING, LIGHT, RUNNING, Ask, Dispatch, NodeCore, Output
+from thalweg.middleware.core.flow.retained import Retained
+from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.protocol.messages import Start
+
+NODE = Node("o", "operator", ("s",), Code("some"))
+STEPS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=40)
+
+
+@given(STEPS, st.integers(1, 400))
+def test_the_newest_outputs_are_kept_within_the_bound(steps: list[tuple[int, int]], most_bytes: int) -> None:
+    log: Retained[Output] = Retained(most_bytes)
+    line = size_bytes = 0
+    for index, (size, before) in enumerate(steps):
+        log.add(Output(index, None, size))
+        log.let_go(before)
+        log.validate()
+        line, size_bytes = max(line, min(before, index)), size_bytes + size
+        kept = [output.index for output in log.outputs]
+        assert kept == list(range(kept[0], index + 1))
+        assert kept[0] >= line
+        assert kept[0] == line or size_bytes > most_bytes
+
+
+def made(count: int, most_bytes: int = 1000) -> NodeCore:
+    """An operator that has dispatched so many partitions, and gathers the next; each has as many bytes as its index."""
+    node = NodeCore.of(NODE, None, ("c",))
+    node.log = Retained(most_bytes)
+    for index in range(count):
+        node.on_demand(index)
+        node.on_partition("s", Output(index))
+        node.on_finished(Output(index, f"value {index}", index))
+        node.validate()
+    node.on_demand(count)
+    return node
+
+
+@pytest.mark.parametrize("wanted", [3, 6, 9, 10])
+def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
+    before = made(10)
+    assert before.log is not None
+    before.log.let_go(3)
+    node = before.going_on(NODE, "c")
+    assert (node.state, node.asked, node.got) == (GATHERING, {"s"}, 10)
+    node.validate()
+    for index in range(wanted, 10):
+        verdict, actions = node.on_demand(index, consumer="c")
+        node.validate()
+        assert (verdict, [each.output.value for each in actions if isinstance(each, Dispatch)]) == (
+            "taken",
+            [f"value {index}"],
+        )
+    assert node.on_demand(10, consumer="c") == ("taken", [])
+    assert node.on_partition("s", Output(10))[0] == "taken"
+    (dispatch, ask) = node.on_finished(Output(10, "value 10"))[1]
+    assert (dispatch, ask) == (Dispatch(Output(10, "value 10")), Ask(11))
+    node.validate()
+    assert node.taker is not None  # as any other again
+
+
+def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
+    before = made(10, most_bytes=20)
+    node = before.going_on(NODE, "c")
+    assert node.on_demand(7, consumer="c") == ("lacking", [])
+    assert node.on_demand(7, consumer="c") == ("lacking", [])  # asked again
+    node.validate()
+    assert node.on_demand(8, consumer="c")[0] == "taken"
+
+
+@pytest.mark.parametrize(("free", "begins"), [(True, 12), (False, 4)])
+def test_one_that_begins_anew_begins_where_it_can_and_gives_what_is_wanted(free: bool, begins: int) -> None:
+    node = NodeCore.anew(NODE, None, Start("o", 4, free=free), "c")
+    assert node.on_demand(12, consumer="c") == ("taken", [Ask(begins)])
+    for index in range(begins, 13):
+        node.validate()
+        assert node.on_partition("s", Output(index))[0] == "taken"
+        sent = [each.output.index for each in node.on_finished(Output(index))[1] if isinstance(each, Dispatch)]
+        assert sent == ([12] if index == 12 else [])
+
+
+@pytest.mark.parametrize("state", [RUNNING, HOLDING, LIGHT])
+def test_whatever_an_operator_is_at_it_goes_on_with(state: object) -> None:
+    before = made(5)
+    before.on_demand(5)
+    if state is LIGHT:
+        before.leave(4, recall=True)
+    else:
+        before.on_partition("s", Output(5))
+    if state is HOLDING:
+        before.taker.demanded = 4  # type: ignore[union-attr]
+        before.on_finished(Output(5, "five"))
+    assert before.state is state
+    node = before.going_on(NODE, "c")
+    node.validate()
+    assert (node.state, node.got) == ((GATHERING, 5) if state is LIGHT else (state, 6))
+    assert [each.output.index for each in node.on_demand(4, consumer="c")[1] if isinstance(each, Dispatch)] == [4]
+    node.validate()
