@@ -6,6 +6,7 @@ many, and prints for how long no partition came. Without it, a few.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, complete_binary_tree
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning.registry import RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators.reference import digest, reference_run
 
 KILLS = int(os.environ.get("THALWEG_KILLS", "4"))
@@ -103,3 +105,22 @@ def test_everything_comes_once_while_hosts_are_killed() -> None:
     print(f"{KILLS} kills, {partitions} partitions: it stood still for {median:.2f} s (median), {p99:.2f} s (p99)")
     assert median <= 5.0
     assert p99 <= 10.0
+
+
+@pytest.mark.timed
+def test_with_a_second_of_liveness_a_stream_stands_still_for_two_at_most() -> None:
+    """Where nobody tells the client that a process has ended."""
+    limits = CoreConfig(liveness_s=1.0)
+    with LocalCluster(4, allow=ALLOW) as cluster, Client(cluster.addresses, allow=ALLOW, limits=limits) as client:
+        expected, came_s = reference_run(FLOW, None, (*DEFAULT_ALLOW, *ALLOW)), list[float]()
+        with client.run(FLOW, {"op0": "h4", "op1": "h4"}, partitions=60, failover=Failover(every=4)) as run:
+            for partition in run:
+                assert digest(partition.value) == digest(next(expected))
+                if partition.index == 30:
+                    cluster.kill("h4")
+                if partition.index >= 30:
+                    came_s.append(time.monotonic())
+        still_s = max(after_s - before_s for before_s, after_s in itertools.pairwise(came_s))
+        print(f"it stood still for {still_s:.2f} s")
+        assert len(came_s) == 30
+        assert 0.5 < still_s <= 2.0
