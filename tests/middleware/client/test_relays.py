@@ -84,3 +84,36 @@ def test_relays_pass_on_what_is_large_and_what_is_small_and_are_left_and_taken_w
     assert min(map(len, passed.values())) >= ways["h3", "h2"] - 2  # the last ones' relays may not hear of it
     assert faults == [], "what relays have to pass on is not refused"
     assert max(size for _, size in passed["h2"]) >= LARGE > 256 * 1024 > min(size for _, size in passed["h2"])
+
+
+class Over:
+    """Leaves all where it is, and has what goes to the client pass the relays."""
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        assert task.current is not None
+        return Plan(task.current, task.dataflow, 1.0, 1.0, judged=(2.0, 1.0), routes={Link("h1", "client"): OVER})
+
+
+def test_a_relay_that_dies_is_left_and_nothing_is_lost(tmp_path: Path) -> None:
+    tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(LARGE,)), MIX)
+
+    def relayed() -> int:
+        rows = map(json.loads, (tmp_path / "h1.jsonl").read_text().splitlines())
+        ways = ((row.get("detail") or {}).get("relays") for row in rows if row["kind"] == "transfer")
+        return sum(way == ["h3", "h2"] for way in ways)
+
+    limits = {"retry_s": 0.1, "retry_max_s": 0.2}
+    doomed = LocalCluster(
+        3, allow=ALLOW, records=str(tmp_path), transport="tcp", networks=["fast"], limits=limits
+    )  # fmt: skip
+    with doomed, Client(doomed, allow=ALLOW, insecure=True) as client:
+        moves = GlobalMoves(period_s=0.1)
+        run = client.run(tree, {"op0": "h1"}, adaptation=moves, planner=Over(), networks=NETWORKS)
+        with run:
+            values = [next(run)]
+            while relayed() < 3 and len(values) < 5000:
+                values.append(next(run))
+            doomed.kill("h3")
+            values += [next(run) for _ in range(20)]
+    assert [each.index for each in values] == list(range(len(values)))
+    assert_reference([each.value for each in values], tree, len(values))
