@@ -6,14 +6,17 @@ import itertools
 import math
 import os
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import faults
-from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, FaultyWorld, Storm
+from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, FaultyWorld, Outage, Slow, Stop, Storm
+from thalweg.emulation.virtual.links import LinkRate, ShapedLink
 from thalweg.emulation.virtual.world import Striped, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
@@ -25,6 +28,7 @@ from thalweg.middleware.protocol.stripes import WINDOW
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 RESHAPES = int(os.environ.get("THALWEG_STRIPES", "16"))
+PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "8"))
 HOSTS = ("h1", "h2", "h3", "h4", "client")
 CODE = Code("composite")
 SIZE = 10_000
@@ -87,16 +91,20 @@ class Ran:
         partitions: int | None = 40,
         window: int = 0,
         slow: Mapping[Link, float | BandwidthTrace] = {},
+        delay_s: float = 0.0,
         plan: FaultPlan | None = None,
         length: float = math.inf,
         moves: Driver | None = None,
         failover: m.Failover | None = None,
     ) -> None:
         rates = {link: slow.get(link, 1e5) for link in links_between(HOSTS)}
-        links = {
+        links: dict[Link, LinkRate] = {
             link: BandwidthTrace.constant(" ".join(link), each) if isinstance(each, float) else each
             for link, each in rates.items()
         }
+        if delay_s:
+            shapes = [(0.0, LinkShape(1.0, delay_s))]
+            links = {link: ShapedLink(each, shapes, " ".join(link)) for link, each in links.items()}
         config = WorldConfig("independent", startup_s=0.0, validate=True)
         self.records: list[tuple[str, float, e.Record]] = []
         self.indices: list[int] = []
@@ -234,3 +242,57 @@ def test_a_host_that_a_source_needs_is_the_end() -> None:
     assert ran.world.failed is not None
     assert "'h1'" in ran.world.failed
     assert "silent" in ran.world.failed
+
+
+def test_the_same_tree_several_times_fills_links_of_long_delays() -> None:
+    """10,000 bytes at 0.1 Mbit/s take 0.8 s; a partition's way and its demand's 1.6 s more."""
+    alone = Ran(relay("h3"), delay_s=0.8)
+    assert alone.period_s > 2.3
+    filled = Ran(*[relay("h3")] * 4, delay_s=0.8)
+    assert filled.indices == list(range(40))
+    assert filled.seconds[-1] - filled.seconds[10] < 1.05 * 29 * 0.8, "within 5 % of what the links carry"
+
+
+def test_a_stripe_that_outlives_its_hosts_begins_anew_and_carries_on() -> None:
+    crash = Crash("h4", 20.0, restart_after_s=5.0)
+    plan = FaultPlan(0, (crash,), lasting=True)
+    ran = Ran(relay("h3"), relay("h4"), plan=plan, failover=m.Failover(), partitions=150)
+    assert ran.world.failed is None
+    assert ran.indices == list(range(150))
+    assert {each["stripe"] for each in ran.carried()[-20:]} == {0, 1}
+
+
+def drawn(seed: int, *, lasting: bool) -> FaultPlan:
+    """Some faults that a run is to outlive, of hosts with sources too where it is ``lasting``."""
+    dice = Random(f"stripes {seed}")
+    hosts = HOSTS[:4]
+    faults: list[Fault] = [Storm(0.1 * dice.random(), 0.1 * dice.random(), 0.2 * dice.random(), 0.1 * dice.random())]
+    for _ in range(dice.randint(1, 4)):
+        at_s, for_s, host = dice.uniform(1, 60), dice.uniform(0.5, 10), dice.choice(hosts)
+        one = dice.randrange(4)
+        if one == 0:
+            faults.append(Cut((host,), at_s, for_s))
+        elif one == 1:
+            faults.append(Outage(*dice.sample(HOSTS, 2), at_s, for_s))
+        elif one == 2:
+            faults.append(Stop(host, at_s, for_s))
+        else:
+            faults.append(Slow(host, dice.uniform(1, 20), at_s, for_s))
+    if lasting:
+        faults.append(Crash(dice.choice(hosts), dice.uniform(5, 50), dice.uniform(0.5, 10)))
+    return FaultPlan(seed, tuple(faults), lasting=lasting)
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["plain", "lasting"])
+@pytest.mark.parametrize("seed", range(PLANS))
+def test_whatever_goes_wrong_all_come_once_in_order_or_the_stream_says_why(seed: int, lasting: bool) -> None:
+    """``THALWEG_STRIPES_PLANS=1000``: as many."""
+    moves = RandomReshapes(reshapes=3, moves=3)
+    failover = m.Failover() if lasting else None
+    ran = Ran(*map(wide, range(4)), plan=drawn(seed, lasting=lasting), moves=moves, partitions=60, failover=failover)
+    assert ran.indices == list(range(len(ran.indices)))
+    assert ran.most <= WINDOW * 4
+    assert not ran.world.stalled
+    assert ran.world.failed or len(ran.indices) == 60
+    if ran.world.failed is not None:
+        assert "silent" in ran.world.failed or "went away" in ran.world.failed or "restarted" in ran.world.failed

@@ -15,6 +15,7 @@ from thalweg.experiments.records.records import load_run
 from thalweg.experiments.views import plots
 from thalweg.experiments.views.graph import KEY, graph_figure, places, shown
 from thalweg.experiments.views.plots import BUCKETS, RunSeries, colour, plot_run
+from thalweg.experiments.views.stripes import carried_figure, read_carried
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, HOST_COLOURS, host_colours, read_courses, timeline
 from thalweg.middleware.errors import RunError
 
@@ -68,6 +69,26 @@ def test_pictures_of_a_run(new_run: Any) -> None:
         if "download-all" not in path.name:
             assert {(0xD5, 0x5E, 0x00)} & colours or path.name.startswith("links"), path
     assert colour(["x", "y"], "y") == "#D55E00"
+
+
+def test_the_picture_of_who_carried_what(new_run: Any) -> None:
+    """A line for each tree with its share of what was kept, hollow what came in vain; of one tree there is none."""
+    run = new_run(images=4)
+    run.placements = ["thalweg", "one-shot"]
+    for name in run.placements:
+        run.deliver(name, [(10.0 * i, i) for i in range(4)])
+    for index, tree, kept in ((0, 0, True), (1, 3, True), (2, 0, True), (2, 3, False), (3, 0, True)):
+        run.add(10.0, "client", "carried", "thalweg", index=index, detail={"stripe": tree, "kept": kept})
+    folder = run.write()
+    carried = read_carried(folder)
+    assert list(carried) == ["thalweg"]
+    assert [(each.index, each.stripe) for each in carried["thalweg"] if not each.kept] == [(2, 3)]
+    assert folder / "plots" / "stripes.png" in plot_run(folder, load_run(folder))
+    with plots.styled():
+        (axes,) = carried_figure(carried, plots.new_figure).axes
+        assert [each.get_text() for each in axes.get_yticklabels()] == ["tree 0: 75%", "tree 3: 25%"]
+        dots = [len(each.get_offsets()) for each in axes.collections]
+        assert dots == [3, 0, 1, 1]
 
 
 def test_the_picture_of_a_graph(new_run: Any) -> None:
