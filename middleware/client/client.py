@@ -25,7 +25,7 @@ from thalweg.middleware.client.checks import (
 )
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.feeds import Channel, Feed, fill
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.client.journal import Journal
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.measuring import Measuring
@@ -65,6 +65,7 @@ from thalweg.middleware.planning.planners.planner import needs_while
 from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
 from thalweg.middleware.protocol.generations import base_of
@@ -166,6 +167,7 @@ class Client:
             networks=dict(networks),
         )
         self.shell = Shell(config, _weak(self._on_application), self._keys)
+        self.shell.speak(self._roster.version)
         self._roster.peers[name] = self.shell.me
         self._measuring = Measuring(self._roster, self.shell.tell, self.shell.me)
         self._preparing = Preparing(self._roster, self._measuring, self._allow, config.core.capacity)
@@ -441,7 +443,9 @@ class Client:
         if ticket.owner.name == self.name:
             refuse_own(self.name)
         try:
-            say_hello({ticket.owner.name: ticket.owner.control}, self._keys)
+            speaks = {self.name: frames.SPEAKS}
+            say_hello({ticket.owner.name: ticket.owner.control}, self._keys, speaks=speaks)
+            self.shell.speak(agree(speaks), ticket.run)
         except HostAbsentError as error:
             told = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
             raise HostAbsentError(told, host=ticket.owner.name) from None
@@ -507,7 +511,8 @@ class Client:
         Raises HostAbsentError when it does not answer, UsageError for a name that is not its own, or no endpoint,
         RunError when the client is closed.
         """
-        peer = self._roster.add(name, endpoint)
+        peer = self._roster.add(name, endpoint, tuple(self._open))
+        self.shell.speak(self._roster.version)
         for run in list(self._runs.values()):
             run.joined(self.hosts, where_joined(run.networks, self._roster.ends))
             self.shell.tell(e.PeerJoined(run.id, peer))

@@ -6,7 +6,7 @@ import time
 
 import zmq
 
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.errors import HostAbsentError, ProtocolError, RunError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -20,14 +20,16 @@ def drain(name: str, endpoint: str, keys: Keys | None = None, timeout_s: float =
     Raises RunError with the host's reason where it has to stay, HostAbsentError when it does not answer, or is not
     empty after ``timeout_s``.
     """
-    say_hello({name: endpoint}, keys)
+    speaks: dict[str, m.Speaks] = {}
+    say_hello({name: endpoint}, keys, speaks=speaks)
+    version = agree({**speaks, "this command": frames.SPEAKS})
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, new_identity("drain" if keys is None else keys.own.name))
         secure_dealer(socket, keys, name)
         socket.connect(endpoint)
-        socket.send(frames.encode(m.Drain()))
+        socket.send(frames.encode(m.Drain(), version))
         deadline = time.monotonic() + timeout_s
         while socket.poll(max(0, int((deadline - time.monotonic()) * 1000))):
             try:

@@ -33,10 +33,12 @@ def say_hello(
     keys: Keys | None = None,
     timeout_s: float = HELLO_S,
     down: dict[str, str] | None = None,
+    speaks: dict[str, m.Speaks] | None = None,
 ) -> dict[str, m.Peer]:
     """Ask every host who it is; the hosts as peers, in the order given.
 
-    ``down``: gets those where nobody is, and why, as long as one answers; what goes on their names.
+    ``down``: gets those where nobody is, and why, as long as one answers; what goes on their names. ``speaks``: gets
+    the versions of the protocol that each speaks.
 
     Raises HostAbsentError for one that does not answer, as soon as it is known why, UsageError for one of another name.
     """
@@ -70,6 +72,8 @@ def say_hello(
             ):
                 late.missing(f"did not answer within {timeout_s:g} s; {late.guess}")
         found = {each.name: each.peer for each in asked if each.peer is not None}
+        if speaks is not None:
+            speaks |= {each.name: each.speaks for each in asked if each.peer is not None}
         if absent := [each for each in asked if each.peer is None]:
             if down is None or not found:
                 absent[0].fail(absent[0].down)
@@ -79,6 +83,17 @@ def say_hello(
         context.destroy(linger=0)
 
 
+def agree(speaks: Mapping[str, m.Speaks]) -> int:
+    """The newest version of the protocol that all of these speak; UsageError, with who has to be upgraded, for none."""
+    if version := frames.agreed(speaks.values()):
+        return version
+    old, new = min(speaks, key=lambda name: speaks[name][1]), max(speaks, key=lambda name: speaks[name][0])
+    raise UsageError(
+        f"{old!r} speaks {frames.spoken(speaks[old])} of the protocol, and {new!r} {frames.spoken(speaks[new])};"
+        f" upgrade {old!r}"
+    )
+
+
 class _Asked:
     """One host that was asked who it is."""
 
@@ -86,6 +101,7 @@ class _Asked:
         self.name, self._address, self._keys = name, address, keys
         self.peer: m.Peer | None = None
         self.guess = UNREACHED
+        self.speaks = frames.SPEAKS
         self.down = ""  # why nobody is there
         self._failures = 0  # handshakes without a reason
         self.socket = socket = context.socket(zmq.DEALER)
@@ -164,4 +180,5 @@ class _Asked:
         else:
             bulk = with_address(bulk, like)
         control = with_address(answer.control, like)
+        self.speaks = answer.speaks
         self.peer = m.Peer(self.name, control, bulk, answer.instance, answer.max_partition_bytes)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError, words
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.security import Keys
 
@@ -24,9 +25,11 @@ class Roster:
         self, name: str, addresses: Mapping[str, str], there: Mapping[str, str], keys: Keys | None = None
     ) -> None:
         self.name, self._keys = name, keys
+        self._speaks: dict[str, m.Speaks] = {name: frames.SPEAKS}
         self.addresses = dict(addresses)
         self.gone: dict[str, str] = {}
-        self.peers = say_hello(there, keys, down=self.gone)
+        self.peers = say_hello(there, keys, down=self.gone, speaks=self._speaks)
+        agree(self._speaks)
         self.news = threading.Condition()
         self.closing = ""
         self.joining = set[str]()  # names of hosts that are being added
@@ -66,8 +69,16 @@ class Roster:
             if (how := self.gone.get(host)) and not (lasting and host in self.peers):
                 raise HostAbsentError(f"host {host!r}, where {node!r} is to be, {how}", node=node, host=host)
 
-    def add(self, name: str, endpoint: str | None) -> m.Peer:
-        """A host is to take part from now on, as ``Client.add_host`` says, and raises."""
+    @property
+    def version(self) -> int:
+        """The newest version of the protocol that all hosts speak, as what is begun now does."""
+        return agree({host: self._speaks[host] for host in (self.name, *self.hosts)})
+
+    def add(self, name: str, endpoint: str | None, runs: Sequence[str]) -> m.Peer:
+        """A host is to take part from now on, as ``Client.add_host`` says, and raises.
+
+        ``runs``: those that go on.
+        """
         self.check_open()
         (name,) = words([name], "a host is named by a text")
         address = endpoint or self.addresses.get(name)
@@ -75,8 +86,16 @@ class Roster:
             raise UsageError(f"{name!r} is this client itself")
         if address is None:
             raise UsageError(f"where does host {name!r} listen? Say its endpoint, as tcp://192.0.2.7:7800")
-        peer = say_hello({name: address}, self._keys)[name]
+        speaks = {host: self._speaks[host] for host in (self.name, *self.hosts) if host != name}
+        peer = say_hello({name: address}, self._keys, speaks=speaks)[name]
+        version = agree(speaks)
+        if runs and version < self.version:
+            raise UsageError(
+                f"host {name!r} speaks {frames.spoken(speaks[name])} of the protocol, and run {runs[0]} version"
+                f" {self.version}; upgrade {name!r}, or end the run first"
+            )
         with self.news:
+            self._speaks[name] = speaks[name]
             self.addresses[name] = address
             others = {host: each for host, each in self.peers.items() if host not in (name, self.name)}
             self.peers = {**others, name: peer, self.name: self.peers[self.name]}

@@ -49,6 +49,7 @@ from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.generations import SIGN, base_of, generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
 
@@ -62,11 +63,13 @@ OF_NODES = (Timer.EPOCH, Timer.DECIDE, Timer.PACE)
 class HostCore:
     """The pure core of one host. ``handle`` is its only mutator."""
 
-    def __init__(self, me: m.Peer, config: CoreConfig | None = None, codes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, me: m.Peer, config: CoreConfig | None = None, codes: tuple[str, ...] = (), speaks: m.Speaks = SPEAKS
+    ) -> None:
         self.me = me
         self.host = me.name
         self.config = config or CoreConfig()
-        self.codes = codes
+        self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self.runs: dict[str, RunCore] = {}
         self.desk = Desk(me.name)
         self.out = out = Outbox(self.desk)
@@ -531,11 +534,7 @@ class HostCore:
     # --- messages -------------------------------------------------------------------------------------
 
     def _on_hello(self, sender: str, message: m.Hello) -> None:
-        self.out.send(sender, self._welcome())
-
-    def _welcome(self) -> m.Welcome:
-        me = self.me
-        return m.Welcome(self.host, me.control, me.bulk, self.codes, me.instance, me.max_partition_bytes)
+        self.out.send(sender, self._welcome)
 
     def _on_welcome(self, sender: str, message: m.Welcome) -> None:
         for run_id, note in self.coordinator.on_welcome(sender, message):
@@ -566,7 +565,7 @@ class HostCore:
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
-            self.out.send(sender, self._welcome())
+            self.out.send(sender, self._welcome)
             return
         if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late

@@ -28,6 +28,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Version = Annotated[int, msgspec.Meta(ge=1, le=255)]  # of the protocol
+Speaks = tuple[Version, Version]  # the oldest and the newest that a host speaks
 End = bool | tuple[Name, ...]
 Micros = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_US)]
 Demanded = Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]

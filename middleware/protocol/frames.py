@@ -4,11 +4,15 @@ A control message is one frame: the two bytes ``TW``, one byte protocol version,
 With ``TC`` instead, the array holds the message and the credits that ride on it, as it is sent to the same host anyway.
 A bulk message has two frames: one of the first kind with a ``Chunk``, and the chunk's bytes. Nothing executable is ever
 decoded, and every size is limited.
+
+Hosts of several versions talk to each other: each says which it speaks (``Welcome``), and a run speaks the newest that
+all of its hosts know (``agreed``), as its first frame says. ``Hello`` and ``Welcome`` are the same in all versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -17,12 +21,14 @@ from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import messages as m
 
 PROTOCOL_VERSION = 8
+SPEAKS = (8, PROTOCOL_VERSION)  # the oldest and the newest version that a host of this code speaks
 MAGIC, RIDING = b"TW", b"TC"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_RIDING = 16
 
 _PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
 _RIDING_PREFIX = RIDING + bytes([PROTOCOL_VERSION])
+_greeting = msgspec.msgpack.Decoder(m.Hello | m.Welcome)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError)
 _encoder = msgspec.msgpack.Encoder()
 _control = msgspec.msgpack.Decoder(m.Control)
@@ -31,42 +37,63 @@ _riding = msgspec.msgpack.Decoder(tuple[m.Control, _Riders])
 _chunk = msgspec.msgpack.Decoder(m.Chunk | m.RelayedChunk)
 
 
-def encode(message: m.Message | m.Chunk) -> bytes:
+def agreed(ranges: Iterable[m.Speaks]) -> int:
+    """The newest version that all of these speak, each from an oldest to a newest; 0 where there is none."""
+    oldest, newest = zip(*ranges, strict=True)
+    return min(newest) if max(oldest) <= min(newest) else 0
+
+
+def spoken(speaks: m.Speaks) -> str:
+    """Versions, for people."""
+    oldest, newest = speaks
+    return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+
+
+def encode(message: m.Message | m.Chunk, version: int = PROTOCOL_VERSION) -> bytes:
     """One frame."""
-    return _PREFIX + _encoder.encode(message)
+    prefix = _PREFIX if version == PROTOCOL_VERSION else MAGIC + bytes([version])
+    return prefix + _encoder.encode(message)
 
 
-def encode_riding(message: m.Message, credits: Sequence[m.Credit]) -> bytes:
+def encode_riding(message: m.Message, credits: Sequence[m.Credit], version: int = PROTOCOL_VERSION) -> bytes:
     """One frame: a message, and at most ``MAX_RIDING`` credits that ride on it."""
-    return _RIDING_PREFIX + _encoder.encode((message, credits))
+    prefix = _RIDING_PREFIX if version == PROTOCOL_VERSION else RIDING + bytes([version])
+    return prefix + _encoder.encode((message, credits))
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: memoryview | bytes, prefix: bytes, what: str) -> Any:
-    """What a frame with this prefix holds; ProtocolError, which names ``what`` it should be, for anything else."""
+def _decoded(
+    decoder: msgspec.msgpack.Decoder[Any], frame: memoryview | bytes, magic: bytes, what: str, speaks: m.Speaks
+) -> Any:
+    """What a frame of this kind holds; ProtocolError, which names ``what`` it should be, for anything else."""
     size = len(frame)
     if size > MAX_CONTROL_BYTES:
         raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
-    if frame[:3] != prefix or size == 3:
-        if size < 4 or frame[:2] not in (MAGIC, RIDING):
-            raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
-        raise ProtocolError(f"a frame of protocol version {frame[2]}; this host speaks {PROTOCOL_VERSION}")
+    if size < 4 or frame[:2] not in (MAGIC, RIDING):
+        raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
+    if frame[:2] != magic:
+        raise ProtocolError(f"{what} does not decode: credits ride on it")
+    if not speaks[0] <= frame[2] <= speaks[1]:
+        if decoder is _control:
+            with contextlib.suppress(*_UNDECODABLE):
+                return _greeting.decode(frame[3:])
+        raise ProtocolError(f"a frame of protocol version {frame[2]}; this host speaks {spoken(speaks)}")
     try:
         return decoder.decode(frame[3:])
     except _UNDECODABLE as error:
         raise ProtocolError(f"{what} does not decode: {one_line(error)}") from None
 
 
-def decode_all(frame: bytes) -> tuple[m.Control, ...]:
+def decode_all(frame: bytes, speaks: m.Speaks = SPEAKS) -> tuple[m.Control, ...]:
     """The credits that ride on a control frame's message, and last the message; ProtocolError for anything else."""
-    if not frame.startswith(_RIDING_PREFIX):
-        return (decode_control(frame),)
-    message, credits = _decoded(_riding, frame, _RIDING_PREFIX, "a control frame")
+    if not frame.startswith(RIDING):
+        return (decode_control(frame, speaks),)
+    message, credits = _decoded(_riding, frame, RIDING, "a control frame", speaks)
     return (*credits, message if type(message) is m.Demand else _with_its_bytes(message))
 
 
-def decode_control(frame: memoryview | bytes) -> m.Control:
+def decode_control(frame: memoryview | bytes, speaks: m.Speaks = SPEAKS) -> m.Control:
     """The message of a control frame without credits; ProtocolError when it is not one."""
-    message: m.Control = _decoded(_control, frame, _PREFIX, "a control frame")
+    message: m.Control = _decoded(_control, frame, MAGIC, "a control frame", speaks)
     return message if type(message) is m.Demand else _with_its_bytes(message)
 
 
@@ -79,9 +106,9 @@ def _with_its_bytes(message: m.Control) -> m.Control:
     return message
 
 
-def decode_chunk(frame: memoryview | bytes) -> m.Chunk:
+def decode_chunk(frame: memoryview | bytes, speaks: m.Speaks = SPEAKS) -> m.Chunk:
     """The header of a bulk message; ProtocolError when it is not one."""
-    chunk: m.Chunk = _decoded(_chunk, frame, _PREFIX, "a bulk header")
+    chunk: m.Chunk = _decoded(_chunk, frame, MAGIC, "a bulk header", speaks)
     message = chunk.message
     if type(chunk) is m.RelayedChunk and not (isinstance(message, m.Partition) and chunk.at < len(chunk.hops)):
         raise ProtocolError(

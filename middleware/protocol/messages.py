@@ -22,7 +22,7 @@ class Hello(Told, frozen=True):
 
 
 class Welcome(Told, frozen=True):
-    """Answer to Hello, with the endpoints the host listens on and what it knows how to run."""
+    """Answer to Hello, with the endpoints the host listens on, and what it knows how to run and to say."""
 
     host: Name
     control: Endpoint
@@ -30,6 +30,7 @@ class Welcome(Told, frozen=True):
     codes: tuple[Name, ...] = ()
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
+    speaks: Speaks = (8, 8)  # of hosts that do not say
 
 
 class Ping(Told, frozen=True):

@@ -117,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--client", default="client", metavar="NAME", help="that client's name, which its certificate has"
     )
+    arguments.add_argument("--protocol", default="", help=argparse.SUPPRESS)  # versions, as 8-9: for tests of upgrades
     arguments.add_argument("--with-parent", action="store_true", help="stop when standard input is closed")
     arguments.add_argument(
         "--parents-folder",
@@ -200,13 +201,16 @@ def _serve(argv: list[str] | None) -> int:
         records=options.records,
         insecure=options.insecure,
         networks=read_networks(options.network),
+        speaks=_read_versions(options.protocol),
         core=limits.limited(options.limit),
     )
     shell = Shell(config, on_application, keys)
     shells.append(shell)
     if options.join:
         client = (options.join, options.client)
-        threading.Thread(target=_enlist, args=(stop, shell.me, *client, keys), name="thalweg-join", daemon=True).start()
+        threading.Thread(
+            target=_enlist, args=(stop, shell.me, config.speaks[0], *client, keys), name="thalweg-join", daemon=True
+        ).start()
     ready = {"host": shell.me.name, "control": shell.me.control, "bulk": shell.me.bulk, "pid": os.getpid()}
     print(msgspec.json.encode(ready).decode(), flush=True)
     parent = _leave_streams()
@@ -226,8 +230,19 @@ def _serve(argv: list[str] | None) -> int:
     return 1 if shell.failure or shell.alive else 0
 
 
-def _enlist(stop: threading.Event, me: m.Peer, endpoint: str, client: str, keys: Keys | None) -> None:
-    """Say again and again, until ``stop``, that this host is there: a client that is started anew hears it as well."""
+def _read_versions(text: str) -> m.Speaks:
+    oldest, _, newest = text.partition("-")
+    try:
+        return (int(oldest), int(newest or oldest)) if text else frames.SPEAKS
+    except ValueError:
+        raise UsageError(f"--protocol {text!r} is not OLDEST-NEWEST, as 8-9") from None
+
+
+def _enlist(stop: threading.Event, me: m.Peer, version: int, endpoint: str, client: str, keys: Keys | None) -> None:
+    """Say again and again, until ``stop``, that this host is there: a client that is started anew hears it as well.
+
+    In the oldest ``version`` that there is here, as nobody knows which the client speaks.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.ROUTING_ID, new_identity(me.name))
@@ -242,7 +257,7 @@ def _enlist(stop: threading.Event, me: m.Peer, endpoint: str, client: str, keys:
     stopped = False
     while not stopped:
         with contextlib.suppress(zmq.Again):
-            socket.send(frames.encode(m.Enlist(me)), zmq.DONTWAIT)
+            socket.send(frames.encode(m.Enlist(me), version), zmq.DONTWAIT)
         stopped = stop.wait(ENLIST_S)
     context.destroy(linger=0)
 

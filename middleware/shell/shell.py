@@ -72,6 +72,7 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core: CoreConfig = CoreConfig()
     insecure: bool = False
     networks: dict[str, str] = {}  # further ones that the host is joined to: its endpoint for bulk in each
+    speaks: m.Speaks = frames.SPEAKS  # versions of the protocol
 
     def __post_init__(self) -> None:
         name = self.name
@@ -101,14 +102,14 @@ class Shell:
         self._time_scale = config.time_scale  # which every event is told by
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
         listening = Listening(config.listen, config.advertise, config.networks, config.insecure)
-        self._sockets = Sockets(config.name, listening, keys, limits=config.core)
+        self._sockets = Sockets(config.name, listening, keys, limits=config.core, speaks=config.speaks)
         try:
             self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
         except BaseException:
             self._sockets.destroy(0)
             raise
         me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
-        self.core = HostCore(me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
+        self.core = HostCore(me, config.core.dilated(config.time_scale), tuple(sorted(registered())), config.speaks)
         self.core.desk.recording = self._recorder.active
         self._bulk = Bulk(self, self._sockets, self.core, config.core, config.time_scale)
         self._on_application = on_application or (lambda command: None)
@@ -141,6 +142,13 @@ class Shell:
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
+
+    def speak(self, version: int, run: str | None = None) -> None:
+        """Have this version of the protocol spoken in a run, or in all of which no client has said it; any thread."""
+        if run is None:
+            self._sockets.version = version
+        else:
+            self._sockets.speak(run, version)
 
     def tell(self, event: e.Event) -> None:
         """Queue an event for the core; any thread."""
@@ -312,12 +320,17 @@ class Shell:
             return
         sender, identity, (frame,) = taken
         now = time.monotonic()
-        for message in frames.decode_all(frame.bytes):
+        sockets, data = self._sockets, frame.bytes
+        for message in frames.decode_all(data, sockets.speaks):
+            sockets.heard = data[2]
             if type(message) is m.Credit:
                 self._bulk.credited(sender, message, now)
                 continue
             if type(message) is not m.Demand and isinstance(message, LED):
-                self._sockets.check_leader(identity, frame, message)
+                sockets.check_leader(identity, frame, message)
+                sockets.speak(message.run, data[2])
+            elif isinstance(message, m.ProbeRequest):
+                sockets.speak(message.run, data[2])
             elif type(message) is m.Drain or type(message) is m.Enlist:
                 self._take_word_of_hosts(sender, identity, frame, message)
                 continue
@@ -331,7 +344,7 @@ class Shell:
             except ProtocolError as error:
                 self._sockets.answer(identity, m.Drained(str(error)))
                 raise
-            self._sockets.drainers.add(identity)
+            self._sockets.drainers[identity] = self._sockets.heard
             self.tell(e.DrainRequested())
         elif message.peer.name == sender:
             self._on_application(e.Enlisted(message.peer))
@@ -340,7 +353,7 @@ class Shell:
         self._answers_s = now + ANSWERS_S
         for host, frame in self._sockets.answers():
             try:
-                for message in frames.decode_all(frame):
+                for message in frames.decode_all(frame, self._sockets.speaks):
                     if type(message) not in ANSWERS:
                         raise ProtocolError(f"{type(message).__name__} of {host!r}, where it is to answer")
                     if isinstance(message, m.Credit):
@@ -355,7 +368,7 @@ class Shell:
         if taken is None:
             return
         sender, identity, (head, frame) = taken
-        chunk = frames.decode_chunk(head.bytes)
+        chunk = frames.decode_chunk(head.bytes, self._sockets.speaks)
         try:
             self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic(), via)
         except ProtocolError:
@@ -477,10 +490,10 @@ class Shell:
                 self._recorder.close_run(run)
                 self._bulk.forget(run)
                 if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
-                    self._sockets.forget(run)
+                    self._sockets.forget(run, follows=bool(follows))
                 self._on_application(command)
-            case e.Forgotten(run):
-                self._sockets.forget(run)
+            case e.Forgotten(run, follows):
+                self._sockets.forget(run, follows=follows)
                 self._on_application(command)
             case _:
                 self._on_application(command)

@@ -35,6 +35,7 @@ from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.endpoints import advertised, beside, check_networks, may_dial, take_away
@@ -74,16 +75,17 @@ class Line:
 
     __slots__ = (
         "bulk", "chunk_bytes", "control", "credits", "ends", "heads", "host", "others", "peer", "run", "used", "used_s",
-        "via",
+        "version", "via",
     )  # fmt: skip
 
-    def __init__(self, run: str, peer: m.Peer, via: str = NET) -> None:
+    def __init__(self, run: str, peer: m.Peer, via: str = NET, version: int = frames.PROTOCOL_VERSION) -> None:
         self.run = run
+        self.version = version  # of the protocol
         self.host = peer.name
         self.peer = peer
         self.via = via
         self.ends: set[End] = {(end, peer.name) for end in (peer.control, *peer.ends.values())}
-        self.others = {name: Line(run, peer, name) for name in peer.ends if name != NET} if via == NET else {}
+        self.others = {name: Line(run, peer, name, version) for name in peer.ends if name != NET} if via == NET else {}
         self.used = True  # since it was looked at last, at ``used_s``
         self.used_s = time.monotonic()
         self.control: Socket | None = None
@@ -123,7 +125,12 @@ class Sockets:
         keys: Keys | None,
         *,
         limits: CoreConfig | None = None,
+        speaks: m.Speaks = frames.SPEAKS,
     ) -> None:
+        self.speaks = speaks
+        self.heard = speaks[1]  # the version of the frame that is being seen to
+        self.version = speaks[1]  # of what is said first here
+        self._versions: dict[str, int] = {}  # of other clients' runs, whatever their generation
         if keys is not None and keys.own.name != name:
             raise UsageError(
                 f"{name!r} cannot use the certificate of {keys.own.name!r}; a name is that of its certificate"
@@ -161,7 +168,7 @@ class Sockets:
         self.holding: set[Line] = set()  # those on which credits wait
         self._lines_at: Counter[End] = Counter()
         self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
-        self.drainers: set[bytes] = set()  # connections that are to hear what becomes of a drain
+        self.drainers: dict[bytes, int] = {}  # connections that hear what becomes of a drain, and in which version
         self._told_s: dict[str, float] = {}  # when what was logged last
 
     def watch(self, turns: Callable[[], tuple[int, bool]], wake: Callable[[], None]) -> None:
@@ -181,14 +188,18 @@ class Sockets:
 
     def meet(self, run: str, peers: Iterable[m.Peer]) -> None:
         """In run ``run`` these hosts listen there."""
-        lines = self.lines.setdefault(run, {})
+        lines, version = self.lines.setdefault(run, {}), self._versions.get(base_of(run), self.version)
         for peer in peers:
             line = lines.pop(peer.name, None)
-            if line is None or line.peer != peer:
-                line = self._line_in_place_of(line, Line(run, peer))
+            if line is None or line.peer != peer or line.version != version:
+                line = self._line_in_place_of(line, Line(run, peer, NET, version))
             lines[peer.name] = line  # the latest is the last
         while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:  # R2
             self._forget(lines.pop(next(iter(lines))))
+
+    def speak(self, run: str, version: int) -> None:
+        """Of that run, in all of its generations, this version is spoken from now on; any thread."""
+        self._versions[base_of(run)] = version
 
     def _line_in_place_of(self, before: Line | None, line: Line) -> Line:
         self._lines_at.update(line.ends)
@@ -220,8 +231,13 @@ class Sockets:
             dealer.monitor(None, 0)
         dealer.close(linger_ms)
 
-    def forget(self, run: str) -> None:
-        """Forget where a run's hosts are, and hang up on those that no other run talks to."""
+    def forget(self, run: str, *, follows: bool = False) -> None:
+        """Forget where a run's hosts are, and hang up on those that no other run talks to.
+
+        Unless another generation ``follows``, also which version is spoken.
+        """
+        if not follows:
+            self._versions.pop(base_of(run), None)
         for line in self.lines.pop(run, {}).values():
             self._forget(line)
         for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
@@ -267,9 +283,9 @@ class Sockets:
         except ProtocolError as error:
             said = str(error)
             if isinstance(message, m.Admit):  # is told why
-                self._post_back(identity, frames.encode(m.Detached(message.run, message.number, said)))
+                self.answer(identity, m.Detached(message.run, message.number, said))
             elif not isinstance(message, m.Remove):
-                self._post_back(identity, frames.encode(m.Installed(message.run, self._name, said, message.number)))
+                self.answer(identity, m.Installed(message.run, self._name, said, message.number))
             raise
 
     def check_drain(self, identity: bytes, frame: zmq.Frame) -> None:
@@ -283,13 +299,13 @@ class Sockets:
             raise ProtocolError(f"{member.name!r} has the certificate of a host, which drains no other")
 
     def answer(self, identity: bytes, message: m.Message) -> None:
-        """Answer on the connection that asked."""
-        self._post_back(identity, frames.encode(message))
+        """Answer on the connection that asked, as it does."""
+        self._post_back(identity, self._encoded_back(message))
 
     def answer_drainers(self, message: m.Drained) -> None:
         """Say what has become of it to all that asked."""
-        for identity in self.drainers:
-            self.answer(identity, message)
+        for identity, version in self.drainers.items():
+            self._post_back(identity, frames.encode(message, version))
         self.drainers.clear()
 
     def look_at_members(self) -> None:
@@ -374,16 +390,16 @@ class Sockets:
         """
         line = self.line(run, host)
         if line is None:
-            return asker != b"" and name_of(asker) == host and self._post_back(asker, frames.encode(message))
+            return asker != b"" and name_of(asker) == host and self._post_back(asker, self._encoded_back(message))
         if line.control is None and not self.approach(line):
             return False
         assert line.control is not None
         line.used = True
         if line.credits:
             riders, now = line.credits[: frames.MAX_RIDING], time.monotonic()
-            frame = frames.encode_riding(message, [_as_it_is_now(credit, now) for credit in riders])
+            frame = frames.encode_riding(message, [_as_it_is_now(credit, now) for credit in riders], line.version)
         else:
-            riders, frame = None, frames.encode(message)
+            riders, frame = None, frames.encode(message, line.version)
         try:
             _send(line.control, frame, NOBLOCK)
         except zmq.ZMQError as error:
@@ -394,6 +410,11 @@ class Sockets:
             if not line.credits:
                 self.holding.discard(line)
         return True
+
+    def _encoded_back(self, message: m.Message) -> bytes:
+        """A frame of the version of the one that it answers, where this host speaks that."""
+        oldest, newest = self.speaks
+        return frames.encode(message, min(max(self.heard, oldest), newest))
 
     def _post_back(self, identity: bytes, frame: bytes) -> bool:
         self.stirred = True
@@ -414,7 +435,7 @@ class Sockets:
         assert line.bulk is not None
         line.used = True
         try:
-            _send(line.bulk, frames.encode(chunk), NOBLOCK_MORE)
+            _send(line.bulk, frames.encode(chunk, line.version), NOBLOCK_MORE)
             if piece.nbytes < ZERO_COPY_BYTES:
                 _send(line.bulk, piece, NOBLOCK)
             else:

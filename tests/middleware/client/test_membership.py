@@ -19,6 +19,7 @@ from thalweg.middleware.client.drain import drain
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol.limits import CoreConfig
 
 FLOW = chain(blocks()["h1"], Code("running"))
@@ -100,23 +101,35 @@ def test_a_host_whose_operators_nobody_takes_stays_unless_it_is_told_to_end(capf
 
 
 def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:
-    """A rolling upgrade: each is drained, and started again, the one with the source, which has a stand-in, too."""
+    """A rolling upgrade to the next version of the protocol, of which its hosts speak this one as well.
+
+    The run goes on in this one, which all know. The host with the source is replaced, too: it has a stand-in.
+    """
     own.start("h3")
     nodes = [msgspec.structs.replace(n, stand_ins=("h3", "h2") if n.kind == "source" else ()) for n in FLOW.nodes]
     flow, came = Dataflow(tuple(nodes)), list[object]()
+    (oldest, newest), before = frames.SPEAKS, dict(own.pids)
     with Client(own, allow=ALLOW) as client, client.run(flow, {"o": "h2"}, failover=Failover(4)) as run:
         for name in ("h1", "h2", "h3"):
-            before = own.pids[name]
             with ThreadPoolExecutor(1) as pool:
                 ending = pool.submit(own.drain, name)
                 while not ending.done():
                     came.append(next(run).value)
                 assert ending.result() == 0
-            client.add_host(name, own.start(name))
-            assert own.pids[name] != before
+            if name == "h1":
+                address = own.start(name, f"--protocol={newest + 1}")
+                why = (
+                    f"'client' speaks version {newest} of the protocol, and 'h1' version {newest + 1}; upgrade 'client'"
+                )
+                with pytest.raises(UsageError, match=f"^{why}$"):
+                    client.add_host(name, address)
+                own.kill(name)
+            client.add_host(name, own.start(name, f"--protocol={oldest}-{newest + 1}"))
+            assert own.pids[name] != before[name]
             came += [partition.value for partition in islice(run, 10)]
         assert client.hosts == ("h1", "h2", "h3", "client")
-        assert_reference(came, FLOW, len(came))
+        assert_reference(came, flow, len(came))
+    drain("h3", own.addresses["h3"])
 
 
 def test_hosts_say_that_they_are_there_and_take_part(own: LocalCluster) -> None:

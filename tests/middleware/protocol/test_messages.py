@@ -70,6 +70,8 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(kind.values)
         case msgspec.inspect.UnionType():
             return st.one_of([strategy_of(each) for each in kind.types])
+        case msgspec.inspect.TupleType():
+            return st.tuples(*map(strategy_of, kind.item_types))
         case msgspec.inspect.VarTupleType():
             return st.lists(strategy_of(kind.item_type), max_size=3).map(tuple)
         case msgspec.inspect.DictType():
@@ -235,7 +237,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (b"TW\x01" + frames.encode(m.Hello())[3:], "protocol version 1; this host speaks 7"),
+        (frames.encode(m.Ping("r"), 1), "protocol version 1; this host speaks version 8$"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
         (frames.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (frames.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),
@@ -325,3 +327,23 @@ def test_a_declared_length_takes_no_memory() -> None:
     frame = frames.MAGIC + VERSION + b"\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
     with pytest.raises(ProtocolError, match="truncated"):
         frames.decode_control(frame)
+
+
+def test_whoever_speaks_another_version_is_greeted_and_told_which_are_spoken() -> None:
+    me = m.Peer("h1", "tcp://h1:1", "tcp://h1:2")
+    welcome = m.Welcome(me.name, me.control, me.bulk, speaks=(200, 201))
+    for greeting in (m.Hello(), welcome):
+        assert frames.decode_all(frames.encode(greeting, 201)) == (greeting,)
+    for message in (m.Ping("r"), m.Enlist(me)):
+        with pytest.raises(ProtocolError, match=r"version 200; this host speaks versions 8 to 9$"):
+            frames.decode_all(frames.encode(message, 200), (8, 9))
+        assert frames.decode_all(frames.encode(message, 9), (8, 9)) == (message,)
+        assert frames.decode_all(frames.encode_riding(message, [CREDIT], 9), (8, 9)) == (CREDIT, message)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "version"),
+    [([(8, 8)], 8), ([(7, 9), (8, 10)], 9), ([(7, 9), (8, 10), (8, 8)], 8), ([(7, 8), (9, 9)], 0)],
+)
+def test_a_run_speaks_the_newest_version_that_all_know(ranges: list[tuple[int, int]], version: int) -> None:
+    assert frames.agreed(ranges) == version

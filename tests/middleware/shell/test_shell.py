@@ -58,7 +58,7 @@ CONTROL_GARBAGE = [
     [b""],
     [b"garbage"],
     [b"GET / HTTP/1.1\r\n\r\n"],
-    [frames.MAGIC + bytes([frames.PROTOCOL_VERSION + 1]) + frames.encode(m.Hello())[3:]],
+    [frames.encode(m.Ping("r"), frames.PROTOCOL_VERSION + 1)],
     [frames.MAGIC + bytes([frames.PROTOCOL_VERSION]) + b"\xff" * 100],
     [frames.encode(m.Hello())] * 2,
     [frames.encode_riding(m.Hello(), [m.Credit(1, 1, True)] * (frames.MAX_RIDING + 1))],
