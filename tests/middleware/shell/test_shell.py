@@ -430,10 +430,14 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
             stdin = hosts["orphan"][0].stdin
             assert stdin is not None
             stdin.close()
-            for process, _ in hosts.values():
+            said = {}
+            for name, (process, _) in hosts.items():
                 assert process.wait(5) == 0
                 assert process.stderr is not None
-                assert process.stderr.read() == b""
+                said[name] = process.stderr.read().decode()
+            only = "host 'sigterm' is the only one that may hold source 's'; end the run first"
+            assert said["sigterm"] in (f"thalweg host: it ends with what it holds: {only}\n", "")  # had the run ended
+            assert said["sigint"] == said["orphan"] == ""
     for name in hosts:
         rows = [msgspec.json.decode(line) for line in (tmp_path / name).read_bytes().splitlines()]
         assert rows, "the event log is written when the host ends"
