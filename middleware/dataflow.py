@@ -19,6 +19,7 @@ import msgspec
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect, nearest, shown, words
 
 Kind = Literal["source", "operator", "sink"]
+Missing = Literal["wait", "nothing"]
 Placement = dict[str, str]  # node name -> host name
 MOST_AHEAD = 1024  # outputs: what is kept of a node has to fit into its host's memory
 
@@ -52,6 +53,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     keeps for those of several consumers that have not got them; with 1 the slowest sets the pace of all. ``rate``: how
     many partitions a second, of emulated time, a source gives at most: what is demanded sooner waits. ``stand_ins``:
     hosts where the node may be instead, in a run that outlives its hosts, when that to which it is pinned is lost.
+    ``missing``: where there is none, whether an operator waits for a source that it takes, or goes on with ``NOTHING``.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     ahead: int = 1
     rate: float | None = None
     stand_ins: tuple[str, ...] = ()
+    missing: Missing = "wait"
 
 
 class Edge(NamedTuple):
@@ -92,9 +95,22 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         name = name or self._unused(f"source@{host}")
         return self._add(Node(name, "source", (), code, host, ahead, rate, tuple(others)))
 
-    def operator(self, code: Code, *inputs: str, at: str | None = None, name: str = "", ahead: int = 1) -> str:
-        """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name."""
-        return self._add(Node(name or self._unused(f"op{len(self.operators)}"), "operator", inputs, code, at, ahead))
+    def operator(
+        self,
+        code: Code,
+        *inputs: str,
+        at: str | None = None,
+        name: str = "",
+        ahead: int = 1,
+        missing: Missing = "wait",
+    ) -> str:
+        """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name.
+
+        ``missing="nothing"``: in a run that outlives its hosts it goes on without a source of its inputs that is lost,
+        for whose partitions it is given ``NOTHING``.
+        """
+        name = name or self._unused(f"op{len(self.operators)}")
+        return self._add(Node(name, "operator", inputs, code, at, ahead, missing=missing))
 
     def sink(self, name: str, *inputs: str, at: str | None = None) -> str:
         """Add a sink, where the application is handed each partition of these inputs; returns its name."""
@@ -242,6 +258,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(
                 f"{node.kind} {node.name!r} has stand-ins {list(node.stand_ins)}; give its host, and others than that"
             )
+        if node.missing not in get_args(Missing):
+            raise DataflowError(f"{node.kind} {node.name!r} has missing={shown(node.missing)}; use wait or nothing")
+        if node.missing != "wait" and node.kind != "operator":
+            raise DataflowError(f"{node.kind} {node.name!r} has missing={node.missing!r}; only operators go on without")
         if node.kind == "source" and node.pinned is None:
             raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
         for name in node.inputs:

@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.node_code import Made, OwnCode
 from thalweg.operators.interface import Operator, Source
 
-ALLOW = (__name__,)
+ALLOW = (*DEFAULT_ALLOW, __name__)
 MAX_FAN = 4
 AHEAD = (1, 1, 1, 2, 4)  # outputs that a node keeps
 PASSED = (5, 30, 80)  # of a hundred values, those that a filter lets pass

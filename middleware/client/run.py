@@ -13,6 +13,7 @@ import msgspec
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.stream import Home, Offered, Stream, T, Wanted, error_of
 from thalweg.middleware.client.subscription import ticket_of
+from thalweg.middleware.core.flow.missing import Gap, gaps_of
 from thalweg.middleware.core.flow.tree import without
 from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
@@ -80,6 +81,15 @@ class Run(Stream[T]):
         """``dataflow`` and ``placement`` of the same moment: either changes while the run goes on."""
         with self._news:
             return self.dataflow, self.placement
+
+    @property
+    def missing(self) -> dict[str, tuple[Gap, ...]]:
+        """By source the partitions of which it is missing, each [first, until); ``until`` None: it is absent now.
+
+        The run goes on without a source of a lost host where operators allow that (``missing="nothing"``). What it has
+        given since the last change is what one machine gives that evaluates ``dataflow``.
+        """
+        return {node.name: gaps for node in self.tree[0].nodes if (gaps := gaps_of(node))}
 
     def take(self, command: e.Command) -> None:
         """A command for the application; any thread."""

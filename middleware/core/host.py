@@ -616,6 +616,7 @@ class HostCore:
             run.hear(run.proposer.membership.entered(sender, message))
             if sender in run.directory.hosts:
                 self.coordinator.admit(message.run, run.directory.peers[sender])
+                run.recovery.came(sender)
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))

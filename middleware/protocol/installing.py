@@ -63,6 +63,20 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
     free: bool = False
 
 
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """From partition ``index`` on ``node`` was given something else since ``generation`` (``core.flow.missing``).
+
+    Of what was before that, replicas up to there are right, if they were in generation ``before``, when the like of it
+    had been last; older ones up to ``least``.
+    """
+
+    node: Name
+    index: Index
+    generation: Index
+    before: Index = 0
+    least: Index = 0
+
+
 class Lasting(Install, frozen=True):
     """The Install of a run that outlives its hosts; of a later generation with where each node starts.
 
@@ -72,6 +86,7 @@ class Lasting(Install, frozen=True):
     failover: Failover = Failover()
     starts: tuple[Start, ...] = ()
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    cuts: tuple[Cut, ...] = ()
 
     @classmethod
     def of(cls, install: Install, failover: Failover) -> Lasting:

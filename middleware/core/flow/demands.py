@@ -36,6 +36,7 @@ from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.indices import Indices
+from thalweg.middleware.core.flow.missing import is_absent
 from thalweg.middleware.core.flow.node import (
     ENDED,
     LAST,
@@ -597,6 +598,8 @@ class Demands:
         if isinstance(end, tuple):
             went_on = self._tree.sources_of(end, index)
             ended = self._tree.sources_of((sink,), index) - went_on
+            went_on = {name for name in went_on if not is_absent(self._tree.node_of(name))}
+        if isinstance(end, tuple) and went_on:
             told = index if self._indices is None else self._indices.of(index)
             uneven = (
                 f"sources do not end together: partition {told} is missing from {_some(ended)}, not {_some(went_on)}"

@@ -3,8 +3,9 @@
 Rules:
 
 R1. When an operator has made a partition, and its next replica is due, its state is taken, and it makes nothing more
-    until that is there. The first one is due at once, the others as ``Failover`` says. Nothing is due while the
-    operator is on its way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
+    until that is there. The first one is due at once, the others as ``Failover`` says, so that there are some of all
+    operators at the same partitions: those after a multiple of ``every``. Nothing is due while the operator is on its
+    way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
 R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
     the widest ways (``holders``). Who has got it says so to the client (``Stable``). One that is lost on its way is not
     waited for: another follows.
@@ -23,6 +24,7 @@ R8. Of an operator that offers ``delta()`` up to ``increments`` replicas after e
 R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
 R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
     and instead of another where there is no room for that: what went there, or the word of it, has been lost.
+R11. Where sources give something else than before (``flow.missing``), replicas that are later than that are let go.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.missing import is_right
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Lost, Made
 from thalweg.middleware.core.outbox import Setting, Timer
@@ -45,6 +48,7 @@ from thalweg.middleware.core.relocation.holders import domain_of, holders
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import generation_of
 
 TRIES = 3  # of a transfer of a replica with which an operator is to start
 MOST = 4  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
@@ -99,10 +103,12 @@ class Checkpoints:
         self.waiting: dict[str, Waiting] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
         self._failed = Counter[tuple[str, str]]()  # R9: one after the other
+        self._cuts = {} if lasting is None else {cut.node: cut for cut in lasting.cuts}
         self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
 
     def begin(self, survivors: Collection[str] = ()) -> None:
         """R4: have the operators that are here wait for the replicas with which they start."""
+        self._drop_wrong()
         now, retry_s = self._out.now, self._limits.retry_s
         for name, start in self._starts.items():
             if start.holder and name in self._flow.nodes and name not in survivors:
@@ -115,6 +121,18 @@ class Checkpoints:
                 else:
                     self._miss(name, start.index)
         self._arm()
+
+    def _drop_wrong(self) -> None:
+        """R11: let go of what was of another history, and have the rest be of this generation."""
+        for name, kept in list(self.replicas.items()):
+            right = {
+                index: msgspec.structs.replace(each, run=self._out.run)
+                for index, each in kept.items()
+                if is_right(self._cuts.get(name), index, generation_of(each.run))
+            }
+            self.replicas[name] = right
+            if not right:
+                del self.replicas[name]
 
     # --- the host of an operator ------------------------------------------------------------------------
 
@@ -131,6 +149,7 @@ class Checkpoints:
         since.size_bytes += note.size_bytes
         most_bytes = min(options.every_bytes, options.retained_bytes // 2)
         due = since.due or since.made >= options.every or since.size_bytes >= most_bytes
+        due = due or (note.index + 1) % options.every == 0
         if not due and now - since.at_s < options.every_s:
             return
         if name in self._stateless:  # R5

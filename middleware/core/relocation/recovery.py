@@ -31,6 +31,9 @@ R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``),
     stripe, while there are not two: if no operator would start before what was dropped (R2), and none has said that it
     lacks what its consumer goes on with. Where one says so, no later generation is of this kind until another host is
     lost: so it is said once for each.
+R11. A source without which the run may go on (``flow.missing``) is not waited for: it is absent, until it is back, when
+    the run begins anew with it. All operators that remember what it gave begin with the same partition then, from
+    which on it gives nothing, or something again; their later replicas are no longer right (``Cut``).
 """
 
 from __future__ import annotations
@@ -42,6 +45,16 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.missing import (
+    above,
+    back,
+    cut_at,
+    follows,
+    gaps_of,
+    is_absent,
+    may_miss,
+    without_source,
+)
 from thalweg.middleware.core.flow.node import ENDED, GATHERING, LAST
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.notes import Delivered, Lost, Notes, Started
@@ -145,6 +158,7 @@ class Recovery:
         self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
         self._wary = False  # R10: an operator lacks what is wanted of it
         self._demanded: list[str] = []  # sinks whose next partition the application wants
+        self._absent = [node for node in tree.dataflow.nodes if is_absent(node)]  # R11
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
         self._wanted = 0  # what the application wanted next when this generation began
@@ -302,6 +316,11 @@ class Recovery:
             self.bases.setdefault(name, self._tree.first.get(name, 0))
         return restart(flow, sinks or self._sinks(flow), self.bases, self.known, self.stateless, there)
 
+    def came(self, host: str) -> None:
+        """R11: a host has taken its part in the run: perhaps one that has an absent source."""
+        if any(host in node.stand_ins for node in self._absent) and host not in self.barred:
+            self._directory.doomed = True
+
     @property
     def over(self) -> bool:
         """Whether the application has all that it will get."""
@@ -314,10 +333,18 @@ class Recovery:
         there = directory.hosts - lost.keys()
         flow, starts = self._graph(), self._restart(there)
         where, nodes = directory.where(flow.by_name), dict(flow.by_name)
+        gone, regained = dict[str, str](), dict[str, str]()  # R11: sources, and where they are
         for name, node in flow.by_name.items():
             if node.stand_ins:
                 kept = tuple([host for host in node.stand_ins if host not in self.barred])
                 node = nodes[name] = msgspec.structs.replace(node, stand_ins=kept)
+            if is_absent(node):
+                home = next((host for host in node.stand_ins if host in there), None)
+                if home is not None:
+                    regained[name] = home
+                elif starts[name].index < gaps_of(node)[-1][0]:
+                    gone[name] = self._client
+                continue
             if where[name] in there or node.pinned is None:
                 continue
             stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
@@ -326,13 +353,24 @@ class Recovery:
                 others = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *self.barred)]
                 nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(others))
                 where[name] = stand_in
+            elif may_miss(Dataflow(tuple(nodes.values())), name):
+                gone[name] = self._client
+                nodes[name] = without_source(node, LAST, self._client)
             elif install.failover.wait_s <= 0 or where[name] in self.barred | self.waited:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
+        cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
+        if gone or regained:  # R11
+            first, remember = self._cut(flow, {*gone, *regained}, there)
+            nodes |= {name: without_source(nodes[name], first, host) for name, host in gone.items()}
+            nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
+            starts, where = self._restart(there), where | gone | regained
+            number = generation_of(following(install.run))
+            cuts |= {name: follows(cuts.get(name), name, first, number) for name in remember}
         for name in reversed(flow.upward):
             if where[name] not in there and nodes[name].pinned is None:
                 where[name] = place(flow, name, where, starts, there, self._client)
         flow = Dataflow(tuple(nodes.values()))
-        kept_from = self._kept_from(flow, starts)
+        kept_from = None if gone or regained else self._kept_from(flow, starts)
         if kept_from is not None:
             free = {name: self._free(node) for name, node in nodes.items()}
             starts = {name: msgspec.structs.replace(each, free=free[name]) for name, each in starts.items()}
@@ -344,6 +382,7 @@ class Recovery:
             peers=tuple([peer for peer in peers if peer.name not in self.barred]),
             starts=tuple([starts[name] for name in flow.by_name]),
             kept_from=kept_from,
+            cuts=tuple(cuts.values()),
             afresh=False,
         )
 
@@ -360,6 +399,18 @@ class Recovery:
     def _free(self, node: Node) -> bool:
         """R10: whether a node can begin with any partition."""
         return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
+
+    def _cut(self, flow: Dataflow, changed: Collection[str], there: Collection[str]) -> tuple[int, list[str]]:
+        """R11: from which partition on these sources give something else, and who remembers what they gave before."""
+        takers = above(flow, changed)
+        wanted = [index for sink, index in self._sinks(flow).items() if sink in takers]
+        remember = [name for name in flow.operators if name in takers and flow.by_name[name].code not in self.stateless]
+        known = {name: self.known.get(name, {}) for name in remember}
+        usable = {name: [i for i, hosts in kept.items() if {*hosts} & {*there}] for name, kept in known.items()}
+        first = cut_at(min(wanted, default=LAST), usable, {name: self.bases[name] for name in remember})
+        for name, kept in known.items():
+            self.known[name] = {index: hosts for index, hosts in kept.items() if index <= first}
+        return first, remember
 
     # --- the next generation --------------------------------------------------------------------------
 
@@ -385,6 +436,8 @@ class Recovery:
         self._begun = {"generation": generation_of(install.run), "hosts": dict(lost), "moved": moved}
         self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
         self.installed(self._flow.kept)
+        if missing := {node.name: gaps for node in self._tree.dataflow.nodes if (gaps := gaps_of(node))}:
+            self._begun["missing"] = missing
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.tell()
 

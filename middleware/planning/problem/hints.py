@@ -154,6 +154,6 @@ def propagate_hints(
             operator = operator_of(node)
             sizes[name] = float(operator.output_size_bytes(inputs))
             compute[name] = float(operator.compute_s(inputs))
-            if may_reorder(operator):
+            if may_reorder(operator) and node.missing == "wait":  # another tree would say that of other operators
                 reorderable[name] = operator
     return Hints(sizes, compute, dict(disk_bytes or {}), reorderable).check(dataflow)
