@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
-from thalweg.middleware.errors import OperatorError, ThalwegError
+from thalweg.middleware.errors import OperatorError, PlacementError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
-from thalweg.middleware.planning.asking import UNUSABLE, Probe
+from thalweg.middleware.planning.asking import UNUSABLE, Probe, plan_probing
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, route_of, with_all_networks
@@ -80,12 +80,34 @@ class Search(msgspec.Struct, frozen=True):
     def answer(self, command: e.Plan) -> e.Planned:
         """The plan, or the links it needs, or why there is neither: planner and cost model may be a user's own."""
         try:
+            if isinstance(command, e.PlanAnew):
+                return self._anew(command)
             return self._answer(command)
         except LinksNeeded as needed:
             return _needing(command, needed)
         except Exception as error:
             why = str(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {error}"
-            return e.Planned(command.run, detail={"planner": self.label, "why": why}, failed=why)
+            kind = e.PlannedAnew if isinstance(command, e.PlanAnew) else e.Planned
+            return kind(command.run, detail={"planner": self.label, "why": why}, failed=why)
+
+    def _anew(self, command: e.PlanAnew) -> e.PlannedAnew:
+        """Where the operators of lost hosts go by what is known; what is not counts as unusable."""
+        task = self.of(command.dataflow).task
+        hints = msgspec.structs.replace(task.hints.measured(command.nodes, command.hosts), reorderable={})
+        view = NetworkView(command.view, command.latencies, command.places)
+        task = task.but(hosts=command.there, view=view, current=command.placement, hints=hints)
+        steps = plan_probing(self.planner, task, self.model)
+        try:
+            next(steps)
+            while True:
+                steps.send({})
+        except StopIteration as done:
+            plan = done.value.result
+        if plan.dataflow != task.dataflow:
+            raise PlacementError("the planner has changed the tree")
+        return e.PlannedAnew(
+            command.run, check_placement(task.dataflow, plan.placement, command.there), detail={"planner": self.label}
+        )
 
     def among(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> Search:
         """The same on these hosts, which are joined to these networks."""

@@ -224,6 +224,9 @@ class HostCore:
         if isinstance(install, str):
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
+        if old.asks_where(install, lost.keys()):
+            self._lasting.wait(old, detected_s)
+            return
         request = self._lasting.again(old, install)
         old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
         begun = self.coordinator.supersede(old.id)
@@ -666,6 +669,7 @@ class HostCore:
         e.SubscribeRequested: _on_subscribe_requested,
         e.UnsubscribeRequested: _on_unsubscribe_requested,
         e.Planned: _of_run,
+        e.PlannedAnew: _of_run,
         e.NextRequested: _of_application,
         e.TransferMeasured: _on_measured,
         e.Relayed: _on_relayed,

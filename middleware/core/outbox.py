@@ -42,6 +42,7 @@ class Timer(StrEnum):
     VISIT = "visit"
     DRAIN = "drain"
     RESTORE = "restore"
+    PLACE = "place"
     STRIPES = "stripes"
 
 

@@ -18,7 +18,7 @@ R6. What comes over relays counts as its source's, if it comes as the client has
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -97,6 +97,7 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.SubscribersAllowed: (Guests.on_allowed,),
     e.PeerJoined: (Proposer.on_peer_joined,),
     e.Planned: (Planned.on_planned,),
+    e.PlannedAnew: (Recovery.on_planned_anew,),
     e.NextRequested: (Flow.next,),
     e.Had: (Recovery.on_had,),
 }
@@ -221,6 +222,13 @@ class RunCore:
         self.planned.close()
         self.gossip.close()
         self.recovery.close()
+
+    def asks_where(self, install: m.Lasting, lost: Set[str]) -> bool:
+        """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
+        recovery = self.recovery
+        if recovery.asking is None:
+            recovery.asking = self.planned.asks_anew(install, self.directory.hosts - lost)
+        return recovery.asking
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
         """At the client: go on as the next generation of a run."""
@@ -401,6 +409,8 @@ class RunCore:
                 self.arrivals.arm()
             case Timer.CLAIMS:
                 self.inheritance.on_timer()
+            case Timer.PLACE:
+                self.recovery.asking = False
             case Timer.RESTORE:
                 self.checkpoints.on_timer()
             case Timer.BARRIER:

@@ -320,6 +320,10 @@ class Planned(Event, frozen=True):
     ways: tuple[Way, ...] | UnsetType = UNSET
 
 
+class PlannedAnew(Planned, frozen=True):
+    """The answer to ``PlanAnew``: a placement of what is to be placed, or why there is none."""
+
+
 class RunBroken(Event, frozen=True):
     """Something raised that never should, in the core over an event of the run, or in doing what it commanded.
 
@@ -591,6 +595,16 @@ class Plan(Command, frozen=True):
     nodes: dict[str, NodeFigures] = {}
     places: dict[str, Place] = {}
     ways: tuple[Way, ...] = ()
+
+
+class PlanAnew(Plan, frozen=True):
+    """Let it say, by what it knows, where the operators of lost hosts go: ``PlannedAnew``.
+
+    ``dataflow`` has all other operators pinned to the hosts that they are on; ``placement`` has these where they go
+    if it does not say. ``there``: the hosts that are left.
+    """
+
+    there: tuple[str, ...] = ()
 
 
 class Placed(Command, frozen=True):

@@ -79,11 +79,17 @@ class Lasting:
         """R2: the runs that are to begin anew, and when the loss was noticed."""
         for _, now in list(self.led.values()):
             run = self._runs.get(now)
-            if run is not None and (run.id in self._fallen or run.directory.doomed) and not run.out.failed:
+            if run is None or run.out.failed or run.recovery.asking:
+                continue
+            if run.id in self._fallen or run.directory.doomed:
                 run.directory.doomed = False
                 detected_s = self._fallen.pop(run.id, self._desk.now)
                 if not run.recovery.over:
                     yield run, detected_s
+
+    def wait(self, run: RunCore, detected_s: float) -> None:
+        """R2: somebody is asked before it does."""
+        self._fallen[run.id] = detected_s
 
     def again(self, old: RunCore, install: m.Lasting) -> e.RunRequested:
         """R2: with what a run begins anew."""

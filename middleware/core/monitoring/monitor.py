@@ -192,6 +192,10 @@ class Monitor:
         oldest_s = now - min(self.config.max_age_s, math.inf if max_age_s is None else max_age_s)
         return {Link(*link): known for link, known in self._cache.items() if known.measured_at_s >= oldest_s}
 
+    def ever(self) -> dict[Link, LinkEstimate]:
+        """All that is kept of links, however old."""
+        return {Link(*link): known for link, known in self._cache.items()}
+
     def news_for(self, peer: str, now: float) -> tuple[m.Estimate, ...]:
         """What to tell ``peer`` with the next message to it: the latest that fit. At once when there is none."""
         listener = self._listeners.get(peer)

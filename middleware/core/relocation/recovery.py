@@ -14,7 +14,8 @@ R2. Replicas that no restart from now on can need are dropped: who has them is t
 R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
     the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
     Other clients' queries end: their clients can subscribe again.
-R4. Operators of lost hosts are put where their replica is, else beside what they are connected with, else anywhere.
+R4. Operators of lost hosts are put where the run's planner says, if it has one that plans while data flows; else where
+    their replica is, else beside what they are connected with, else anywhere.
 R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
     has to install the run within ``wait_s``; then the run ends, naming it.
 R6. Lost hosts are asked to take part again as long as the run goes on; one that refused, or that has been cut off from
@@ -159,6 +160,8 @@ class Recovery:
         self._wary = False  # R10: an operator lacks what is wanted of it
         self._demanded: list[str] = []  # sinks whose next partition the application wants
         self._absent = [node for node in tree.dataflow.nodes if is_absent(node)]  # R11
+        self.asking: bool | None = None  # R4: the planner; None: not yet, False: not any more
+        self._chosen: dict[str, str] = {}
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
         self._wanted = 0  # what the application wanted next when this generation began
@@ -368,7 +371,8 @@ class Recovery:
             cuts |= {name: follows(cuts.get(name), name, first, number) for name in remember}
         for name in reversed(flow.upward):
             if where[name] not in there and nodes[name].pinned is None:
-                where[name] = place(flow, name, where, starts, there, self._client)
+                chosen = self._chosen.get(name, "")
+                where[name] = chosen if chosen in there else place(flow, name, where, starts, there, self._client)
         flow = Dataflow(tuple(nodes.values()))
         kept_from = None if gone or regained else self._kept_from(flow, starts)
         if kept_from is not None:
@@ -399,6 +403,12 @@ class Recovery:
     def _free(self, node: Node) -> bool:
         """R10: whether a node can begin with any partition."""
         return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
+
+    def on_planned_anew(self, event: e.PlannedAnew) -> None:
+        """R4: the planner has said where operators of lost hosts go."""
+        if self.asking:
+            self.asking, self._chosen = False, event.placement or {}
+            self._out.record("replaced", detail={"placement": self._chosen, **event.detail})
 
     def _cut(self, flow: Dataflow, changed: Collection[str], there: Collection[str]) -> tuple[int, list[str]]:
         """R11: from which partition on these sources give something else, and who remembers what they gave before."""

@@ -12,12 +12,16 @@ R3. Links are waited for as long as two partitions take lately, as a probe may h
 R4. Planners know the run's hosts only: what a guest takes counts as if it were taken at the client.
 R5. A plan may name other networks between hosts, which are proposed with its moves, or alone where these are not worth
     it. Of links over other networks than the shared one a planner that looks ahead is told the estimates as well.
+R6. Before a run that has lost a host begins anew it is asked, once, where the operators of lost hosts go, by what is
+    known: all others stay. It is waited for ``place_s``; where it fails, or says nothing that can be, a rule holds
+    (``recovery``).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Set
 
 import msgspec
 from msgspec import UNSET
@@ -36,6 +40,7 @@ from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
@@ -187,6 +192,31 @@ class Planned:
                 ways=directory.ways.table,
             )
         )
+
+    def asks_anew(self, install: m.Lasting, there: Set[str]) -> bool:
+        """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
+        out, gossip, directory = self._out, self._gossip, self._directory
+        flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
+        free = [name for name in flow.operators if flow.by_name[name].pinned is None]
+        lost = {name for name in free if directory.locations[name].host not in there}
+        if not (self._plans and lost):
+            return False
+        fixed = {name: msgspec.structs.replace(flow.by_name[name], pinned=where[name]) for name in {*free} - lost}
+        out.emit(
+            e.PlanAnew(
+                out.run,
+                where,
+                self._monitor.ever(),
+                dataflow=Dataflow(tuple([fixed.get(node.name, node) for node in flow.nodes])),
+                latencies=gossip.latencies(),
+                hosts=gossip.hosts(),
+                nodes=gossip.nodes(),
+                places=gossip.places(),
+                there=tuple([host for host in directory.peers if host in there]),
+            )
+        )
+        out.wake(Timer.PLACE, out.now + self._limits.place_s)
+        return True
 
     def _as_without_guests(self) -> tuple[Dataflow, Placement]:
         """R4: the graph, and where its nodes are."""
