@@ -60,6 +60,7 @@ from thalweg.middleware.planning import (
     ProbedPlan,
     Stripe,
     get_cost_model,
+    get_strategy,
 )
 from thalweg.middleware.planning.planners.planner import needs_while
 from thalweg.middleware.planning.problem.routes import HOPS
@@ -297,6 +298,7 @@ class Client:
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
         over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
         placement = check_mapping(placement)
+        given = placement if isinstance(placement, str) else ""
         beside: Sequence[Stripe] = ()
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
@@ -368,6 +370,8 @@ class Client:
         if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         run._first, run._journal = start, self._journal
+        if self._journal is not None and given:
+            self._journal.begun(run_id, given)
         asks = e.RunRequested if self._journal is None else e.KeptRunRequested
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
         self.shell.tell(request_of(request, trees, window, start))
@@ -378,7 +382,15 @@ class Client:
         return run
 
     def resume(
-        self, run: str | None = None, *, start: int | None = None, strict: bool = False, nothing: bool = False
+        self,
+        run: str | None = None,
+        *,
+        start: int | None = None,
+        strict: bool = False,
+        nothing: bool = False,
+        adaptation: GlobalMoves | None = None,
+        planner: Planner = AGAIN,
+        model: str | CostModel = "critical-path",
     ) -> Run[Any]:
         """Go on with a run that a client of this name has begun, and written down in this client's journal.
 
@@ -391,9 +403,12 @@ class Client:
             run: its ``Run.id``; None: the only one there is that is not over.
             start: the partition to begin with, where the application knows itself what it has had.
             strict, nothing: as for :meth:`run`.
+            adaptation, planner, model: how operators move from now on, as for :meth:`run`; default: as
+                hosts decide, or as the name of the placement says with which the run was begun. A planner that was an
+                object of the application's is to be given again.
 
-        Operators stay where they are, unless hosts decide (LocalMoves, SpaceMoves) or ``Run.move`` is called; queries
-        that were attached are not. Raises UsageError for a run that is over, or not in the journal, and without one.
+        Queries that were attached are not, nor are further networks. Raises UsageError for a run that is over, or not
+        in the journal, and without one.
         """
         self._roster.check_open()
         run_id, found = find(self._journal, run)
@@ -405,13 +420,25 @@ class Client:
         there = {host: self._roster.peers[host] for host in self.hosts}
         install, first = go_on(run_id, found, start, self.name, there)
         where = {entry.node: entry.host for entry in install.locations}
-        again: Run[Any] = Run(self._home(), run_id, where, install.dataflow, None, strict=strict, nothing=nothing)
+        expect(adaptation, GlobalMoves | None, "how a planner moves operators of a resumed run, GlobalMoves says")
+        if adaptation is None and found.by:
+            strategy = get_strategy(found.by)
+            if isinstance(strategy.adaptation, GlobalMoves):
+                adaptation, planner = strategy.adaptation, strategy.again
+        search, free = None, FIXED
+        if adaptation is not None:
+            flow, costing = install.dataflow, get_cost_model(model) if isinstance(model, str) else model
+            task = self._preparing.task(flow, None, None)
+            search = Search(task, costing, adaptation, planner, found.by or "global")
+            free = reorderable((flow.by_name[name].code for name in flow.operators), self._allow)
+            install = msgspec.structs.replace(install, news=needs_while(adaptation, planner) or True)
+        again: Run[Any] = Run(self._home(), run_id, where, install.dataflow, search, strict=strict, nothing=nothing)
         again._first, again._journal = first, self._journal
         with self._roster.news:
             self._roster.check_open()
             self._runs[run_id] = again
             self._open.add(run_id)
-        self.shell.tell(e.KeptRunRequested(install, None, kept=found.kept))
+        self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=found.kept))
         return again
 
     def _home(self) -> Home:

@@ -52,13 +52,15 @@ _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 class Found(msgspec.Struct, frozen=True):
     """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
 
-    ``over``: nothing is left of it to be had; ``said``: what was damaged.
+    ``over``: nothing is left of it to be had; ``said``: what was damaged; ``by``: the name of the placement with which
+    it was begun, if that had one.
     """
 
     kept: e.Kept
     had: dict[str, int]
     over: bool
     said: str = ""
+    by: str = ""
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
@@ -132,6 +134,10 @@ class Journal:
         """What is needed to go on with a run."""
         self._write(run, "kept", msgspec.msgpack.encode(kept))
 
+    def begun(self, run: str, by: str) -> None:
+        """A run was begun with the placement of that name."""
+        self._write(run, "by", by.encode())
+
     def had(self, run: str, sink: str, index: int) -> None:
         """R3: the application has had that partition, and all before."""
         self._write(run, f"had {sink}", str(index).encode())
@@ -170,7 +176,8 @@ class Journal:
                 for kind, body in own:
                     if kind.startswith("had "):
                         had[kind[4:]] = max(int(body), had.get(kind[4:], -1))
-                found[run] = Found(kept, had, any(kind == "over" for kind, _ in own), damaged)
+                by = next((body.decode() for kind, body in own if kind == "by"), "")
+                found[run] = Found(kept, had, any(kind == "over" for kind, _ in own), damaged, by)
         return found
 
     def _read(self) -> tuple[list[tuple[str, str, bytes]], str]:

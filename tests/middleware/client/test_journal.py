@@ -10,8 +10,9 @@ import sqlite3
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from flows import chain
 from runtime_codes import ALLOW, blocks
@@ -20,9 +21,12 @@ from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import FILE, Journal
+from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.planning import CostModel, Plan, Task
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators.reference import digest, reference_run
 
 FLOW = chain(blocks()["h1"], Code("running"))
@@ -145,6 +149,32 @@ def test_of_two_clients_with_a_copy_of_the_journal_the_later_leads_the_run(
                 list(run)
             came += [(each.index, digest(each.value)) for each in islice(again, 20)]
             assert came == has(40, 5)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_resumed_run_goes_on_to_be_planned(cluster: LocalCluster, tmp_path: Path, again: bool) -> None:
+    """As the name says with which it was begun, or by the planner that is given again."""
+
+    class Away(msgspec.Struct, frozen=True):
+        needs: ClassVar = set[str]()
+
+        def plan(self, task: Task, model: CostModel) -> Plan:
+            return Plan({**(task.current or {}), "o": "h3"}, task.dataflow, cost_s=1.0, initial_cost_s=2.0)
+
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        first = client.run(FLOW, "global", failover=Failover(4))
+        assert next(first).index == 0
+    moves = GlobalMoves(0.1)
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        run = client.resume(adaptation=moves, planner=Away()) if again else client.resume()
+        assert isinstance(run, Run)
+        assert run.search is not None
+        assert (run.search.options, run.search.label) == (moves if again else GlobalMoves(), "global")
+        came = [next(run).value]
+        while again and run.placement["o"] != "h3":
+            came.append(next(run).value)
+        come = [digest(value) for value in came]
+        assert come == [said for _, said in has(len(came))]
 
 
 def test_a_fork_does_not_keep_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
