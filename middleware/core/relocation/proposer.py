@@ -76,7 +76,8 @@ class Proposer:
         """Go on as the next generation of a run: with the queries that have not begun, once all have the run."""
         self.free, self.merging, self._count = before.free, before.merging, before._count
         proposal, waiting = before.proposal, list(before._joining)
-        if proposal is not None and proposal.query is not None and proposal.state is ProposalState.PROPOSED:
+        undecided = ProposalState.PROPOSED, ProposalState.ABORTED  # its application has not been told yet
+        if proposal is not None and proposal.query is not None and proposal.state in undecided:
             waiting.insert(0, proposal.query)
         self._later = [*before._later, *(query for query in waiting if query.number > 0)]
 
