@@ -579,9 +579,9 @@ class HostCore:
             return
         error, run = "", self.runs.get(message.run)
         if run is not None and message.number > run.install.number:  # R1: it was away
-            error = "" if run.empty else "it has nodes of the run of which its client has not heard"
-            if not error:
-                self._open(message)
+            there = "" if run.empty else "it has nodes of the run of which its client has not heard"
+            error = there or self._why_not(sender, message)
+            run = run if error else self._open(message)
         elif run is not None:
             run.flow.bound(message.peers)
             self.out.emit(e.Meet(message.run, message.peers if run.setting.lasting else run.install.peers))

@@ -98,3 +98,12 @@ def test_a_host_that_is_lost_as_it_joins_is_not_waited_for(make_book: Any, make_
         book << got(host, m.Detached("r", 1)) >> ANY
     book << e.PeerJoined("r", H4) >> ANY  # nobody waits for the other one any more
     assert [each.peer.name for each in book.sent("h1") if isinstance(each, m.Admit)] == ["h4"]
+
+
+def test_who_was_away_takes_no_run_that_cannot_be(make_book: Any, make_install: Any) -> None:
+    book, install = make_book("h3"), make_install(others=("h3",))
+    book << got("client", install) >> ANY
+    book << got("client", replace(install, locations=(), number=1)) >> ANY
+    (answer,) = book.sent("client")
+    assert "no location for node" in answer.error
+    assert book.core.runs["r"].install is install
