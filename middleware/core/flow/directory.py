@@ -218,6 +218,7 @@ class Directory:
         self._members.add(peer.name)
         self.members.add(peer.name)
         self.lost.pop(peer.name, None)
+        self.ways.gone.discard(peer.name)
         self.vacating.discard(peer.name)
 
     def lose(self, host: str, how: str = "") -> None:
@@ -231,6 +232,7 @@ class Directory:
             self._members.discard(host)
         self.hosts = self.hosts - {host}
         self.lost[host] = how
+        self.ways.gone.add(host)
         self._lost_after[host] = self.number
 
     def said_lost(self, host: str) -> m.Lost:

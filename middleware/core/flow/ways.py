@@ -17,6 +17,7 @@ R4. That a link is stuck is a sample of it, of ``STUCK`` times as long as was wa
     said that it does. Of hops over relays it is not known here which one is stuck.
 R5. A relay passes on what comes from where, and over what, the client's word has it come, now or before the last
     change: ``passes``. The same word has the host at the last hop take it as what the host at the first one sent.
+R6. Over a relay that is lost nothing goes, as long as there is another choice, until it has joined again.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Ways:
         self._before: dict[str, tuple[m.Via, ...]] = {}
         self._told_bps: dict[Way, int] = {}
         self._after = -1  # which partition the change was
+        self.gone: set[str] = set()  # hosts that are lost
         self.busy: dict[Way, _Busy] = {}
         self._down: dict[Way, float] = {}  # until when
         self._rates_bps: dict[Way, float] = {}  # of those that were left: what they carried
@@ -96,11 +98,15 @@ class Ways:
         for via in over:
             if not self.is_down(to, via):
                 return via
-        return min(over, key=lambda via: self._down[to, via])  # R3
+        return min(over, key=lambda via: (self._is_cut(via), self._down.get((to, via), 0.0)))  # R3, R6
 
     def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
-        return self._out.now < self._down.get((to, via), 0.0)  # R3
+        return self._out.now < self._down.get((to, via), 0.0) or self._is_cut(via)  # R3, R6
+
+    def _is_cut(self, via: m.Via) -> bool:
+        """R6: whether a relay on the way is lost."""
+        return not isinstance(via, str) and any(hop.host in self.gone for hop in via)
 
     def leave(self, to: str, via: m.Via) -> None:
         """R3: nothing comes through that link."""

@@ -110,3 +110,21 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
     assert "fault" in book.recorded()
     book.at(34.0) << e.TransferMeasured("h2", m.Partition("r", "s", "o", 0), 100_000, 8.0, ways[0].over[0]) >> ANY
     assert book.core.runs["r"].directory.ways.via("h2", 1) == ways[0].over[0]  # it came through after all
+
+
+def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playbook], install: m.Install) -> None:
+    book, over = make_book("h1"), (m.Over("h2", "fast"), m.Over("client", "fast"))
+    book << got("client", install) >> ANY
+    book << got("client", m.ProposeWays("r", 1, (), None, (m.Way("h1", "client", (over, "net")),))) >> ANY
+    book << got("client", m.CommitWays("r", 1, -1, (), ways=(m.Way("h1", "client", (over, "net")),))) >> ANY
+    directory = book.core.runs["r"].directory
+    assert directory.ways.via("client", 1) == over
+    peer = directory.peers["h2"]
+    directory.lose("h2")
+    assert directory.ways.via("client", 1) == "net"
+    part = m.Partition("r", "s", "t", 1)
+    directory.ways.sent("client", "net", part, 10)
+    directory.ways.failed("client", "net", part)
+    assert directory.ways.via("client", 1) == "net"  # of both, that which is not lost
+    directory.join(peer, 1)
+    assert directory.ways.via("client", 1) == over
