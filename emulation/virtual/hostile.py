@@ -95,6 +95,8 @@ class Pool:
                 return dice.choice(values)
             case inspect.UnionType(types):
                 return self.value(name, dice.choice(types))
+            case inspect.TupleType(items):
+                return tuple([self.value(name, item) for item in items])
             case inspect.VarTupleType(item):
                 count = max(of.min_length or 0, dice.choice((0, 1, 1, 2, 5)))
                 return tuple([self.value(name, item) for _ in range(count)])
