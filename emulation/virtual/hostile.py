@@ -100,8 +100,6 @@ class Pool:
             case inspect.VarTupleType(item):
                 count = max(of.min_length or 0, dice.choice((0, 1, 1, 2, 5)))
                 return tuple([self.value(name, item) for _ in range(count)])
-            case inspect.TupleType(items):
-                return tuple([self.value(name, item) for item in items])
             case inspect.DictType():
                 return {dice.choice((NET, *self.hosts)): self.text("bulk"), NET: "tcp://h1:1"} if name == "ends" else {}
             case inspect.StructType(cls):
