@@ -195,3 +195,15 @@ def test_importing_the_package_is_cheap() -> None:
     code = "import sys, thalweg; print(sorted({'zmq', 'numpy', 'pyspark', 'matplotlib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_text_has_two_sides_of_a_merge() -> None:
+    folders = [ROOT, *(ROOT / name for name in (*MAY_IMPORT, "thalweg", "tests", "docs"))]
+    texts = {path for folder in folders for path in (folder.glob("*") if folder == ROOT else folder.rglob("*"))}
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted(texts)
+        if path.is_file() and path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".sh", ""}
+        for line in re.findall(r"^(?:<{7}|>{7}) .*$", path.read_text(errors="replace"), re.MULTILINE)
+    ]
+    assert found == []

@@ -10,14 +10,10 @@ R4. Queries may begin and leave while an operator is on its way: what its state 
     that has begun is as if that had not demanded anything yet. What it says of one that has left is nothing.
 R5. A node that had ended while there was one sink, and told nobody that it wants nothing more, says so once there are
     others: what it took its inputs from may go on for these.
-<<<<<<< HEAD
 R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
     unless it begins where the run's streams end, and so wants nothing of it either.
-=======
-R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on.
 R7. Operators go on from one generation of a run to the next (``relocation.survivors``), and demand again what they wait
     for. What their code returns of the one before counts.
->>>>>>> 8906171 (WIP)
 """
 
 from __future__ import annotations
