@@ -6,7 +6,8 @@ Rules:
 - R2: A chunk goes on as soon as the next host's credit allows it, and only then gets its own: so a slow link on the
   way holds up those before it, and of a transfer no more is here than one window. The credit of the last chunk is given
   when all is at the end of the route, so that its source hears of that, and of nothing less.
-- R3: Whoever sends more than it was given credit for, or what does not continue a transfer, is not listened to. There
+- R3: Whoever sends more than it was given credit for, or what does not continue a transfer, is not listened to: nor
+  are chunks below ``CHUNK_BYTES`` but for the last, as each takes memory of its own, whatever is in it. There
   are ``PASSAGES`` at most, which claim their windows of what the host has for transfers; what is over is refused.
 - R4: What the next host refuses, or does not go on with, is refused here.
 """
@@ -74,11 +75,14 @@ class Passage(Sending):
         same = (chunk.source, chunk.hops, chunk.at, chunk.total_bytes) == (
             self.first.source, self.first.hops, self.first.at, self.total
         )  # fmt: skip
-        if not same or chunk.offset != self.came or self.came + body.nbytes > self.total or held > WINDOW_BYTES:
+        end = self.came + body.nbytes
+        small = body.nbytes < CHUNK_BYTES and end != self.total
+        over = self.came == self.total and (self.begun or self._waiting)  # all has come
+        if not same or chunk.offset != self.came or end > self.total or held > WINDOW_BYTES or small or over:
             raise ProtocolError(
                 f"chunk at {chunk.offset} does not continue a transfer that passes here, and has {self.came} bytes"
             )
-        self.came += body.nbytes
+        self.came = end
         self.chunk_bytes = max(self.chunk_bytes, body.nbytes)
         self.progress_s = now
         self._waiting.append(_Piece(chunk, body, gap_s, now))

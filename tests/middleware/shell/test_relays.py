@@ -224,6 +224,30 @@ def test_who_sends_without_credit_is_cut_off_at_a_window(relay: Relay) -> None:
     assert max(held) == 32 * CHUNK_BYTES and not relay.bulk._passing  # 8 MB, the window of the largest chunks
 
 
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1])
+def test_small_chunks_are_not_gathered(relay: Relay, size: int) -> None:
+    """Of no bytes, or few, a window has room for any number, and each takes memory of its own."""
+    relay.room = False
+    first, piece = chunks()[0]
+    relay.comes(first, piece)
+    small = m.RelayedChunk(7, len(BODY), CHUNK_BYTES, first.message, source="h1", hops=HOPS)
+    with pytest.raises(ProtocolError, match="does not continue a transfer that passes here"):
+        relay.comes(small, bytes(size))
+    assert not relay.bulk._passing and not relay.bulk._outgoing
+
+
+@pytest.mark.parametrize("body", [b"", BODY[: CHUNK_BYTES + 1]])
+def test_nothing_comes_after_the_last_chunk(relay: Relay, body: bytes) -> None:
+    sent = chunks(body=body)
+    for chunk, piece in sent:
+        relay.comes(chunk, piece)
+    assert len(relay.on) == len(sent)
+    more = m.RelayedChunk(7, len(body), len(body), sent[0][0].message, source="h1", hops=HOPS)
+    with pytest.raises(ProtocolError, match="does not continue a transfer that passes here"):
+        relay.comes(more, b"")
+    assert len(relay.on) == len(sent) and not relay.bulk._passing
+
+
 def test_no_more_passes_here_than_there_is_room_for(relay: Relay) -> None:
     for number in range(PASSAGES + 2):
         chunk, piece = chunks(number, number)[0]
