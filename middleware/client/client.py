@@ -377,8 +377,7 @@ class Client:
         self.shell.tell(request_of(request, trees, window, start))
         if allowed:
             run.allow(*allowed)
-        for host, how in list(self._roster.gone.items()):  # meanwhile, perhaps
-            self.shell.tell(e.PeerLost(run_id, host, how))
+        self._tell_gone(run_id)
         return run
 
     def resume(
@@ -439,7 +438,13 @@ class Client:
             self._runs[run_id] = again
             self._open.add(run_id)
         self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=found.kept))
+        self._tell_gone(run_id)
         return again
+
+    def _tell_gone(self, run_id: str) -> None:
+        """Tell a run that has begun of the hosts that are not there, or meanwhile are not any more."""
+        for host, how in list(self._roster.gone.items()):
+            self.shell.tell(e.PeerLost(run_id, host, how))
 
     def _home(self) -> Home:
         tell, me = self.shell.tell, self.shell.me

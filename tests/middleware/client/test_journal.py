@@ -22,7 +22,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import FILE, Journal
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.dataflow import Code
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning import CostModel, Plan, Task
@@ -110,6 +110,23 @@ def test_what_was_had_is_had_when_the_next_is_taken_or_when_the_application_says
             other.resume(run_id)
         with other.run(FLOW, {"o": "h2"}) as run, pytest.raises(UsageError, match="give the client a journal"):
             run.commit(0)
+
+
+def test_a_resumed_run_has_a_stand_in_at_once_for_a_source_whose_host_is_not_there(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The client knows that nobody is there, and does not wait for it."""
+    nodes = [msgspec.structs.replace(node, stand_ins=("h3",) if node.kind == "source" else ()) for node in FLOW.nodes]
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        run = client.run(Dataflow(tuple(nodes)), {"o": "h2"}, partitions=40, failover=Failover(4, wait_s=600))
+        assert [partition.index for partition in islice(run, 13)][-1] == 12
+    cluster.kill("h1")
+    try:
+        with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume() as run:
+            assert [(each.index, digest(each.value)) for each in run] == has(28, 12)
+            assert run.placement["s"] == "h3"
+    finally:
+        cluster.start("h1")
 
 
 def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(
