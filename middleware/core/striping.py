@@ -8,8 +8,9 @@ Rules:
 R1. A stripe gets indices ahead, as many as its tree can have under way: one for each level, and one that is made
     meanwhile. It is told again what it was given until it delivers.
 R2. The stripe that asks next gets the next index, where all are equally fast. Of others each gets that which is next
-    when it can deliver: as many are left for the others as these will have delivered by then. So a slow tree gets few,
-    and little waits for it. How long a stripe takes for one is smoothed over those that it was not kept waiting for.
+    when it can deliver: as many are left for the others as these will have delivered by then, at most
+    ``MOST_LEFT``, each of which is remembered. So a slow tree gets few, and little waits for it. How long a stripe
+    takes for one is smoothed over those that it was not kept waiting for.
 R3. The sink of a stripe is asked for its next partition if that is the stream's next, or if there is room: of
     partitions that came before their turn at most ``window`` - 1 wait. What comes when there is none is dropped, and
     given out again.
@@ -45,6 +46,7 @@ SMOOTHING = 0.3  # weight of the last partition in what a stripe takes for one
 LATE = 2.0  # times what others take
 STALLED = 4.0  # times what a stripe usually takes for a partition
 UNKNOWN = 2  # partitions under way in a stripe of which is not known yet how fast it is
+MOST_LEFT = 4096  # indices that a stripe leaves for the others at most, however fast they are
 KEPT = m.MOST_GIVEN // 2  # partitions that were delivered and may have to be made again (R7)
 
 
@@ -294,6 +296,7 @@ class Striping:
                 first_s, period_s = self._first_s(other), self._period_s(other)
                 before = math.ceil((then_s - first_s) / period_s - 1e-9) if then_s > first_s else 0
                 skip += max(0, before - len(other.open))
+        skip = min(skip, MOST_LEFT)
         if skip < len(self._free):
             return self._free.pop(skip)
         index = self._top + skip - len(self._free)

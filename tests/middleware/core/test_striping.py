@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.outbox import Desk, Outbox
-from thalweg.middleware.core.striping import Hooks, Stripe, Striping
+from thalweg.middleware.core.striping import MOST_LEFT, Hooks, Stripe, Striping
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
@@ -219,3 +219,16 @@ def test_what_is_forgotten_cannot_be_begun_anew_and_the_others_go_on() -> None:
     assert played.left == {1}
     played.go()
     assert played.delivered == list(range(100))
+
+
+def test_what_a_slow_stripe_leaves_for_a_far_faster_one_is_bounded() -> None:
+    """R2: it is remembered one by one."""
+    played = Played([1e-5, 1.0], partitions=None)
+    fast, slow = played.stream.stripes
+    fast.period_s, slow.period_s = 1e-5, 1.0
+    for stripe in (fast, slow):
+        played.stream.on_ready(stripe)
+        played.stream.validate()
+    assert [each.index for each in fast.open][:3] == [0, 1, 2]
+    assert slow.open[0].index == 3 + MOST_LEFT
+    assert len(played.stream._free) <= MOST_LEFT
