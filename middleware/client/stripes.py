@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
@@ -43,6 +44,9 @@ def check_stripes(
         trees = () if isinstance(stripes, str) else tuple(stripes)
         if not 1 <= len(trees) <= MOST_STRIPES or not all(isinstance(each, Stripe) for each in trees):
             raise UsageError(f"stripes are a number of trees, 'auto', or 1 to {MOST_STRIPES} of planning's Stripe")
+        for each in trees:
+            if not (isinstance(each.share, int | float) and 0 < each.share < math.inf):
+                raise UsageError(f"the share of a stripe is {each.share!r}; give its part of the partitions, above 0")
     if stripes == 1 or (not isinstance(stripes, int | str) and len(stripes) == 1):
         return
     if unfit := next((name for name, wanted in others.items() if wanted), None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -143,6 +144,9 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
     other = complete_binary_tree(blocks(("h1", "h2")), MIX)
     with pytest.raises(DataflowError, match="the same sources and the same sink"):
         client.run(FLOW, where, stripes=(at("h1"), at("h2", other)))
+    for share in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(UsageError, match="the share of a stripe is"):
+            client.run(FLOW, where, stripes=(at("h1"), at("h2", share=share)))
     feed = client.push(iter([1, 2]))
     fed = complete_binary_tree({client.name: feed.code, "h1": blocks()["h1"]}, MIX)
     with pytest.raises(UsageError, match="gives each partition once"):
