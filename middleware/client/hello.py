@@ -157,12 +157,12 @@ class _Asked:
             return
         if why := greets_like_a_host(self._address, AGAIN_S, hung_up=self._failures > 0):
             self.missing(f"does not answer: {why}") if why.startswith(NOBODY) else self.fail(f"does not answer: {why}")
-        elif self._keys is not None and self._failures >= TWICE:
+        elif self._keys is not None and self._failures:
             if mechanism_of(self._address, AGAIN_S) == "NULL":
                 self.fail(NO_KEYS)
-            self.fail(
-                f"does not hold the certificate that is here for {self.name!r}; is it that host, with its own key?"
-            )
+            if self._failures >= TWICE:
+                whose = f"does not hold the certificate that is here for {self.name!r}"
+                self.fail(f"{whose}; is it that host, with its own key?")
 
     def _answered(self, frame: bytes) -> None:
         like = self._address

@@ -65,8 +65,9 @@ def install(make_install: Callable[..., m.Install]) -> m.Install:
 def make_book() -> Callable[..., Playbook]:
     """``make_book("h1")``: a conversation with a new core of that name."""
 
-    def make(host: str, config: CoreConfig | None = None) -> Playbook:
-        return Playbook(HostCore(peer_of(host), config, ("composite",)))
+    def make(host: str, config: CoreConfig | None = None, instance: str = "") -> Playbook:
+        me = msgspec.structs.replace(peer_of(host), instance=instance)
+        return Playbook(HostCore(me, config, ("composite",)))
 
     return make
 

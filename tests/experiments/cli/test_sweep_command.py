@@ -119,10 +119,10 @@ def test_sensitivity_sweeps_generated_pools_made_otherwise(asked: Asked, tmp_pat
 
 
 def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: Asked) -> None:
-    for options in (["ablation"], ["9"], ["9", "--period", "60"]):
+    for options in (["ablation"], ["9"], ["9", "--period", "60"], ["stripes"]):
         CliRunner().invoke(cli.app, ["sweep", "--figure", *options])
-    (ablation, folder), (ninth, _), (given, _) = asked
-    assert set(VARIANTS) == {*ablation.variants, *ninth.variants}
+    (ablation, folder), (ninth, _), (given, _), (stripes, _) = asked
+    assert set(VARIANTS) == {*ablation.variants, *ninth.variants, *stripes.variants}
     assert {one.variant for one in ablation.trials()} == {"", *ablation.variants}
     assert folder.name.startswith("ablation-")
     ours = [one.period_s for one in ninth.trials()[:18] if one.placement == "thalweg"]
@@ -157,7 +157,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, sensitivity, ablation, sbon-table1, sbon-8"),
+        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, sensitivity, ablation, stripes, sbon-table1"),
         (["--figure", "sbon-8", "--pool", "real"], "--pool is real; --figure sbon-8 has paper, gt-itm"),
         (["--figure", "sbon-8", "--servers", "4"], "--servers does not go with --figure sbon-8; leave one away"),
         (["--figure", "sbon-8", "--testbed", "sim"], "--testbed does not go with --figure sbon-8; leave one away"),

@@ -68,8 +68,7 @@ def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, 
 
 
 def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_book: Book, make_install: Make) -> None:
-    book = make_book("h1")
-    book.core.me = msgspec.structs.replace(book.core.me, instance="second")
+    book = make_book("h1", instance="second")
     install = make_install({"o": "h1"})
 
     def for_instance(instance: str) -> m.Install:

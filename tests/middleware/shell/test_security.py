@@ -210,7 +210,7 @@ def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypat
             ask()  # another is refused meanwhile
             return frames.encode(message)
 
-        monkeypatch.setattr(hello, "frames", SimpleNamespace(encode=late))
+        monkeypatch.setattr(hello, "frames", SimpleNamespace(encode=late, SPEAKS=frames.SPEAKS))
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(20)
