@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
@@ -13,7 +14,7 @@ from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import Option, flag
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
 from thalweg.middleware.planning.problem.routes import HOPS
@@ -510,12 +511,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         read_stand_ins(self.stand_in, self.all_servers)
         if self.checkpoint is not None and self.checkpoint < 1:
             raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")
-        if (
-            self.stripes is not None
-            and self.stripes != "auto"
-            and not (self.stripes.isascii() and self.stripes.isdigit())
-        ):
-            raise UsageError(f"--stripes is {self.stripes!r}; give a number of trees, or auto")
+        if self.stripes not in (None, "auto") and re.fullmatch("[0-9]{1,9}", self.stripes) is None:
+            raise UsageError(f"--stripes is {one_line(self.stripes)!r}; give a number of trees, or auto")
         if self.forecaster is not None:
             make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:
