@@ -2,8 +2,9 @@
 
 Operator ``o`` is on h3, its consumer ``r`` on h4, sources ``s1`` and ``s2`` on h5 and h6, and h1 and h2 hold nothing.
 Both operators have states, of which the *keeper* is the first other host that has ``o``'s. In the second table h3 dies
-first, and ``o`` is to be on *heir*; in the row ``claimed`` it is h4 that has lost what it kept for itself. When a host
-is first seen in the step of a row, the fault of the column happens. A cell says what becomes of it:
+first, and ``o`` is to be on *heir*, which is the keeper; in the row ``claimed`` the run has a planner, which says h2,
+so that this one has to claim the replica from the keeper. When a host is first seen in the step of a row, the fault of
+the column happens. A cell says what becomes of it:
 
 - ``on``: all partitions are delivered once and in order, also those after the fault
 - ``lost h5``: the run ends with one line that says that h5, which holds a source, is not back
@@ -28,7 +29,9 @@ from matrix import Then, When, cells, repeat, rows
 from thalweg.emulation.virtual.faults import Crash, Stop
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
 
 REPLICAS = """
@@ -55,6 +58,8 @@ GENERATIONS = """
 
 
 KILLED_S = 3.0
+NEVER_S = 30.0  # a step that has not been reached by then never is
+CLAIMS = "h2"  # where a planner puts ``o``: the keeper is h1
 PLACEMENT = {"s1": "h5", "s2": "h6", "o": "h3", "r": "h4", "t": CLIENT}
 
 
@@ -69,6 +74,9 @@ class Lasting(Scripted):
 
     def _install(self) -> m.Install:
         return m.Lasting.of(super()._install(), m.Failover(every=2, wait_s=3.0))
+
+    def _until(self, over: Callable[[], bool]) -> None:
+        super()._until(lambda: over() or (self.reached_s is None and self.now > NEVER_S))
 
 
 # --- who is meant -----------------------------------------------------------------------------------
@@ -149,7 +157,7 @@ def begun(world: Scripted) -> bool:
 
 
 def claimed(world: Scripted) -> bool:
-    run = newest(world, "h4")
+    run = newest(world, CLAIMS)
     return run is not None and any(not each.came for each in run.checkpoints.waiting.values())
 
 
@@ -256,7 +264,8 @@ def test_replicas(step: str, fault: str, expected: str) -> None:
 def test_generations(step: str, fault: str, expected: str) -> None:
     world = Lasting(ANEW[step], FAULTS[fault])
     if step == "claimed":
-        world._schedule(KILLED_S, lambda _: world.cores["h4"]._lasting.replicas.clear(), None)
+        world.adaptation = GlobalMoves(period_s=50.0)  # it plans for lost hosts only
+        world.answer = lambda command: e.PlannedAnew(command.run, {"o": CLAIMS})
     host = Stop("h3", KILLED_S, 6.0) if fault == "h3 woken" and step != "silent" else None
     begins = (lambda _: world._stop(host)) if host else (lambda _: world.kill("h3"))
     world._schedule(KILLED_S, begins, None)
