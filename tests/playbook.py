@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from thalweg.middleware.core.flow.node import NodeCore, Output
+from thalweg.middleware.core.flow.actions import Output
+from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

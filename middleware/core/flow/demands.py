@@ -33,26 +33,24 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core import notes
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import Books
-from thalweg.middleware.core.flow.indices import Indices
-from thalweg.middleware.core.flow.missing import is_absent
-from thalweg.middleware.core.flow.node import (
-    ENDED,
+from thalweg.middleware.core.flow.actions import (
     LAST,
-    LIGHT,
-    RUNNING,
     Action,
     Ask,
     Dispatch,
     Hand,
-    NodeCore,
     Output,
     Renounce,
     RunCode,
     Taker,
     Turned,
-)  # fmt: skip
+)
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer, Passed, Pending, Tail
+from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.indices import Indices
+from thalweg.middleware.core.flow.missing import is_absent
+from thalweg.middleware.core.flow.node import ENDED, LIGHT, RUNNING, NodeCore
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Note
@@ -70,61 +68,11 @@ LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the pa
 NO_NOTES: tuple[Note, ...] = ()
 
 
-class Pending(msgspec.Struct):
-    """A demand sent to another host that has not been answered."""
-
-    index: int
-    due_s: float
-    interval_s: float
-    asked_s: float  # when it was demanded first
-
-
-class Tail(msgspec.Struct):
-    """The last output of a node for consumers that it does not serve from here any more, until they acknowledge it."""
-
-    output: Output
-    takers: dict[str, Taker]
-
-
-class Kept(msgspec.Struct):
-    """Another host that keeps the last output of an operator here, and who may not have got it from there."""
-
-    host: str
-    index: int
-    takers: set[str]
-    gone: bool = False  # that host was lost, and may have joined again without it
-
-
-class Expected(msgspec.Struct):
-    """An operator that is to come here and begin with partition ``index``: its inputs for that which came before it."""
-
-    index: int
-    early: dict[str, Output] = {}
-
-
-class Passed(msgspec.Struct):
-    """Demands that only the host which keeps a last output can answer, first and last passed on to it then."""
-
-    index: int
-    first_s: float
-    last_s: float
-
-
 class Carried(msgspec.Struct):
     """A partition under way to a host for one consumer, and for these others there."""
 
     host: str
     riders: list[str] = []
-
-
-class Newcomer(msgspec.Struct, frozen=True):
-    """An operator that has come from another host and not dispatched anything yet."""
-
-    source: str
-    version: int
-    size_bytes: int
-    came_s: float
-    resumed_s: float
 
 
 class Demands:

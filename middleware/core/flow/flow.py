@@ -25,20 +25,10 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core import notes
-from thalweg.middleware.core.flow.demands import NO_NOTES, Demands, Expected, Kept, Newcomer
-from thalweg.middleware.core.flow.node import (
-    DRAINING,
-    ENDED,
-    GATHERING,
-    LAST,
-    RUNNING,
-    Action,
-    Ask,
-    NodeCore,
-    Renounce,
-    RunCode,
-    Taker,
-)
+from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode, Taker
+from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
+from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer
+from thalweg.middleware.core.flow.node import DRAINING, ENDED, GATHERING, RUNNING, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e

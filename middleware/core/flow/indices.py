@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from thalweg.middleware.core.flow.node import RunCode
+from thalweg.middleware.core.flow.actions import RunCode
 from thalweg.middleware.protocol.messages import MOST_GIVEN
 
 

@@ -39,16 +39,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
-import msgspec
-
+from thalweg.middleware.core.flow.actions import (
+    LAST,
+    Action,
+    Ask,
+    Dispatch,
+    Hand,
+    Lighten,
+    Output,
+    Renounce,
+    RunCode,
+    Taker,
+    Turned,
+    Verdict,
+)
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.machine import Machine, Term
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
-
-LAST = 2**53 - 1  # who demands this partition has taken all that it will
 
 
 class NodeState(Term):
@@ -105,73 +114,6 @@ TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
     (NodeState.RUNNING, NodeEvent.RENOUNCED): NodeState.ENDED,
     (NodeState.HOLDING, NodeEvent.RENOUNCED): NodeState.ENDED,
 }
-
-
-class Output(msgspec.Struct, frozen=True, gc=False):
-    """A partition as a node holds it; ``end`` marks the end of the stream and has no value (see ``m.Partition``)."""
-
-    index: int
-    value: Any = None
-    size_bytes: int = 0
-    end: m.End = False
-
-
-class Ask(msgspec.Struct, frozen=True, gc=False):
-    """Demand partition ``index`` from every producer."""
-
-    index: int
-
-
-class RunCode(msgspec.Struct, frozen=True, gc=False):
-    """Run the code on ``inputs``, in the order of the node's producers."""
-
-    index: int
-    inputs: tuple[Any, ...]
-
-
-class Dispatch(msgspec.Struct, frozen=True, gc=False):
-    """Send ``output`` to the consumer, of several to ``consumer``; ``again`` when it was sent there before."""
-
-    output: Output
-    again: bool = False
-    consumer: str = ""
-
-
-class Renounce(msgspec.Struct, frozen=True, gc=False):
-    """Tell these producers that nothing more is wanted of them."""
-
-    producers: tuple[str, ...]
-
-
-class Hand(msgspec.Struct, frozen=True, gc=False):
-    """Give ``output`` to the application (sink only)."""
-
-    output: Output
-
-
-class Lighten(msgspec.Struct, frozen=True, gc=False):
-    """The node is light: its next partition is ``index``, nothing is owed to it, and nothing is in its hands."""
-
-    index: int
-
-
-class Turned(msgspec.Struct, frozen=True, gc=False):
-    """What ``release`` gives is to be kept for the old consumer; the next partition is for the new one."""
-
-
-Action = Ask | RunCode | Dispatch | Renounce | Hand | Lighten | Turned
-Verdict = Literal["taken", "duplicate", "late", "ahead", "lacking"]
-
-
-@dataclass(slots=True)
-class Taker:
-    """A consumer, as the node knows it."""
-
-    demanded: int = -1  # highest index it asked for; before its first demand that which comes before its first one
-    sending: bool = False  # a transfer of that is under way
-    landed: int = -1  # what was dispatched last, if it has arrived and was not asked for again since
-    first: int = 0  # the first partition that it takes
-    to: str = ""  # the host to which something was sent last
 
 
 @dataclass(slots=True, eq=False, repr=False)

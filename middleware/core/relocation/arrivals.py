@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.demands import Newcomer
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.entries import Newcomer
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine

@@ -44,6 +44,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.missing import (
@@ -56,7 +57,7 @@ from thalweg.middleware.core.flow.missing import (
     may_miss,
     without_source,
 )
-from thalweg.middleware.core.flow.node import ENDED, GATHERING, LAST
+from thalweg.middleware.core.flow.node import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.notes import Delivered, Lost, Notes, Started
 from thalweg.middleware.core.outbox import Setting

@@ -26,8 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.flow import Flow, Survivor
-from thalweg.middleware.core.flow.node import IDLE, LAST
+from thalweg.middleware.core.flow.node import IDLE
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.protocol import messages as m

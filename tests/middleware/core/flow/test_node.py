@@ -26,23 +26,20 @@ from playbook import (
     state_of,
 )
 
-from thalweg.middleware.core.flow.node import (
+from thalweg.middleware.core.flow.actions import (
     LAST,
-    TRANSITIONS,
     Action,
     Ask,
     Dispatch,
     Hand,
     Lighten,
-    NodeCore,
-    NodeEvent,
-    NodeState,
     Output,
     Renounce,
     RunCode,
     Taker,
     Turned,
 )
+from thalweg.middleware.core.flow.node import TRANSITIONS, NodeCore, NodeEvent, NodeState
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.protocol import messages as m

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.flow.node import GATHERING, HOLDING, LIGHT, RUNNING, Ask, Dispatch, NodeCore, Output
+from thalweg.middleware.core.flow.actions import Ask, Dispatch, Output
+from thalweg.middleware.core.flow.node import GATHERING, HOLDING, LIGHT, RUNNING, NodeCore
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.protocol.messages import Start

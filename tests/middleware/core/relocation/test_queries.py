@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.flow.node import LAST
+from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError

@@ -17,7 +17,7 @@ from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.faults.trials import LIMITS, _opened, draw_trial, drawn_plan, run_trial
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.core.flow.node import LAST
+from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.relocation.recovery import Recovery, restart
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
