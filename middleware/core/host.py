@@ -583,7 +583,7 @@ class HostCore:
             error = there or self._why_not(sender, message)
             run = run if error else self._open(message)
         elif run is not None:
-            run.flow.bound(message.peers)
+            run.flow.room.bound(message.peers)
             self.out.emit(e.Meet(message.run, message.peers if run.setting.lasting else run.install.peers))
         else:
             error = self.past.full(message.client) or self._why_not(sender, message)

@@ -26,7 +26,7 @@ R12. Operators of a run that outlives its hosts keep their outputs (``retained``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -49,15 +49,17 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer, Passed, Pending, Tail
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.indices import Indices
-from thalweg.middleware.core.flow.missing import is_absent
 from thalweg.middleware.core.flow.node import ENDED, LIGHT, RUNNING, NodeCore
+from thalweg.middleware.core.flow.pace import Pace
 from thalweg.middleware.core.flow.retained import Retained
+from thalweg.middleware.core.flow.riders import Riders
+from thalweg.middleware.core.flow.room import Room
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.uneven import unevenly
 from thalweg.middleware.core.notes import Note
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.dataflow import Node
-from thalweg.middleware.errors import LISTED
 from thalweg.middleware.parcels import PAST_END, Parcel, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -68,13 +70,6 @@ LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the pa
 NO_NOTES: tuple[Note, ...] = ()
 
 
-class Carried(msgspec.Struct):
-    """A partition under way to a host for one consumer, and for these others there."""
-
-    host: str
-    riders: list[str] = []
-
-
 class Demands:
     """The nodes of a run on this host, the demands they have sent, and the tails; ``Flow`` writes them as well."""
 
@@ -83,10 +78,8 @@ class Demands:
         "_answer_s",
         "_books",
         "_by_epochs",
-        "_carried",
         "_desk",
         "_directory",
-        "_due_s",
         "_failures",
         "_guest",
         "_held",
@@ -96,13 +89,13 @@ class Demands:
         "_lasts",
         "_limits",
         "_monitor",
-        "_narrowest",
         "_newcomers",
         "_out",
         "_owed",
-        "_paced",
+        "_pace",
         "_passed",
         "_retries",
+        "_riders",
         "_silence",
         "_taken_bytes",
         "_telling_down",
@@ -133,9 +126,7 @@ class Demands:
         self._telling_up = self._telling_down and setting.by_epochs is not None
         self._guest, self._by_epochs = setting.visits, setting.by_epochs is not None
         self.opened_s = setting.out.now
-        self._narrowest: m.Peer | None = None
-        self.room = m.MAX_PARTITION_BYTES  # the largest that may be made
-        self.bound(setting.install.peers)
+        self.room = Room(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
         self._lasts = setting.lasting is not None
         for node in tree.dataflow.nodes:
@@ -156,9 +147,8 @@ class Demands:
         self.expected: dict[str, Expected] = {}
         self._newcomers: dict[str, Newcomer] = {}
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
-        self._paced: dict[str, RunCode] = {}  # sources whose next partition is not due, and what they are to run
-        self._due_s: dict[str, float] = {}  # when it is
-        self._carried: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
+        self._pace = Pace(setting.out)
+        self._riders = Riders()
         self._failures: dict[str, m.Failed] = {}  # of nodes whose code has failed here
         self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
         self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
@@ -211,8 +201,8 @@ class Demands:
             return NO_NOTES
         if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
-        if self._carried:
-            self._alight(node, demand)
+        if self._riders.under_way and self._riders.alight(demand, self._directory.locations[consumer].host):  # R9
+            node.taker_of(consumer).sending = False
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
         verdict, actions = node.on_demand(index, demand.again, consumer)
@@ -226,15 +216,6 @@ class Demands:
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
         return self._perform(node, actions) if actions else NO_NOTES
-
-    def _alight(self, node: NodeCore, demand: m.Demand) -> None:
-        """R9: a consumer that has gone elsewhere does not get what is under way to where it was."""
-        there = self._directory.locations[demand.consumer].host
-        for (name, index, _), carried in self._carried.items():
-            gone = (name, index) == (demand.producer, demand.index) and carried.host != there
-            if gone and demand.consumer in carried.riders:
-                carried.riders.remove(demand.consumer)
-                node.taker_of(demand.consumer).sending = False
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
@@ -383,8 +364,8 @@ class Demands:
         node = self.nodes.get(event.node)
         if node is None:
             return NO_NOTES
-        if event.size_bytes > self.room:
-            self._refuse(event)
+        if event.size_bytes > self.room.size_bytes:  # R6
+            self.failed(e.OperatorFailed(event.run, event.node, self.room.refusal(event.index, event.size_bytes)))
             return NO_NOTES
         if event.end and self._indices is not None:  # R11
             event = msgspec.structs.replace(event, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
@@ -407,24 +388,11 @@ class Demands:
             return told
         return *told, notes.Made(event.node, event.index, self._taken_bytes.pop(event.node, 0))
 
-    def bound(self, peers: Iterable[m.Peer]) -> None:
-        """Make nothing that one of these hosts does not take: a word that comes late bounds no less."""
-        for peer in peers:
-            if self._narrowest is None or peer.max_partition_bytes < self.room:
-                self._narrowest, self.room = peer, peer.max_partition_bytes
-
-    def _refuse(self, event: e.OperatorFinished) -> None:
-        """R6: end the run, as what a node has made is too large."""
-        assert self._narrowest is not None
-        limit = f"host {self._narrowest.name!r} takes at most {self.room} (its limit max_partition_bytes)"
-        reason = f"partition {event.index} has {event.size_bytes} bytes; {limit}: make it smaller, or raise the limit"
-        self.failed(e.OperatorFailed(event.run, event.node, reason))
-
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
         name, index, consumers = message.producer, message.index, [message.consumer]
-        if self._carried and (carried := self._carried.pop((name, index, message.consumer), None)):
-            consumers += carried.riders
+        if self._riders.under_way:
+            consumers += self._riders.over(message)
         node, tail = self.nodes.get(name), self.tails.get(name)
         for consumer in consumers:
             if node is not None:
@@ -482,7 +450,7 @@ class Demands:
                 if self._held and name in self._held:
                     self._held[name] = action
                     continue
-                if node.node.rate is not None and not self._is_due(name, node.node.rate, action):
+                if node.node.rate is not None and not self._pace.is_due(name, node.node.rate, action):
                     continue
                 stands_for: int | UnsetType = UNSET
                 if self._indices is not None:  # R11
@@ -516,17 +484,6 @@ class Demands:
             told = (*told, notes.Ended(name))
         return told
 
-    def _is_due(self, name: str, rate: float, action: RunCode) -> bool:
-        """R8: whether a source may run its code now; if not, it will when it may."""
-        now, period_s = self._out.now, 1.0 / rate
-        due_s = self._due_s.get(name, now)
-        if now < due_s:
-            self._paced[name] = action
-            self._out.wake(Timer.PACE, due_s, name)
-            return False
-        self._due_s[name] = max(due_s, now - period_s) + period_s
-        return True
-
     def on_given(self, _: str, message: m.Given) -> None:
         """R11: the client says which partitions of the stream this stripe's are."""
         for name, action in () if self._indices is None else self._indices.give(message.first, message.indices):
@@ -536,7 +493,7 @@ class Demands:
 
     def on_pace(self, name: str) -> None:
         """R8: a source's next partition is due."""
-        action, node = self._paced.pop(name, None), self.nodes.get(name)
+        action, node = self._pace.take(name), self.nodes.get(name)
         if action is not None and node is not None:
             self._perform(node, [action])
 
@@ -544,15 +501,10 @@ class Demands:
         """Hand a partition to the application, or the end, with what is to be told of it."""
         index, end, uneven = output.index, output.end, ""
         if isinstance(end, tuple):
-            went_on = self._tree.sources_of(end, index)
-            ended = self._tree.sources_of((sink,), index) - went_on
-            went_on = {name for name in went_on if not is_absent(self._tree.node_of(name))}
-        if isinstance(end, tuple) and went_on:
             told = index if self._indices is None else self._indices.of(index)
-            uneven = (
-                f"sources do not end together: partition {told} is missing from {_some(ended)}, not {_some(went_on)}"
-            )
-            self._out.record("uneven", index=index, detail={"ended": sorted(ended), "went_on": sorted(went_on)})
+            uneven, detail = unevenly(self._tree, sink, output, told)
+            if uneven:
+                self._out.record("uneven", index=index, detail=detail)
         self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(end), uneven, sink))
 
     def _ask(self, consumer: str, producer: str, index: int) -> None:
@@ -610,8 +562,12 @@ class Demands:
         name, output = node.node.name, action.output
         taker = node.taker or node.takers[action.consumer]
         consumer = action.consumer or self._tree.consumer_of(name, output.index)
-        if self._carried and not action.again and self._rides(name, consumer, output):
-            taker.to, taker.sending = self._directory.host_of(consumer, output.index), True
+        riding = False
+        if self._riders.under_way and not action.again:  # R9
+            there = self._directory.host_of(consumer, output.index)
+            riding = self._riders.board(name, output.index, consumer, there)
+        if riding:
+            taker.to, taker.sending = there, True
         else:
             to = self._send_output(name, consumer, output)
             if output.index == LAST:
@@ -623,14 +579,6 @@ class Demands:
             self._books.of[name].on_sent(output.index, consumer)
         if action.again:
             self._out.record("repeated", node=name, index=output.index)
-
-    def _rides(self, name: str, consumer: str, output: Output) -> bool:
-        """R9: whether the output is under way to where the consumer is."""
-        for (producer, index, _), carried in self._carried.items():
-            if (producer, index) == (name, output.index) and carried.host == self._directory.host_of(consumer, index):
-                carried.riders.append(consumer)
-                return True
-        return False
 
     def _send_output(self, name: str, consumer: str, output: Output) -> str:
         """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""
@@ -659,7 +607,7 @@ class Demands:
         else:
             out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
         if not output.end and name in self._tree.dataflow.several:
-            self._carried[name, index, consumer] = Carried(to)
+            self._riders.sent(part, to)
         return "" if output.end else to
 
     def _record_newcomer(self, name: str, index: int) -> None:
@@ -690,12 +638,6 @@ class Demands:
     def stuck(self, host: str, since_s: float | None = None) -> None:
         """What was meant for ``host`` has not got there, perhaps since then."""
         self._wait_for(host, self.opened_s if since_s is None else since_s)
-
-
-def _some(names: Collection[str]) -> str:
-    """The first few of these names, as an error lists them."""
-    shown = ", ".join(map(repr, sorted(names)[:LISTED]))
-    return f"{shown} and {len(names) - LISTED} more" if len(names) > LISTED else shown
 
 
 def _passed_on(demand: m.Demand) -> m.Demand:

@@ -104,7 +104,7 @@ class Flow(Demands):
         for takers in (*of_nodes, *[tail.takers for tail in self.tails.values()]):
             for taker in takers.values():
                 taker.sending = taker.sending and taker.to != lost.host
-        self._carried = {key: carried for key, carried in self._carried.items() if carried.host != lost.host}
+        self._riders.peer_gone(lost.host)
         return NO_NOTES
 
     def unkeep(self, host: str) -> None:
@@ -328,12 +328,13 @@ class Flow(Demands):
             del self.nodes[name]
             self._out.emit(e.CloseNode(self._out.run, name))
         tables: tuple[dict[str, Any], ...] = (
-            self.tails, self.tail_hosts, self._passed, self.expected, self._newcomers, self._owed, self._paced,
-            self._due_s, self._held, self.compute_s, self._taken_bytes,
+            self.tails, self.tail_hosts, self._passed, self.expected, self._newcomers, self._owed,
+            self._held, self.compute_s, self._taken_bytes,
         )  # fmt: skip
         for table in tables:
             for name in gone & table.keys():
                 del table[name]
+        self._pace.forget(gone)
         edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for each in edges:
             for edge in [edge for edge in each if not gone.isdisjoint(edge)]:

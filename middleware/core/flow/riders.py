@@ -1,0 +1,54 @@
+"""Partitions under way to a host for one consumer, and who there rides along (R9 of ``demands``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from thalweg.middleware.protocol import messages as m
+
+
+class Carried(msgspec.Struct):
+    """A partition under way to a host for one consumer, and for these others there."""
+
+    host: str
+    riders: list[str] = []
+
+
+class Riders:
+    """The only writer of who rides with which partition, in one run."""
+
+    __slots__ = ("under_way",)
+
+    def __init__(self) -> None:
+        self.under_way: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
+
+    def sent(self, part: m.Partition, host: str) -> None:
+        """Its transfer has begun."""
+        self.under_way[part.producer, part.index, part.consumer] = Carried(host)
+
+    def board(self, producer: str, index: int, consumer: str, host: str) -> bool:
+        """Whether that partition is under way to ``host``, where the consumer is, which rides along from now on."""
+        for (name, number, _), carried in self.under_way.items():
+            if (name, number) == (producer, index) and carried.host == host:
+                carried.riders.append(consumer)
+                return True
+        return False
+
+    def alight(self, demand: m.Demand, host: str) -> bool:
+        """Whether who demands from ``host`` was to get that partition elsewhere, with another consumer's."""
+        alighted = False
+        for (name, index, _), carried in self.under_way.items():
+            gone = (name, index) == (demand.producer, demand.index) and carried.host != host
+            if gone and demand.consumer in carried.riders:
+                carried.riders.remove(demand.consumer)
+                alighted = True
+        return alighted
+
+    def over(self, part: m.Partition) -> list[str]:
+        """The transfer is over: who rode along."""
+        carried = self.under_way.pop((part.producer, part.index, part.consumer), None)
+        return [] if carried is None else carried.riders
+
+    def peer_gone(self, host: str) -> None:
+        """Nothing is under way there any more."""
+        self.under_way = {key: carried for key, carried in self.under_way.items() if carried.host != host}
