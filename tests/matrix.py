@@ -232,3 +232,21 @@ def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SC
     world = Scripted(lambda world: bool(lost), dataflow=dataflow)
     world.loses = loses
     return world
+
+
+SHAPE_STEPS: dict[str, When] = {
+    **{
+        f"change: {phase}": changing(phase)
+        for phase in (ProposalState.PROPOSED, ProposalState.COMMITTED, ProposalState.RETIRING)
+    },
+    "target: preparing": member("target", MemberState.PREPARING),
+    **{
+        f"{who}: {name}": member(host, part)
+        for who, host in (("source", "h1"), ("target", "target"), ("old", "h3"))
+        for name, part in (
+            ("voted", MemberState.VOTED),
+            ("both trees", MemberState.BOTH),
+            ("free again", MemberState.FREE),
+        )
+    },
+}

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from thalweg.experiments.cli.main import invoke
-from thalweg.experiments.faults.trials import drawn_plan, run_trial
+from thalweg.experiments.faults.drawn import drawn_plan
+from thalweg.experiments.faults.trials import run_trial
 
 RUNS = {
     "--placement global --period 60 --seed 3": "35d18c5b42c8c9587e2eb3b81224ac2e1b6481087b6aac56cb8437e146946a12",

@@ -17,110 +17,52 @@ from the next one on only, so that for a while nobody else has it. A trial is
 from __future__ import annotations
 
 import itertools
-import math
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from random import Random
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
-from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.faults import (
-    LONGEST_S,
-    OVER_ALL,
-    Crash,
-    Cut,
-    FaultPlan,
-    FaultyWorld,
-    OfMessage,
-    Outage,
-    Stop,
-    draw_plan,
-)
-from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, OfMessage
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
-from thalweg.experiments.faults.graphs import ALLOW, BROKEN, STATES, Timed, coded, draw_graph
-from thalweg.experiments.faults.queries import (
-    GUESTS,
-    Callers,
-    Coming,
-    Subscribing,
-    draw_death,
-    draw_queries,
-    draw_subscriptions,
+from thalweg.experiments.faults.counting import FREE, MERGING, Known, content
+from thalweg.experiments.faults.drawn import CLIENT, COMING_BYTES, Trial, code_of, draw_trial
+from thalweg.experiments.faults.excuses import (
+    LIMITS,
+    WAIT_S,
+    crashed,
+    excused,
+    may_be_lost,
+    may_be_missed,
+    to_be_asked_again,
 )
+from thalweg.experiments.faults.graphs import ALLOW, BROKEN
+from thalweg.experiments.faults.queries import GUESTS, Callers
 from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, Reorderable
+from thalweg.middleware.dataflow import Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
-from thalweg.middleware.network.view import Link, NetworkView, links_between
+from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.planning import CostParameters, Task, get_cost_model
 from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
-from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes
+from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves
-from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.shell.packing import opened
 from thalweg.operators.reference import reference_run
 
-CLIENT = "client"
-FREE = Code("free")  # of operators that combine in any order and grouping
-MERGING = Code("seen")  # of such that remember, and merge what they do
-RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
-MERGED = (3, 8)  # of every twelve, among these: the free operators have state
-ABOUT_S = 25.0  # of most runs; with faults they take longer
-RESTLESS_S = 3.0  # between two decisions of an operator that moves for moving's sake
-LIMITS = CoreConfig(
-    retry_max_s=2.0,
-    ping_s=1.0,
-    liveness_s=30.0,
-    detect_s=30.0,
-    lease_s=60.0,
-    handoff_s=6.0,
-    barrier_s=6.0,
-    probe_s=4.0,
-    monitor=MonitorConfig(probe_train=False),
-)
-LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make it the rest
-LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
-STARTUP_S, DISK_S = 0.005, 0.01
+STARTUP_S = 0.005
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
-WAIT_S = 40.0  # for a lost host that has a source
-COMING_BYTES = 20_000  # of a partition of a source that came with a query
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
 GIVEN_UP = ("no vote of", "has ended it", "it was lost", "has not answered for", "has been silent for", "is a way cut?")
 
-LOCAL_COSTS: tuple[LocalCost, ...] = ("critical-path", "period", "expected-period")
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]
-
-
-class Trial(msgspec.Struct, frozen=True):
-    """What a seed draws, besides the faults."""
-
-    hosts: tuple[str, ...]
-    links: dict[Link, LinkRate]
-    dataflow: Dataflow
-    placement: Placement
-    adaptation: Adaptation | None
-    driver: Driver | None  # moves operators at random, or has the tree change
-    partitions: int
-    lengths: dict[str, int]  # of the sources' streams, where they end
-    sizes: dict[str, int]  # bytes of a source's partitions, or of an operator's state
-    compute_s: float
-    interface: str
-    graph: bool
-    queries: tuple[Coming, ...]  # that come while the graph runs
-    leaves: int | None  # partitions after which the one that began the run does
-    subscriptions: tuple[Subscribing, ...]  # of other clients
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,254 +90,6 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int] = {}
     events: int = 0
     digest: str = ""
-
-
-# --- what a seed draws --------------------------------------------------------------------------------
-
-
-def draw_trial(seed: int, *, graph: bool = False) -> Trial:
-    """Hosts, links, tree (or graph), placement and moves of a trial; the same for the same seed."""
-    dice = Random(f"{seed} graph" if graph else f"{seed} trial")
-    hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
-    dataflow = draw_graph(dice, hosts, CLIENT) if graph else draw_tree(dice, hosts, dice.randint(1, 5))
-    reshaped = not graph and seed % 6 in RESHAPED
-    trees = Random(f"{seed} trees")
-    if reshaped:
-        code = MERGING if seed % 12 in MERGED else FREE
-        dataflow = Dataflow(tuple(freed(trees, node, code) for node in dataflow.nodes))
-    sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
-    sizes |= {name: dice.choice(STATES) for name in dataflow.operators}
-    placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
-    partitions = dice.randint(15, 45)
-    ends = dice.random() < 0.2
-    lengths = {name: partitions + (dice.randint(0, 9) if graph else 0) for name in dataflow.sources if ends}
-    links = {link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)}
-    if graph:
-        dataflow = coded(dataflow, seed, sizes, lengths)
-    adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
-    queries, leaves = draw_queries(seed, dataflow, hosts, partitions, ends=ends) if graph else ((), None)
-    subscriptions = draw_subscriptions(seed, partitions) if graph else ()
-    if subscriptions:
-        dice = Random(f"{seed} links of guests")
-        links |= {
-            link: _draw_link(dice, " ".join(link)) for link in links_between((*hosts, *GUESTS)) if link not in links
-        }
-    return Trial(
-        hosts=hosts,
-        links=links,
-        dataflow=dataflow,
-        placement=placement,
-        adaptation=adaptation,
-        driver=driver,
-        partitions=10**6 if ends else partitions,
-        lengths=lengths,
-        sizes=sizes,
-        compute_s=round(10 ** dice.uniform(-3, -1), 4),
-        interface=dice.choice(["single", "independent"]),
-        graph=graph,
-        queries=queries,
-        leaves=leaves,
-        subscriptions=subscriptions,
-    )
-
-
-def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:
-    """A tree of any shape with fan-in 1 to 4 over so many sources, which are anywhere."""
-    nodes = [Node(f"s{i}", "source", (), Code("source"), dice.choice(hosts)) for i in range(sources)]
-    loose = [node.name for node in nodes]
-    count = itertools.count()
-    while len(loose) > 1 or dice.random() < 0.4 or len(nodes) < 3:
-        inputs = tuple(dice.sample(loose, min(len(loose), dice.randint(1, 4))))
-        name = f"o{next(count)}"
-        nodes.append(Node(name, "operator", inputs, Code("operator")))
-        loose = [other for other in loose if other not in inputs] + [name]
-    nodes.append(Node("t", "sink", (loose[0],), None, CLIENT))
-    return Dataflow(tuple(nodes)).validate(hosts)
-
-
-def _draw_link(dice: Random, name: str) -> LinkRate:
-    """0.4 to 40 Mbit/s, another rate every few seconds."""
-    level = dice.uniform(5.6, 7.6)
-    rates = np.array([10 ** (level + dice.gauss(0, 0.3)) for _ in range(8)])
-    return BandwidthTrace(name, np.arange(8, dtype=np.float64) * dice.uniform(2.0, 12.0), rates)
-
-
-def freed(dice: Random, node: Node, code: Code) -> Node:
-    free = node.kind == "operator" and dice.random() < 0.8
-    return msgspec.structs.replace(node, code=code) if free else node
-
-
-Moving = tuple[Adaptation | None, Driver | None]
-
-
-def _restless(seed: int) -> LocalMoves:
-    """Operators look for a better host all the time, anywhere: what is moved by proposals goes on by itself."""
-    return LocalMoves(period_s=RESTLESS_S, k=3, gate=False, seed=seed)
-
-
-def _draw_reshapes(dice: Random, seed: int) -> Moving:
-    """Other trees at random, and nothing else or moves by both protocols between them."""
-    moves = dice.choice([0, 1000])
-    return _restless(seed) if moves else None, RandomReshapes(1000, moves, seed)
-
-
-def _draw_moves(dice: Random, seed: int) -> Moving:
-    """Moves that make little sense, as there is more of them, or those of either way of deciding."""
-    kind = dice.random()
-    if kind < 0.5:
-        return _restless(seed), RandomMoves(1000, seed)
-    if kind < 0.7:
-        return GlobalMoves(period_s=dice.uniform(3.0, 8.0)), None
-    return LocalMoves(
-        period_s=dice.uniform(2.0, 6.0),
-        k=dice.randint(0, 3),
-        gate=dice.random() < 0.3,
-        hysteresis=dice.choice([0.0, 0.0, 1.0]),
-        seed=seed,
-        cost=dice.choice(LOCAL_COSTS),
-    ), None
-
-
-def drawn_plan(seed: int, *, graph: bool = False) -> FaultPlan:
-    """The faults of a seed's trial."""
-    plan = draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph)
-    death = draw_death(seed, ABOUT_S) if graph else ()
-    return msgspec.structs.replace(plan, faults=(*plan.faults, *death))
-
-
-# --- what runs inside nodes ---------------------------------------------------------------------------
-
-
-Known = dict[tuple[str, int], Any]
-
-
-def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
-    """What partition ``index`` of a node has to be: all that it was combined from, in order.
-
-    The third element is how many partitions an operator had combined before. ``known``: what was asked for before.
-    """
-    if (name, index) not in known:
-        node = dataflow.by_name[name]
-        if node.code == MERGING:
-            known[name, index] = shown(index, _given(dataflow, name, index, known))
-        else:
-            inputs = tuple(content(dataflow, producer, index, known) for producer in node.inputs)
-            before = index if node.kind == "operator" else 0
-            known[name, index] = mixed(index, inputs) if node.code == FREE else (name, index, before, *inputs)
-    return known[name, index]
-
-
-def _given(dataflow: Dataflow, name: str, index: int, known: Known) -> set[Seen]:
-    """All that an operator that remembers has been given, itself or those like it below, up to partition ``index``."""
-    given: set[Seen] = set()
-    for producer in dataflow.by_name[name].inputs:
-        if dataflow.by_name[producer].code == MERGING:
-            given |= _given(dataflow, producer, index, known)
-        else:
-            given |= seen([content(dataflow, producer, i, known) for i in range(index + 1)])
-    return given
-
-
-Seen = tuple[int, int]  # a partition's index, and what it is recognised by
-
-
-def seen(values: Iterable[Any]) -> set[Seen]:
-    """What an operator remembers of its inputs; of one like it, what that shows."""
-    found: set[Seen] = set()
-    for value in values:
-        found |= set(value[2]) if value[0] == "seen" else {(value[1], zlib.crc32(repr(value).encode()))}
-    return found
-
-
-def shown(index: int, past: set[Seen]) -> Any:
-    """What such an operator makes: all that it has been given, but for that of an odd partition at once."""
-    return ("seen", index, tuple(sorted(each for each in past if each[0] <= index - index % 2)))
-
-
-def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
-    """What a free operator makes: all that it is given, itself or as other free operators made it, in no order."""
-    parts = [part for each in inputs for part in (each[2] if each[0] == "mixed" else (each,))]
-    return ("mixed", index, tuple(sorted(parts)))
-
-
-class Counting(NodeCode):
-    """Makes partitions that say what they were made of, and how many before them; that number is its state.
-
-    The state of one that merges is all that it was given. One that ``tells`` says what has changed in it.
-    ``size_bytes``: of its state, or of a source's partitions; ``length``: of its stream; ``takes_s``: an operator for
-    a partition.
-    """
-
-    def __init__(self, node: Node, size_bytes: int, length: int, takes_s: float, *, tells: bool = False) -> None:
-        self.node, self.size_bytes, self.length, self.takes_s = node, size_bytes, length, takes_s
-        self.keeps_state = node.code == MERGING  # that it could lose
-        self.reorderable = self.keeps_state or node.code == FREE
-        self.before = 0
-        self.seen: set[Seen] = set()
-        self.told: tuple[int, set[Seen]] | None = (0, set()) if tells else None
-
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        if not inputs:
-            if index >= self.length:
-                return ENDED
-            return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
-        if self.keeps_state:
-            self.seen |= seen(inputs)
-            value: Any = shown(index, self.seen)
-        else:
-            value = mixed(index, inputs) if self.reorderable else (self.node.name, index, self.before, *inputs)
-        self.before += 1
-        return Made(value, 20_000, self.takes_s)
-
-    def snapshot(self) -> bytes:
-        self._tell()
-        what = sorted(self.seen) if self.keeps_state else self.before
-        return msgspec.json.encode(what).ljust(self.size_bytes)
-
-    def restore(self, state: bytes) -> None:
-        if self.keeps_state:
-            self.seen = set(msgspec.json.decode(state, type=list[Seen]))
-        else:
-            self.before = int(state)
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.told is not None:
-            self.told = self.before, set(self.seen)
-
-    def delta(self) -> bytes | None:
-        if self.told is None:
-            return None
-        before, seen = self.told
-        self._tell()
-        return msgspec.json.encode((self.before - before, sorted(self.seen - seen)))
-
-    def apply(self, delta: bytes) -> None:
-        more, seen = msgspec.json.decode(delta, type=tuple[int, list[Seen]])
-        self.before += 0 if self.keeps_state else more
-        self.seen |= set(seen)
-        self._tell()
-
-    def merge(self, states: Sequence[bytes]) -> bytes:
-        merged: set[Seen] = set()
-        for state in states:
-            merged |= set(msgspec.json.decode(state, type=list[Seen]))
-        return msgspec.json.encode(sorted(merged))
-
-    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        return 20_000.0
-
-    def compute_s(self, input_sizes: Sequence[float]) -> float:
-        return self.takes_s
-
-
-def _opened(trial: Trial, node: Node) -> Counting | Timed:
-    if trial.graph:
-        return Timed(node, trial.sizes.get(node.name, COMING_BYTES), DISK_S, trial.compute_s)
-    length = trial.lengths.get(node.name, 10**6)
-    appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
-    tells = (len(node.name) + ord(node.name[-1]) + trial.partitions) % 2 == 0
-    return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s, tells=tells)
 
 
 # --- a trial ------------------------------------------------------------------------------------------
@@ -502,7 +196,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     world = FaultyWorld(
         trial.hosts,
         trial.links,
-        partial(_opened, trial),
+        partial(code_of, trial),
         plan,
         config,
         on_record=log.on_record,
@@ -544,7 +238,7 @@ def _each(calls: Iterable[Callable[[], None]]) -> None:
 
 def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
     sizes = {name: float(trial.sizes.get(name, COMING_BYTES)) for name in dataflow.sources}
-    return propagate_hints(dataflow, sizes, partial(_opened, trial))
+    return propagate_hints(dataflow, sizes, partial(code_of, trial))
 
 
 def _with_queries(search: Search, trial: Trial, attached: Mapping[int, e.Attached]) -> Search:
@@ -615,24 +309,18 @@ def _length(trial: Trial, flow: Dataflow) -> int:
     return min([trial.partitions, *[length for length in told if length]])
 
 
-def _excused(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Collection[str]) -> bool:
-    """Whether a failure names a host that is rightly given up, or two between which a way is cut."""
-    dead = any(f"host {one!r}" in why and f"host {other!r}" in why for one, other in may_be_dead(plan, world.names))
-    return dead or any(f"host {name!r}" in why for name in suspects)
-
-
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:
     """What queries that came did that they may not."""
     suspects = may_be_lost(plan, world.names)
     for query, why in world.queries_failed.items():
-        lost = _excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
+        lost = excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
         alone = "nothing in common" in why and 0 not in world.open  # what it shared has left with the first
         if not (BROKEN in why or lost or alone or query in callers.left):
             return "query", f"query {query} failed: {why}"
     for query in callers.asked - callers.left - world.queries_failed.keys() - world.attached.keys():
         return "query", f"query {query} never began"
     for (guest, number), why in world.dismissed.items():
-        lost = _excused(plan, world, why, suspects) or (plan.faults and any(each in why for each in GIVEN_UP))
+        lost = excused(plan, world, why, suspects) or (plan.faults and any(each in why for each in GIVEN_UP))
         if not (BROKEN in why or lost or any(each in why for each in TOO_LATE) or (plan.lasting and "anew" in why)):
             return "query", f"subscription {number} of {guest} failed: {why}"
     for guest, number in callers.subscribed - callers.parted - world.dismissed.keys() - world.subscribed.keys():
@@ -645,9 +333,9 @@ def _problem(
     plan: FaultPlan, world: FaultyWorld, log: _Log, expected: int, delivered: int, duplicate: int, out_of_order: int
 ) -> tuple[str, str] | None:
     """What a trial did that it may not: its kind and a line."""
-    suspects = may_be_lost(plan, world.names) - _to_be_asked_again(plan, world)
+    suspects = may_be_lost(plan, world.names) - to_be_asked_again(plan, world)
     if plan.lasting:
-        suspects = _may_be_missed(plan, world)
+        suspects = may_be_missed(plan, world)
     if log.wrong:
         return "contents", log.wrong
     if duplicate or out_of_order:
@@ -657,9 +345,9 @@ def _problem(
         nodes = sorted(repr(node) for run in runs for node in run.flow.nodes.values())
         return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
     broken = BROKEN in (world.failed or "") and 0 not in world.open  # in what only other queries use
-    if world.failed and not broken and not _excused(plan, world, world.failed, suspects):
+    if world.failed and not broken and not excused(plan, world, world.failed, suspects):
         return "ended", f"ended though no such host had gone: {world.failed}"
-    if not world.failed and delivered < expected and CLIENT not in _crashed(plan):
+    if not world.failed and delivered < expected and CLIENT not in crashed(plan):
         return "lost", f"delivered {delivered} of {expected} partitions"
     for host in world.hosts.values():
         core = host.core
@@ -682,55 +370,3 @@ def _how_ended(world: FaultyWorld) -> str:
         if world.failed and world.failed.startswith(f"host {name!r}, which holds") and held and name not in held:
             return "unheard"
     return ""
-
-
-def _to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
-    """Hosts that crashed before they had a part in the run and were back in time, or crash after its end."""
-    cut = may_be_lost(
-        msgspec.structs.replace(plan, faults=tuple(each for each in plan.faults if not isinstance(each, Crash))),
-        world.names,
-    )
-    failed_s = world.now if world.failed_s is None else world.failed_s
-    late = {name for name in _crashed(plan) if world.crashed_s.get(name, math.inf) > failed_s}
-    back = {name for name, at_s in world.back_s.items() if name not in world.fallen and failed_s - at_s >= LONG_CUT_S}
-    return (late | back) - cut
-
-
-def _may_be_missed(plan: FaultPlan, world: FaultyWorld) -> set[str]:
-    """The hosts without which a run that outlives its hosts may end: they have sources, and are gone for long."""
-    pinned = {node.pinned for node in world.tree[0].nodes if node.kind == "source" and node.pinned}
-    gone = {fault.host for fault in plan.faults
-            if (isinstance(fault, Crash) and (fault.restart_after_s or math.inf) > WAIT_S / 2)
-            or (isinstance(fault, Stop) and fault.for_s > WAIT_S / 2)}  # fmt: skip
-    others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash))
-    return pinned & (gone | may_be_lost(msgspec.structs.replace(plan, faults=others), world.names))
-
-
-def _crashed(plan: FaultPlan) -> set[str]:
-    return {fault.host for fault in plan.faults if isinstance(fault, Crash)}
-
-
-def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
-    """The hosts that the client may rightly give up: they crash, or one way between them and it is cut for long."""
-    links = itertools.chain.from_iterable((Link(name, CLIENT), Link(CLIENT, name)) for name in hosts if name != CLIENT)
-    return _crashed(plan) | {name for link in links if _cut_s(plan, link) >= LONG_CUT_S for name in link} - {CLIENT}
-
-
-def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:
-    """The ways between two hosts that either of them may rightly take for dead: they are cut for long."""
-    return [link for link in links_between(hosts) if _cut_s(plan, link) >= LONG_SILENCE_S]
-
-
-def _cut_s(plan: FaultPlan, link: Link) -> float:
-    """The longest time that a link is cut; cuts with little between them are one."""
-    source, target = link
-    spans = [(each.at_s, each.until_s) for each in plan.faults
-             if isinstance(each, Outage) and (each.source, each.target) == link]  # fmt: skip
-    spans += [(each.at_s, each.at_s + each.for_s) for each in plan.faults
-              if isinstance(each, Cut) and (source in each.hosts) != (target in each.hosts)]  # fmt: skip
-    longest_s, begun_s, until_s = 0.0, -1.0, -1.0
-    for from_s, to_s in sorted(spans):
-        begun_s = from_s if from_s > until_s + LIMITS.ping_s else begun_s
-        until_s = max(until_s, to_s)
-        longest_s = max(longest_s, until_s - begun_s)
-    return longest_s

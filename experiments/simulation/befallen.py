@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thalweg.emulation.scenarios.events import Deed
-from thalweg.emulation.virtual.faults import Crash, FaultPlan, FaultyWorld
+from thalweg.emulation.virtual.faults import Crash, FaultPlan
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import VirtualHost, World
 from thalweg.middleware.protocol import events as e
 

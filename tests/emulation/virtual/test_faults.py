@@ -16,8 +16,6 @@ from msgspec import UNSET
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.faults import (
-    LOST_IN_A_ROW,
-    STUCK_S,
     Crash,
     Cut,
     Delay,
@@ -25,7 +23,6 @@ from thalweg.emulation.virtual.faults import (
     Duplicate,
     Fault,
     FaultPlan,
-    FaultyWorld,
     Hostility,
     Late,
     Outage,
@@ -35,6 +32,7 @@ from thalweg.emulation.virtual.faults import (
     Unconfirmed,
     draw_plan,
 )
+from thalweg.emulation.virtual.faulty import LOST_IN_A_ROW, STUCK_S, FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.core.monitoring.silence import Suspicions

@@ -15,7 +15,8 @@ import pytest
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import faults
-from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, FaultyWorld, Outage, Slow, Stop, Storm
+from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outage, Slow, Stop, Storm
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
 from thalweg.emulation.virtual.world import Striped, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover

@@ -32,18 +32,12 @@ from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.faults import graphs as fault_graphs
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
+from thalweg.experiments.faults.counting import Counting
+from thalweg.experiments.faults.drawn import ABOUT_S, MERGED, RESHAPED, draw_trial, drawn_plan
+from thalweg.experiments.faults.excuses import LIMITS, may_be_dead, may_be_lost
 from thalweg.experiments.faults.queries import draw_death
 from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults
-from thalweg.experiments.faults.trials import (
-    ABOUT_S,
-    LIMITS,
-    TrialResult,
-    draw_trial,
-    drawn_plan,
-    may_be_dead,
-    may_be_lost,
-    run_trial,
-)
+from thalweg.experiments.faults.trials import TrialResult, run_trial
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.past import Past
@@ -203,7 +197,7 @@ def test_graphs_that_are_drawn_have_all_there_is() -> None:
 @pytest.mark.parametrize("graph", [False, True], ids=["tree", "graph"])
 def test_a_state_that_is_lost_shows(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: an operator that begins anew on each host is found out."""
-    counting = fault_graphs.Counting if graph else fault_trials.Counting
+    counting = fault_graphs.Counting if graph else Counting
     monkeypatch.setattr(counting, "restore", lambda self, state: None)
     kinds = {run_trial(FaultPlan(seed, graph=graph))[0].kind for seed in range(1, 8)}
     assert "contents" in kinds
@@ -213,9 +207,9 @@ def test_a_state_that_is_lost_shows(graph: bool, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("kept", [slice(1), slice(1, None)], ids=["the last one's", "the others'"])
 def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
     """The harness itself: all of them count, also of those whose outputs the last has had all the time."""
-    merge = fault_trials.Counting.merge
-    monkeypatch.setattr(fault_trials.Counting, "merge", lambda self, states: merge(self, states[kept]))
-    kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 100) if seed % 12 in fault_trials.MERGED}
+    merge = Counting.merge
+    monkeypatch.setattr(Counting, "merge", lambda self, states: merge(self, states[kept]))
+    kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 100) if seed % 12 in MERGED}
     assert kinds == {"contents", ""}
 
 
@@ -265,7 +259,7 @@ def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: p
     results = [run_trial(plan)[0] for plan in plans]
     assert Counter(result.outcome for result in results).keys() == {"delivered", "ended"}
     ended = [result for result in results if result.outcome == "ended"]
-    assert {result.seed % 6 in fault_trials.RESHAPED for result in ended} == {True, False}
+    assert {result.seed % 6 in RESHAPED for result in ended} == {True, False}
     assert all("host 'h1'" in result.what and "host 'h2'" in result.what for result in ended)
     monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
     result, _ = run_trial(FaultPlan(ended[0].seed, (Outage("h1", "h2", 3.0),)))

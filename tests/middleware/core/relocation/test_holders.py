@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from thalweg.emulation.virtual.faults import FaultPlan, FaultyWorld
+from thalweg.emulation.virtual.faults import FaultPlan
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.experiments.faults.trials import LIMITS, _opened, draw_trial
+from thalweg.experiments.faults.drawn import code_of, draw_trial
+from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.middleware.core.relocation.holders import domain_of, holders
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
@@ -60,7 +62,7 @@ def test_a_run_keeps_its_replicas_where_they_fail_apart(apart: bool) -> None:
     world = FaultyWorld(
         trial.hosts,
         trial.links,
-        partial(_opened, trial),
+        partial(code_of, trial),
         FaultPlan(1),
         WorldConfig(interface=trial.interface, core=LIMITS),
     )

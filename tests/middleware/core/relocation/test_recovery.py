@@ -12,9 +12,12 @@ import pytest
 from msgspec.structs import replace
 from playbook import ANY, got
 
-from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan, FaultyWorld
+from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.experiments.faults.trials import LIMITS, _opened, draw_trial, drawn_plan, run_trial
+from thalweg.experiments.faults.drawn import code_of, draw_trial, drawn_plan
+from thalweg.experiments.faults.excuses import LIMITS
+from thalweg.experiments.faults.trials import run_trial
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.flow.actions import LAST
@@ -108,7 +111,7 @@ def test_the_stand_in_of_a_source_takes_its_place_and_gives_it_back() -> None:
     world = FaultyWorld(
         trial.hosts,
         trial.links,
-        partial(_opened, trial),
+        partial(code_of, trial),
         FaultPlan(1, (Crash(lost, 3.0, 2.0), Crash(other, 7.0))),
         WorldConfig(interface=trial.interface, core=LIMITS, validate=True),
     )

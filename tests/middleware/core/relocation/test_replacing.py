@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from playbook import ANY, got
 
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.faults import Crash, FaultPlan, FaultyWorld
+from thalweg.emulation.virtual.faults import Crash, FaultPlan
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.experiments.faults.graphs import Timed, numbers
-from thalweg.experiments.faults.trials import LIMITS
 from thalweg.middleware.client.replanning import MEASURED, Search
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView

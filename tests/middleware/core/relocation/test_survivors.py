@@ -12,9 +12,11 @@ from flows import chain
 from msgspec.structs import replace
 from playbook import ANY, Playbook, got
 
-from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan, FaultyWorld
+from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
+from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.experiments.faults.trials import LIMITS, _opened, draw_trial
+from thalweg.experiments.faults.drawn import code_of, draw_trial
+from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -172,7 +174,7 @@ def test_only_what_was_lost_is_made_again(seed: int) -> None:
 
         faults: tuple[Fault, ...] = (Crash(lost, 3.0),) if keeps else ()
         world = FaultyWorld(
-            trial.hosts, trial.links, partial(_opened, trial), FaultPlan(seed, faults),
+            trial.hosts, trial.links, partial(code_of, trial), FaultPlan(seed, faults),
             WorldConfig(interface=trial.interface, core=LIMITS, validate=True), on_record=record,
         )  # fmt: skip
         world.failover, world.on_delivered = Failover(every=4), took

@@ -1,0 +1,446 @@
+"""The virtual WAN in which things go wrong by a plan (``faults``): what becomes of messages, links and hosts.
+
+Rules:
+
+- A plan is a seed and a list of faults. A fault of a message names it: the *n*-th of its kind from one host to another,
+  so that the name means much the same when other faults are left out. ``Storm`` and ``Late`` stand for very many of
+  these: they decide for every message from the plan's seed, and what they did is in ``FaultyWorld.done``, message by
+  message, so that the same run can be had from an explicit list, or from less.
+- A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
+  probe is told so ``STUCK_S`` later, as a shell does that has had no answer for long; nobody is told of any other.
+- A copy, and what is late, reaches a host that was restarted meanwhile.
+- A cut link loses what is on its way over it. A crashed host loses its core, its code, its timers, and what is on its
+  way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
+- A slow host takes longer to compute, and is late to see messages and timers. One that is stopped hears what was said
+  to it when it goes on, in order.
+- A hostile host is none of the run's. What it says to one of those, under its own name, is there at once; what they
+  answer goes nowhere, and no partition or state goes to it.
+- After every event: no node of a generation of the run is on two hosts, nothing is held that the rules of a node do not
+  allow, and a run, or a generation of it, that is over on a host, which has closed it or heard that its client removed
+  it, has not come back there. What a core's own ``validate`` checks is checked with ``WorldConfig.validate``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from thalweg.emulation.virtual.faults import (
+    Crash,
+    Cut,
+    Delay,
+    Drop,
+    Duplicate,
+    Fault,
+    FaultPlan,
+    Hostility,
+    Kind,
+    Late,
+    OfMessage,
+    Outage,
+    Slow,
+    Stop,
+    Storm,
+    Unconfirmed,
+)
+from thalweg.emulation.virtual.hostile import Hostile
+from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
+from thalweg.emulation.virtual.passages import Passage, Piece
+from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NET, Link, Pair
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of, generation_of
+from thalweg.middleware.protocol.stripes import stream_of
+from thalweg.middleware.shell.transfers import CHUNK_BYTES
+
+STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
+HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application
+LOST_IN_A_ROW = 3  # messages of one link that the storm takes at most; a link that loses more is a cut one
+MANY_EVENTS = 200_000  # of one trial; a run of this kind has some thousands
+
+
+class FaultyWorld(World):
+    """A world in which things go wrong by ``plan``. ``done`` is what has become of single messages.
+
+    ``patience_s``: a run that delivers nothing for so long, after the last of the plan's times, has ``stalled``.
+    ``crashed_s``, ``back_s``: when a host crashed first, and was last restarted, if it is up. ``fallen``: the nodes
+    that were on a host when it crashed, for those that had a part in a run. ``begun``: the hosts that began to hand
+    over a node of a generation at a version of its location. ``left``: the hosts on which the run is over, and which
+    generation. ``failed_s``, ``at_failure``: when the run ended early, and where the client, and the newest word that
+    any host had, put each node then.
+    Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
+    """
+
+    patience_s, stuck_s = 100.0, STUCK_S
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        links: Mapping[Link, LinkRate],
+        code: CodeBook,
+        plan: FaultPlan,
+        config: WorldConfig,
+        *,
+        on_record: Callable[[str, float, e.Record], None] | None = None,
+        digest: bool = False,
+    ) -> None:
+        super().__init__(hosts, links, code, config, on_record=on_record, digest=digest)
+        if unknown := plan.hosts() - self.hosts.keys():
+            raise UsageError(f"the plan names host {min(unknown)!r}; the hosts are {', '.join(self.hosts)}")
+        self.plan = plan
+        self.down: set[str] = set()
+        self.done: list[OfMessage] = []
+        self.fallen: dict[str, set[str]] = {}
+        self.crashed_s: dict[str, float] = {}
+        self.back_s: dict[str, float] = {}
+        self.begun: dict[tuple[str, str, int], set[VirtualHost]] = {}
+        self.left: dict[tuple[VirtualHost, str], int] = {}
+        self.failed_s: float | None = None
+        self.at_failure: dict[str, tuple[str, str]] = {}
+        self.stalled = False
+        self.progress_s = plan.over_s
+        self._storms = [fault for fault in plan.faults if isinstance(fault, Storm)]
+        self._lates = [fault for fault in plan.faults if isinstance(fault, Late)]
+        self._dice: dict[tuple[str, *Kind], Random] = {}
+        self._in_a_row: defaultdict[Pair, int] = defaultdict(int)
+        self._counts: defaultdict[Kind, int] = defaultdict(int)
+        self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
+        self._cuts: defaultdict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)  # "": any network
+        # of every message under way: the hosts it was between when it was sent, and what is to become of it
+        self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
+        self._slow: defaultdict[str, list[float]] = defaultdict(list)
+        self._hostile: dict[str, Hostile] = {}
+        self._networks = {NET, *(Link(*link).via for link in links)}
+        self._stopped: dict[VirtualHost, float] = {}  # until when
+        self._nodes: dict[str, set[tuple[str, str]]] = {name: set() for name in self.hosts}
+        for fault in plan.faults:
+            self._prepare(fault)
+
+    def _prepare(self, fault: Fault) -> None:
+        match fault:
+            case Drop() | Duplicate() | Delay() | Unconfirmed():
+                self._of_message[(fault.source, fault.target, fault.message), fault.number].append(fault)
+            case Outage(source, target, at_s):
+                self._cuts[source, target, fault.via].append((at_s, fault.until_s))
+            case Cut(hosts, at_s, for_s):
+                others = [name for name in self.hosts if name not in hosts]
+                for one, other in itertools.product(hosts, others):
+                    self._cuts[one, other, ""].append((at_s, at_s + for_s))
+                    self._cuts[other, one, ""].append((at_s, at_s + for_s))
+            case Crash():
+                self._schedule(fault.at_s, self._crash, fault)
+            case Stop():
+                self._schedule(fault.at_s, self._stop, fault)
+            case Hostility():
+                self._schedule(fault.at_s, self._attack, fault)
+            case Slow(host, factor, at_s, for_s):
+                self._schedule(at_s, self._slow_down, (host, factor, True))
+                self._schedule(at_s + for_s, self._slow_down, (host, factor, False))
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        """A run that is over goes on until nothing is left to happen anywhere, or it has stalled."""
+        return False
+
+    def _until(self, over: Callable[[], bool]) -> None:
+        super()._until(lambda: over() or self._beyond())
+
+    def _beyond(self) -> bool:
+        self.stalled = self.stalled or self.now > self.progress_s + self.patience_s or self.events > MANY_EVENTS
+        return self.stalled
+
+    def _handle(self, host: VirtualHost, event: e.Event) -> None:
+        if self.hosts[host.name] is not host or host.name in self.down:
+            return  # it was meant for what the host was before it crashed
+        if self._stopped and self.now < self._stopped.get(host, 0.0):
+            self._schedule(self._stopped[host], self._tell, (host, event))
+            return
+        super()._handle(host, event)
+        if isinstance(event, e.MessageReceived) and isinstance(event.message, m.Remove) and event.sender == self.client:
+            self._leave(host, event.message.run)
+        self._check(host)
+
+    def _leave(self, host: VirtualHost, run: str, *, joins: bool = False) -> None:
+        """A run is over on a host, which may have dropped it and ``joins`` it again."""
+        key = host, base_of(run)
+        self.left[key] = max(self.left.get(key, -1), generation_of(run) - joins)
+
+    def _soon(self, host: VirtualHost, event: e.Event) -> None:
+        self._schedule(self.now + HANDLING_S * host.factor, self._tell, (host, event))
+
+    def _fire(self, timer: tuple[VirtualHost, str, float]) -> None:
+        late_s = self._late_s(timer[0].name)
+        if late_s:
+            self._schedule(self.now + late_s, super()._fire, timer)
+        else:
+            super()._fire(timer)
+
+    def _late_s(self, name: str) -> float:
+        """How much later than others a host sees what there is to see."""
+        return HANDLING_S * max(self._slow[name], default=0.0)
+
+    def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
+        if stream_of(command.run) == self.run_id:
+            super()._run_operator(host, command)
+
+    def _rare(self, host: VirtualHost, command: e.Command) -> None:
+        if self._hostile and stream_of(_run_of(command)) not in (self.run_id, "") and not isinstance(command, e.Meet):
+            return  # of what a hostile host began, nothing but that lines are opened
+        if isinstance(command, e.Fail) and command.query is None and self.failed is None:
+            self.failed_s = self.now
+            cores = [each.core.runs for each in self.hosts.values()]
+            tables = [runs[command.run].directory.locations for runs in cores if command.run in runs]
+            mine = host.core.runs.get(command.run)  # None: what lingered is over with its failure
+            for name, here in mine.directory.locations.items() if mine else ():
+                known = [table[name] for table in tables if name in table]  # of two trees, or one
+                newest = max(known, key=lambda entry: entry.version)
+                self.at_failure[name] = here.host, newest.host
+        elif isinstance(command, e.Forgotten):
+            self.progress_s = max(self.progress_s, self.now)
+        elif isinstance(command, e.CloseRun) and host.name not in self.guests:
+            self._leave(host, command.run, joins=self.failover is not None)
+        super()._rare(host, command)
+
+    def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
+        self.progress_s = max(self.progress_s, self.now)
+        super()._delivered(host, command)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def _send(self, host: VirtualHost, send: e.Send) -> None:
+        source, target = host.name, send.to
+        assert source != target, f"host {source} sends itself {send.message}"
+        if target in self._hostile or target not in self.hosts:  # whom a hostile host has made up, as one to probe
+            assert not isinstance(send.message, m.Partition | m.State), f"host {source} sends {target} {send.message}"
+            return
+        if isinstance(send.via, str) and send.via not in self._networks:  # of a hostile host's making
+            failed = e.TransferFailed(target, send.message, send.via)
+            self._schedule(self.now + self.stuck_s, self._tell, (host, failed))
+            return
+        for hostile in self._hostile.values():
+            hostile.overhear(send.message)
+        kind = source, target, type(send.message).__name__
+        number = self._counts[kind] = self._counts[kind] + 1
+        fates = [*self._of_message.get((kind, number), ()), *self._drawn(kind, number, send.bulk)]
+        self.done += fates
+        self._under_way[self._sent + 1] = host, self.hosts[target], fates
+        super()._send(host, send)
+
+    def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:
+        """What the storm, and what comes late, does to a message: always the same to the same message."""
+        fates: list[OfMessage] = []
+        for late in self._lates:
+            dice = self._of_kind("late", kind)
+            again, slow, after_s = dice.random(), dice.random(), max(0.001, round(dice.uniform(0.0, late.within_s), 3))
+            if again < late.duplicate:
+                fates.append(Duplicate(*kind, number, after_s))
+            elif slow < late.delay:
+                fates.append(Delay(*kind, number, after_s))
+        link = kind[:2]
+        for storm in self._storms:
+            dice = self._of_kind("weather", kind)
+            drop, duplicate, delay, unconfirmed = dice.random(), dice.random(), dice.random(), dice.random()
+            after_s, late_s = (max(0.001, round(dice.expovariate(1 / storm.delay_s), 3)) for _ in range(2))
+            if drop < storm.drop and self._in_a_row[link] < LOST_IN_A_ROW:
+                fates.append(Drop(*kind, number))
+                continue
+            if duplicate < storm.duplicate:
+                fates.append(Duplicate(*kind, number, after_s))
+            if delay < storm.delay:
+                fates.append(Delay(*kind, number, late_s))
+            if bulk and unconfirmed < storm.unconfirmed:
+                fates.append(Unconfirmed(*kind, number))
+        lost = any(isinstance(fate, Drop) for fate in fates)
+        self._in_a_row[link] = self._in_a_row[link] + 1 if lost else 0
+        return fates
+
+    def _of_kind(self, what: str, kind: Kind) -> Random:
+        """Chance for messages of a kind."""
+        dice = self._dice.get((what, *kind))
+        if dice is None:
+            dice = self._dice[what, *kind] = Random(f"{self.plan.seed} {what} {' '.join(kind)}")
+        return dice
+
+    def _cut(self, source: str, target: str, via: str, since_s: float) -> bool:
+        spans = [*self._cuts.get((source, target, ""), ()), *self._cuts.get((source, target, via), ())]
+        return any(since_s < until_s and from_s <= self.now for from_s, until_s in spans)
+
+    def _arrived(self, transfer: Transfer) -> None:
+        """A message is through, as far as the link is concerned."""
+        if type(transfer.item) is Piece:
+            self._piece_arrived(transfer)
+            return
+        source, target, fates = self._under_way.pop(transfer.number)
+        send: e.Send = transfer.item
+        straight = isinstance(send.via, str)  # otherwise each of its pieces has met what there is on the way
+        if source.gone_s < transfer.began_s:
+            return  # it never left its host
+        gone = self.hosts[target.name] is not target or target.name in self.down
+        if gone or (straight and self._is_cut(transfer)):
+            self._fail(source, transfer)
+            return
+        late_s, again_s, confirmed = self._late_s(target.name), [0.0], True
+        for fate in fates:
+            match fate:
+                case Drop():
+                    self._fail(source, transfer)
+                    return
+                case Delay():
+                    late_s += fate.for_s
+                case Duplicate():
+                    again_s.append(fate.after_s)
+                case Unconfirmed():
+                    confirmed = False
+        via = UNSET if transfer.via == NET else transfer.via
+        received = e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes, via)
+        message: Any = send.message
+        large = transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES
+        if large and not target.core.wants(source.name, message):
+            if isinstance(send.message, m.State):  # whoever sent it is told why not
+                self._at(late_s, target, msgspec.structs.replace(received, payload=None))
+            self._at(late_s, source, e.TransferFailed(transfer.target, send.message, send.via))
+            return
+        for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
+            self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
+        if transfer.rank != CONTROL and confirmed:
+            measured = self._measured(transfer)
+            late = msgspec.structs.replace(measured, duration_s=measured.duration_s + late_s)
+            self._at(late_s, source, late)
+        else:
+            self._fail(source, transfer)
+
+    def _tell_whoever_is(self, told: tuple[str, e.Event]) -> None:
+        name, event = told
+        self._handle(self.hosts[name], event)
+
+    def _at(self, after_s: float, host: VirtualHost, event: e.Event) -> None:
+        if after_s:
+            self._schedule(self.now + after_s, self._tell, (host, event))
+        else:
+            self._handle(host, event)
+
+    def _fail(self, source: VirtualHost, transfer: Transfer) -> None:
+        """The sender of a bulk message hears that it got stuck; nobody hears of another."""
+        if transfer.rank != CONTROL:
+            failed = e.TransferFailed(transfer.target, transfer.item.message, transfer.item.via)
+            self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
+
+    def _piece_arrived(self, transfer: Transfer) -> None:
+        """A piece of what goes over relays is through: its sender, or a relay, may be gone, or the link cut."""
+        piece: Piece = transfer.item
+        passage, target = piece.passage, self.hosts[transfer.target]
+        if passage.dropped:
+            return
+        sender = passage.relays[piece.hop - 1] if piece.hop else self._under_way[passage.number][0]
+        never_left = sender.gone_s < transfer.began_s
+        begun = passage.relays[piece.hop : piece.hop + 1] or [target]
+        if never_left or begun != [target] or target.name in self.down or self._is_cut(transfer):
+            self._drop(passage, self.stuck_s)
+        else:
+            super()._piece_arrived(transfer)
+
+    def _drop(self, passage: Passage, after_s: float) -> None:
+        source, _, _ = self._under_way.pop(passage.number)
+        self._drop_at(source, passage, after_s)
+
+    def _is_cut(self, transfer: Transfer) -> bool:
+        """Whether the link that a message is on was cut while it was."""
+        return self._cut(transfer.source, transfer.target, transfer.via, transfer.began_s)
+
+    def _attack(self, fault: Hostility) -> None:
+        """The next that a hostile host says, to one of the others."""
+        if self.now > fault.at_s + fault.for_s:
+            return
+        if fault.host not in self._hostile:
+            dice = Random(f"{self.plan.seed} hostile {fault.host}")
+            self._hostile[fault.host] = Hostile(fault.host, self.names, self.run_id, self.tree[0], dice)
+        hostile = self._hostile[fault.host]
+        message, payload, size_bytes = hostile.says()
+        host = self.hosts[hostile.dice.choice(self.names)]
+        self._handle(host, e.MessageReceived(fault.host, message, payload, size_bytes))
+        self._schedule(self.now + fault.every_s, self._attack, fault)
+
+    # --- hosts ----------------------------------------------------------------------------------------
+
+    def _crash(self, fault: Crash) -> None:
+        name = fault.host
+        if name in self.down:
+            return
+        old = self.hosts[name]
+        old.gone_s = self.now
+        started = str(int(old.core.me.instance) + 1)
+        core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core_of(name))
+        core.desk.recording = old.core.desk.recording
+        self.hosts[name] = VirtualHost(name, core, self.config.factor_of(name))
+        self.crashed_s.setdefault(name, self.now)
+        self.back_s.pop(name, None)
+        if old.core.runs:
+            self.fallen[name] = self.fallen.get(name, set()) | {node for _, node in self._nodes[name]}
+        self._nodes[name] = set()
+        self.down.add(name)
+        self._set_factor(name)
+        if fault.restart_after_s is not None:
+            self._schedule(self.now + fault.restart_after_s, self._restart, name)
+
+    def _stop(self, fault: Stop) -> None:
+        host = self.hosts[fault.host]
+        self._stopped[host] = max(self._stopped.get(host, 0.0), fault.at_s + fault.for_s)
+
+    def _restart(self, name: str) -> None:
+        self.down.discard(name)
+        self.back_s[name] = self.now
+
+    def _slow_down(self, told: tuple[str, float, bool]) -> None:
+        name, factor, begins = told
+        if begins:
+            self._slow[name].append(factor)
+        else:
+            self._slow[name].remove(factor)
+        self._set_factor(name)
+
+    def _set_factor(self, name: str) -> None:
+        self.hosts[name].factor = self.config.factor_of(name) * max(self._slow[name], default=1.0)
+
+    # --- what must never be ---------------------------------------------------------------------------
+
+    def _check(self, host: VirtualHost) -> None:
+        """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
+        runs = [
+            run for run in host.core.runs.values() if stream_of(run.id) == self.run_id
+        ]  # but those of hostile hosts
+        nodes: set[tuple[str, str]] = set()
+        for run in runs:
+            left = self.left.get((host, base_of(run.id)), -1)
+            assert generation_of(run.id) > left, f"the run is back on host {host.name}"
+            nodes.update((run.id, name) for name in run.flow.nodes)
+            for name, leaving in run.departures.leaving.items():
+                self.begun.setdefault((run.id, name, leaving.version), set()).add(host)
+            for name, node in run.flow.nodes.items():
+                version = run.directory.locations[name].version
+                if version > 1:  # each is of a hand-over, this one perhaps begun and over with one event
+                    self.begun.setdefault((run.id, name, version - 1), {host})
+                held = node.output
+                if held is not None and node.retained is not None:
+                    assert held.index == node.retained.index + 1, f"host {host.name}: {node!r} holds {held.index}"
+                for output in node.inputs.values():
+                    assert output.index == node.index, f"host {host.name}: {node!r} has input {output.index}"
+        if nodes != self._nodes[host.name]:
+            self._nodes[host.name] = nodes
+            for name in self.hosts:
+                twice = nodes & self._nodes[name] if name != host.name else ()
+                assert not twice, f"{min(twice)[1]} is on hosts {host.name} and {name}"
+
+
+def _run_of(command: e.Command) -> str:
+    """The run that a command is about, if it is about one."""
+    return str(command.install.run if isinstance(command, e.OpenRun) else getattr(command, "run", ""))

@@ -1,0 +1,138 @@
+"""What runs inside the nodes of a trial's tree, and what each of its partitions has to be."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
+
+FREE = Code("free")  # of operators that combine in any order and grouping
+MERGING = Code("seen")  # of such that remember, and merge what they do
+DISK_S = 0.01
+
+Known = dict[tuple[str, int], Any]
+
+
+def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
+    """What partition ``index`` of a node has to be: all that it was combined from, in order.
+
+    The third element is how many partitions an operator had combined before. ``known``: what was asked for before.
+    """
+    if (name, index) not in known:
+        node = dataflow.by_name[name]
+        if node.code == MERGING:
+            known[name, index] = shown(index, _given(dataflow, name, index, known))
+        else:
+            inputs = tuple(content(dataflow, producer, index, known) for producer in node.inputs)
+            before = index if node.kind == "operator" else 0
+            known[name, index] = mixed(index, inputs) if node.code == FREE else (name, index, before, *inputs)
+    return known[name, index]
+
+
+def _given(dataflow: Dataflow, name: str, index: int, known: Known) -> set[Seen]:
+    """All that an operator that remembers has been given, itself or those like it below, up to partition ``index``."""
+    given: set[Seen] = set()
+    for producer in dataflow.by_name[name].inputs:
+        if dataflow.by_name[producer].code == MERGING:
+            given |= _given(dataflow, producer, index, known)
+        else:
+            given |= seen([content(dataflow, producer, i, known) for i in range(index + 1)])
+    return given
+
+
+Seen = tuple[int, int]  # a partition's index, and what it is recognised by
+
+
+def seen(values: Iterable[Any]) -> set[Seen]:
+    """What an operator remembers of its inputs; of one like it, what that shows."""
+    found: set[Seen] = set()
+    for value in values:
+        found |= set(value[2]) if value[0] == "seen" else {(value[1], zlib.crc32(repr(value).encode()))}
+    return found
+
+
+def shown(index: int, past: set[Seen]) -> Any:
+    """What such an operator makes: all that it has been given, but for that of an odd partition at once."""
+    return ("seen", index, tuple(sorted(each for each in past if each[0] <= index - index % 2)))
+
+
+def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
+    """What a free operator makes: all that it is given, itself or as other free operators made it, in no order."""
+    parts = [part for each in inputs for part in (each[2] if each[0] == "mixed" else (each,))]
+    return ("mixed", index, tuple(sorted(parts)))
+
+
+class Counting(NodeCode):
+    """Makes partitions that say what they were made of, and how many before them; that number is its state.
+
+    The state of one that merges is all that it was given. One that ``tells`` says what has changed in it.
+    ``size_bytes``: of its state, or of a source's partitions; ``length``: of its stream; ``takes_s``: an operator for
+    a partition.
+    """
+
+    def __init__(self, node: Node, size_bytes: int, length: int, takes_s: float, *, tells: bool = False) -> None:
+        self.node, self.size_bytes, self.length, self.takes_s = node, size_bytes, length, takes_s
+        self.keeps_state = node.code == MERGING  # that it could lose
+        self.reorderable = self.keeps_state or node.code == FREE
+        self.before = 0
+        self.seen: set[Seen] = set()
+        self.told: tuple[int, set[Seen]] | None = (0, set()) if tells else None
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        if not inputs:
+            if index >= self.length:
+                return ENDED
+            return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
+        if self.keeps_state:
+            self.seen |= seen(inputs)
+            value: Any = shown(index, self.seen)
+        else:
+            value = mixed(index, inputs) if self.reorderable else (self.node.name, index, self.before, *inputs)
+        self.before += 1
+        return Made(value, 20_000, self.takes_s)
+
+    def snapshot(self) -> bytes:
+        self._tell()
+        what = sorted(self.seen) if self.keeps_state else self.before
+        return msgspec.json.encode(what).ljust(self.size_bytes)
+
+    def restore(self, state: bytes) -> None:
+        if self.keeps_state:
+            self.seen = set(msgspec.json.decode(state, type=list[Seen]))
+        else:
+            self.before = int(state)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.told is not None:
+            self.told = self.before, set(self.seen)
+
+    def delta(self) -> bytes | None:
+        if self.told is None:
+            return None
+        before, seen = self.told
+        self._tell()
+        return msgspec.json.encode((self.before - before, sorted(self.seen - seen)))
+
+    def apply(self, delta: bytes) -> None:
+        more, seen = msgspec.json.decode(delta, type=tuple[int, list[Seen]])
+        self.before += 0 if self.keeps_state else more
+        self.seen |= set(seen)
+        self._tell()
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        merged: set[Seen] = set()
+        for state in states:
+            merged |= set(msgspec.json.decode(state, type=list[Seen]))
+        return msgspec.json.encode(sorted(merged))
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return 20_000.0
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return self.takes_s

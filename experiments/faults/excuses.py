@@ -1,0 +1,89 @@
+"""For which hosts a run may end, as its fault plan has taken them away for so long."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, Outage, Stop
+from thalweg.emulation.virtual.faulty import FaultyWorld
+from thalweg.experiments.faults.drawn import CLIENT
+from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+
+LIMITS = CoreConfig(
+    retry_max_s=2.0,
+    ping_s=1.0,
+    liveness_s=30.0,
+    detect_s=30.0,
+    lease_s=60.0,
+    handoff_s=6.0,
+    barrier_s=6.0,
+    probe_s=4.0,
+    monitor=MonitorConfig(probe_train=False),
+)
+LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make it the rest
+LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
+WAIT_S = 40.0  # for a lost host that has a source
+
+
+def excused(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Collection[str]) -> bool:
+    """Whether a failure names a host that is rightly given up, or two between which a way is cut."""
+    dead = any(f"host {one!r}" in why and f"host {other!r}" in why for one, other in may_be_dead(plan, world.names))
+    return dead or any(f"host {name!r}" in why for name in suspects)
+
+
+def to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
+    """Hosts that crashed before they had a part in the run and were back in time, or crash after its end."""
+    cut = may_be_lost(
+        msgspec.structs.replace(plan, faults=tuple(each for each in plan.faults if not isinstance(each, Crash))),
+        world.names,
+    )
+    failed_s = world.now if world.failed_s is None else world.failed_s
+    late = {name for name in crashed(plan) if world.crashed_s.get(name, math.inf) > failed_s}
+    back = {name for name, at_s in world.back_s.items() if name not in world.fallen and failed_s - at_s >= LONG_CUT_S}
+    return (late | back) - cut
+
+
+def may_be_missed(plan: FaultPlan, world: FaultyWorld) -> set[str]:
+    """The hosts without which a run that outlives its hosts may end: they have sources, and are gone for long."""
+    pinned = {node.pinned for node in world.tree[0].nodes if node.kind == "source" and node.pinned}
+    gone = {fault.host for fault in plan.faults
+            if (isinstance(fault, Crash) and (fault.restart_after_s or math.inf) > WAIT_S / 2)
+            or (isinstance(fault, Stop) and fault.for_s > WAIT_S / 2)}  # fmt: skip
+    others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash))
+    return pinned & (gone | may_be_lost(msgspec.structs.replace(plan, faults=others), world.names))
+
+
+def crashed(plan: FaultPlan) -> set[str]:
+    """The hosts that a plan crashes."""
+    return {fault.host for fault in plan.faults if isinstance(fault, Crash)}
+
+
+def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
+    """The hosts that the client may rightly give up: they crash, or one way between them and it is cut for long."""
+    links = itertools.chain.from_iterable((Link(name, CLIENT), Link(CLIENT, name)) for name in hosts if name != CLIENT)
+    return crashed(plan) | {name for link in links if _cut_s(plan, link) >= LONG_CUT_S for name in link} - {CLIENT}
+
+
+def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:
+    """The ways between two hosts that either of them may rightly take for dead: they are cut for long."""
+    return [link for link in links_between(hosts) if _cut_s(plan, link) >= LONG_SILENCE_S]
+
+
+def _cut_s(plan: FaultPlan, link: Link) -> float:
+    """The longest time that a link is cut; cuts with little between them are one."""
+    source, target = link
+    spans = [(each.at_s, each.until_s) for each in plan.faults
+             if isinstance(each, Outage) and (each.source, each.target) == link]  # fmt: skip
+    spans += [(each.at_s, each.at_s + each.for_s) for each in plan.faults
+              if isinstance(each, Cut) and (source in each.hosts) != (target in each.hosts)]  # fmt: skip
+    longest_s, begun_s, until_s = 0.0, -1.0, -1.0
+    for from_s, to_s in sorted(spans):
+        begun_s = from_s if from_s > until_s + LIMITS.ping_s else begun_s
+        until_s = max(until_s, to_s)
+        longest_s = max(longest_s, until_s - begun_s)
+    return longest_s
