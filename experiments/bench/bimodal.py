@@ -3,12 +3,14 @@
 A platform is that of Asaduzzaman and Maheswaran's simulation, with nothing running: so uplinks are free, and maps go to
 the most hosts. Seconds are the processor's, for all hosts together, and for the reservation.
 
-And how long it takes, while data flows, to choose the networks of the edges of a placed tree of as many hosts, each
-link of which there is in both: per edge.
+And how long it takes, while data flows, to choose the networks of the edges of a placed tree, per edge: of as many
+hosts, each link of which there is in both networks; and where every two of 9 and of 32 hosts have a rented link, and
+others may pass on what goes between them, over up to eight links.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -28,10 +30,13 @@ from thalweg.middleware.network.view import NET, Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.problem.choice import choose
 from thalweg.middleware.planning.problem.hints import Hints
+from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.protocol.messages import MAX_HOPS
 
 BOUND_S = 0.030  # of a mapping with both networks
 EDGE_BOUND_S = 0.001  # of the choice of an edge's network
+MESHES = (9, 32)  # hosts
 SEED = 2026
 FOREVER_S = 1e9
 KINDS: tuple[Networks, ...] = ("dedicated", "public", "both")
@@ -53,12 +58,15 @@ def bench_bimodal(options: BimodalOptions, progress: Progress = silent) -> dict[
             rows.append({"way": name, "networks": networks, **_mapped(options, rules, networks)})
     progress("live choice")
     found = {"bench": "bimodal", "hosts": options.hosts, "links": options.links, "mappings": rows}
-    return {**found, "choice": _chosen(options)}
+    meshes = [_chosen(options, size - 1, hops) for size in MESHES for hops in (1, HOPS, MAX_HOPS)]
+    return {**found, "choices": [_chosen(options, options.hosts, 1, mesh=False), *meshes]}
 
 
-def _chosen(options: BimodalOptions) -> dict[str, Any]:
-    """Trees of that many sources, their operators and the client anywhere, links of both networks drawn at random."""
-    names = [f"h{number + 1}" for number in range(options.hosts)]
+def _chosen(options: BimodalOptions, servers: int, hops: int, *, mesh: bool = True) -> dict[str, Any]:
+    """Trees of that many sources, their operators and the client anywhere, links of both networks drawn at random:
+    those between all hosts, or those that the tree takes.
+    """
+    names = [f"h{number + 1}" for number in range(servers)]
     took, edges = [], 0
     for number in range(options.rounds):
         dice = np.random.default_rng((SEED, number))
@@ -67,17 +75,19 @@ def _chosen(options: BimodalOptions) -> dict[str, Any]:
         at = {node.name: node.pinned or str(dice.choice(hosts)) for node in flow.nodes}
         pairs = {(at[a], at[b]) for a, b in flow.edges if at[a] != at[b]}
         edges = len(pairs)
-        rates = {Link(*pair, via): float(dice.uniform(1e6, 1e7)) for pair in sorted(pairs) for via in (NET, "fast")}
+        joined = itertools.permutations(hosts, 2) if mesh else sorted(pairs)
+        rates = {Link(*pair, via): float(dice.uniform(1e6, 1e7)) for pair in joined for via in (NET, "fast")}
         rented = {link.hosts: rate for link, rate in rates.items() if link.via != NET}
         networks = {NET: Network(TARIFFS["public"]), "fast": Network(TARIFFS["dedicated"], rented)}
         view = NetworkView({link: LinkEstimate(rate) for link, rate in rates.items()})
         hints = Hints({node.name: 125_000.0 for node in flow.nodes})
-        task = Task((flow,), hosts, view, hints, networks=networks)
+        task = Task((flow,), hosts, view, hints, networks=networks, hops=hops)
         begun = time.process_time()
         choose(task, flow, at)
         took.append((time.process_time() - begun) / edges)
     p95_s = sorted(took)[math.ceil(0.95 * len(took)) - 1]
-    return {"edges": edges, "median_s": median(took), "p95_s": p95_s, "bound_s": EDGE_BOUND_S}
+    figures = {"median_s": median(took), "p95_s": p95_s, "bound_s": EDGE_BOUND_S}
+    return {"hosts": servers + 1, "mesh": mesh, "hops": hops, "edges": edges, **figures}
 
 
 def _mapped(options: BimodalOptions, rules: Rules, networks: Networks) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def provision(options: ProvisionOptions, as_json: JsonOption = False) -> None:
 def bimodal(options: BimodalOptions, as_json: JsonOption = False) -> None:
     """Processor time of mapping one task by neighbours' messages, over dedicated links, the public network, and both.
 
-    And of choosing, while data flows, over which of two networks each edge of a tree goes: the last line, per edge.
+    And of choosing, while data flows, over which of two networks, or which relays, each edge of a tree goes, per edge.
     "Virtual s": how long hosts would take over links with delays, maps that wait in the order of their cost among it.
     """
     from thalweg.experiments.bench.bimodal import bench_bimodal
@@ -260,9 +260,14 @@ def bimodal(options: BimodalOptions, as_json: JsonOption = False) -> None:
             row["way"], row["networks"], *times, f"{row['messages']:.0f}", mapped, hops, f"{row['virtual_s']:.2f}"
         )
     output().print(table)
-    live = answer["choice"]
-    times = [f"{live[key] * 1e3:.3f} ms" for key in ("median_s", "p95_s", "bound_s")]
-    output().print(f"an edge's network, of {live['edges']} edges: median {times[0]}, p95 {times[1]}, goal {times[2]}")
+    table = new_table(
+        "hosts", "rented links", "hops", "edges", "median ms", "p95 ms", "goal ms", title="an edge's network"
+    )
+    for row in answer["choices"]:
+        times = [f"{row[key] * 1e3:.3f}" for key in ("median_s", "p95_s", "bound_s")]
+        links = "all" if row["mesh"] else "the tree's"
+        table.add_row(str(row["hosts"]), links, str(row["hops"]), str(row["edges"]), *times)
+    output().print(table)
 
 
 @app.command("move", epilog="Example: thalweg bench move --size 0 --size 256 --moves 20 --json")

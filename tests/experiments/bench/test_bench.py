@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import Any
@@ -154,8 +155,10 @@ def test_bimodal_answers_for_every_way_and_network(capsys: pytest.CaptureFixture
     options = ["bench", "bimodal", "--rounds", "2"]
     assert invoke([*options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    rows, choice = answer["mappings"], answer["choice"]
-    assert choice["edges"] > 100 and 0 < choice["median_s"] < choice["bound_s"] == 0.001
+    rows, choices = answer["mappings"], answer["choices"]
+    assert choices[0]["edges"] > 100
+    assert [(row["hosts"], row["hops"]) for row in choices] == [(101, 1), *itertools.product((9, 32), (1, 2, 8))]
+    assert all(0 < row["median_s"] < row["bound_s"] == 0.001 for row in choices)
     sent = {(row["way"], row["networks"]): row["messages"] for row in rows}
     assert len(sent) == 9
     assert sent["our cost, ordered", "both"] < 0.6 * sent["the paper's cost", "both"]
