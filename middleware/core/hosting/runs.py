@@ -1,0 +1,230 @@
+"""The runs that a host has a part in: opened, closed, begun anew, broken; the rules are those of ``core.host``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from thalweg.middleware.core.flow.flow import Survivor
+from thalweg.middleware.core.hosting.lasting import Lasting
+from thalweg.middleware.core.hosting.links import Links
+from thalweg.middleware.core.hosting.visits import Visits
+from thalweg.middleware.core.monitoring.coordinator import Coordinator, Hooks
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.notes import Notes
+from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
+from thalweg.middleware.core.past import Past
+from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import SIGN, base_of
+from thalweg.middleware.protocol.limits import CoreConfig
+
+REMEMBERED = 64  # runs that were dropped, and why
+
+
+class Runs:
+    """The only writer of a host's runs, and what all of them share."""
+
+    def __init__(self, me: m.Peer, config: CoreConfig) -> None:
+        self.me, self.host, self.config = me, me.name, config
+        self.runs: dict[str, RunCore] = {}
+        self.desk = Desk(me.name)
+        self.out = out = Outbox(self.desk)
+        self.silence = Suspicions(out, self.config)
+        self.coordinator = Coordinator(out, self.config)
+        self.links = links = Links(out, self.desk, me, self.config, self.runs)
+        self._lasting = Lasting(self.desk, self.runs)  # R7
+        self._retries = Alarm(out, Timer.RETRY)
+        self._lease = Alarm(out, Timer.LEASE)
+        self._shared = Shared(
+            links.monitor,
+            links.prober,
+            links.soundings,
+            links.places,
+            links.meters,
+            self.silence,
+            self._retries,
+            self._occupied,
+            self._lasting.replicas_of,
+        )
+        self._at_work = ""  # of all runs in turn, this one
+        self._heard: Local | None = None  # what the host said to itself, and hears now
+        self._broken: dict[str, str] = {}  # runs that were dropped, and why
+        self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
+        self.past = Past(self.config)
+        self._visits = Visits(out, me, self.config, self.runs, self._close)
+        self._lingering: set[str] = set()  # R5
+
+    # --- runs -----------------------------------------------------------------------------------------
+
+    def _occupied(self) -> int:
+        return sum(run.operators for run in self.runs.values())
+
+    def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
+        """R1: begin to take part in a run."""
+        survivors: dict[str, Survivor] = {}
+        for other in self._generations(install.client, install.run):
+            survivors = self.runs[other].survivors(install)
+            self._close(other, follows=install.run, kept=tuple(survivors))
+        out, visit = self.out.of(install.run), self._visits.get(install.run)
+        run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
+        self._spent[install.run] = self.links.costs()
+        if install.afresh:
+            self.links.forget()
+        run.begin(event, survivors)
+        return run
+
+    def _generations(self, client: str, run_id: str) -> list[str]:
+        """R7: the generations of a run that are here, of which there is one at most."""
+        runs, base = self.runs, base_of(run_id)
+        if SIGN not in run_id and not self._lasting.replicas:
+            return [run_id] if run_id in runs else []
+        return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
+
+    def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = ()) -> None:
+        """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``."""
+        run = self.runs.pop(run_id, None)
+        if run is None:
+            return
+        spent = zip(self.links.costs(), self._spent.pop(run_id), strict=True)
+        news, probes, sent = (now - then for now, then in spent)
+        run.close()
+        run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
+        run.out.emit(e.CloseRun(run_id, follows, kept))
+        self._visits.end(run_id, "it is over here")
+        if not follows:
+            self._lasting.forget(run)
+            self.past.add(run.install.client, run_id, self.desk.now)
+
+    # --- runs that outlive their hosts ------------------------------------------------------------------
+
+    def _hooks(self, run: RunCore) -> Hooks:
+        return self._lasting.hooks(run, self._lingering.__contains__)
+
+    def _see_what_fell(self) -> None:
+        """R7: have runs that have lost a host begin anew."""
+        for run, detected_s in self._lasting.fallen():
+            self._recover(run, detected_s)
+        self._at_work = ""
+
+    def _recover(self, old: RunCore, detected_s: float) -> None:
+        """R7: begin a run anew, without the hosts that it has lost."""
+        self._at_work = old.id
+        lost = dict(old.directory.lost)
+        install = old.recovery.plan(lost, self.coordinator.peers(old.id))
+        if isinstance(install, str):
+            old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
+            return
+        if old.asks_where(install, lost.keys()):
+            self._lasting.wait(old, detected_s)
+            return
+        request = self._lasting.again(old, install)
+        old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
+        begun = self.coordinator.supersede(old.id)
+        self._at_work = install.run
+        run = self._open(install, request)
+        awaited = {entry.host for entry in install.locations}
+        for host, how in lost.items():
+            if host in run.directory.peers and host not in awaited:
+                run.directory.leave_out(host, how)
+        run.follow(old, lost, detected_s)
+        run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
+        self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), begun=begun))
+        self._told(run.id, run.recovery.go_on())
+
+    def _told(self, run_id: str, told: Notes) -> None:
+        """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
+        for note in told:
+            run = self.runs.get(run_id)
+            if run is not None:
+                run.hear((note,))
+
+    def _measured(self, told: Notes) -> None:
+        """What was found of links, which all runs hear."""
+        for note in told:
+            for run in self._each():
+                run.hear((note,))
+
+    def _each(self) -> Iterator[RunCore]:
+        """All runs in turn, so that it is known which of them broke."""
+        for run_id, run in list(self.runs.items()):
+            self._at_work = run_id
+            yield run
+        self._at_work = ""
+
+    def at_fault(self, event: e.Event) -> str:
+        """The run that was worked on when ``handle`` raised over ``event``; empty where it was none in particular."""
+        if self._heard is not None:
+            return str(getattr(self._heard[0], "run", ""))
+        if self._at_work:
+            return self._at_work
+        if isinstance(event, e.TimerFired):
+            return event.key.split(" ")[1] if " " in event.key else ""
+        about = getattr(event, "install", None) or getattr(event, "message", event)
+        return str(getattr(about, "run", ""))
+
+    def _on_broken(self, event: e.RunBroken) -> None:
+        """R4: drop a run."""
+        self._at_work, self._heard = "", None
+        if not event.run:
+            return
+        run_id, out = event.run, self.out.of(event.run)
+        run = self.runs.pop(run_id, None)
+        reason = event.reason[:4000]
+        if run is None:  # it broke as it was opened, or closed
+            if event.sender:
+                out.send(event.sender, m.Installed(run_id, self.host, reason))
+            out.emit(e.CloseRun(run_id))
+            self.coordinator.drop(run_id)
+            if self._lasting.broke(run_id, self.host):  # as it began anew
+                out.fail(reason, host=self.host)
+            return
+        self._spent.pop(run_id, None)
+        self._lasting.forget(run)
+        self.links.drop(run_id)
+        self.past.add(run.install.client, run_id, self.desk.now)
+        self._broken[run_id] = reason
+        if len(self._broken) > REMEMBERED:
+            del self._broken[next(iter(self._broken))]
+        if run.setting.leads:
+            run.out.fail(event.reason, host=self.host)
+        else:
+            out.send(run.install.client, m.Failed(run_id, "", reason))
+        out.emit(e.CloseRun(run_id))
+        self._visits.end(run_id, reason)
+
+    # --- runs that end -----------------------------------------------------------------------------------
+
+    def _on_abandoned(self, event: e.RunAbandoned) -> None:
+        event = self._lasting.current(event)
+        run = self.runs.get(event.run)
+        if self.coordinator.goes_on(event.run):
+            if run is not None and run.guests.lingers and event.run not in self._lingering:
+                self._lingering.add(event.run)  # R5
+                return
+            self._lingering.discard(event.run)
+            self._close(event.run)
+            self.coordinator.stop(event.run)
+
+    def _see_who_lingers(self) -> None:
+        """R5: end the runs that nobody takes anything from any more."""
+        for run_id in list(self._lingering):
+            run = self.runs.get(run_id)
+            if run is None or not run.guests.lingers:
+                self._on_abandoned(e.RunAbandoned(run_id))
+                self._lingering.discard(run_id)
+
+    def _check_leases(self) -> None:
+        """R1: drop the runs whose clients have been silent for too long."""
+        self._lease.rung()
+        for run in self._each():
+            if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
+                run.out.record("fault", peer=run.install.client, detail={"what": "client silent, run dropped"})
+                visit = self._visits.get(run.id)
+                if visit is not None:
+                    lease_s = self.config.patience * self.config.lease_s
+                    visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")
+                self._close(run.id)
+        if any(not run.setting.leads for run in self.runs.values()):
+            self._lease.by(self.out.now + self.config.lease_s / 2)
