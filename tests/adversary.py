@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Cut, Drop, Duplicate, Fault, FaultPlan, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import VirtualHost, WorldConfig
+from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults import counting
 from thalweg.experiments.faults.counting import FREE, MERGING, Counting

@@ -10,10 +10,10 @@ import numpy as np
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import FaultPlan, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.links import ShapedLink
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.simulation.run import real_code
 from thalweg.middleware.dataflow import Dataflow

@@ -31,6 +31,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import (
     Crash,
     Cut,
@@ -52,7 +53,7 @@ from thalweg.emulation.virtual.faults import (
 from thalweg.emulation.virtual.hostile import Hostile
 from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.passages import Passage, Piece
-from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
+from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link, Pair

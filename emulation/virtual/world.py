@@ -29,22 +29,21 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from thalweg.emulation.virtual.config import Striped, WorldConfig
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
 from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
-from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.place import Place
-from thalweg.middleware.network.view import NET, Cable, Latency, Link, LinkEstimate
+from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, Need
 from thalweg.middleware.protocol.generations import base_of
-from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
@@ -53,47 +52,6 @@ MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endles
 
 
 CodeBook = Callable[[Node], NodeCode]
-
-
-class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the world works: the model of the hosts' interfaces, the start-up cost of a message, and the cores' limits.
-
-    ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
-    ``interfaces_bps``: of cables that are limited, on links that are shaped.
-    ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
-    another speed, or more cores, and say so. ``call_timeout_s``: what a run's
-    calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
-    invariants of a core after each of its events.
-    """
-
-    interface: str = "single"
-    startup_s: float = 0.05
-    take_up_s: float = 0.0
-    interfaces_bps: dict[Cable, float] = {}
-    compute_factor: dict[str, float] = {}
-    capacities: dict[str, HostFigures] = {}
-    call_timeout_s: float | None = None
-    core: CoreConfig = CoreConfig()
-    guests: tuple[str, ...] = ()
-    validate: bool = False
-
-    def core_of(self, host: str) -> CoreConfig:
-        """What the core of a host is made with."""
-        said = self.capacities.get(host)
-        return self.core if said is None else msgspec.structs.replace(self.core, capacity=said)
-
-    def factor_of(self, host: str) -> float:
-        """How many times as long its processor takes."""
-        said = self.capacities.get(host)
-        return self.compute_factor.get(host, 1.0) / (1.0 if said is None else said.speed)
-
-
-class Striped(msgspec.Struct, frozen=True):
-    """The trees that a stream goes over, and where their nodes are. ``shares``, ``window``: as ``StripesRequested``."""
-
-    trees: tuple[tuple[Dataflow, Placement], ...]
-    shares: tuple[float, ...] = ()
-    window: int = 0
 
 
 class VirtualHost:

@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, OfMessage
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults.counting import FREE, MERGING, Known, content
 from thalweg.experiments.faults.drawn import CLIENT, COMING_BYTES, Trial, code_of, draw_trial

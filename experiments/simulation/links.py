@@ -14,8 +14,8 @@ import msgspec
 
 from thalweg.emulation.links.shape import FRAME_BYTES, PACKET_BYTES
 from thalweg.emulation.scenarios.timeline import Timeline
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import TIME_OUT_S, LinkRate, ShapedLink
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 

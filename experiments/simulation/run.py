@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.traces.trace import Rates
+from thalweg.emulation.virtual.config import Striped, WorldConfig
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
-from thalweg.emulation.virtual.world import CodeBook, Striped, World, WorldConfig
+from thalweg.emulation.virtual.world import CodeBook, World
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp

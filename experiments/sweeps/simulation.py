@@ -18,8 +18,9 @@ from thalweg.emulation.scenarios.delays import read_delays
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import Rates
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import cost_model, make_strategies
 from thalweg.experiments.runs.workload import build_dataflow

@@ -15,6 +15,7 @@ from flows import chain
 from msgspec import UNSET
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import (
     Crash,
     Cut,
@@ -33,7 +34,6 @@ from thalweg.emulation.virtual.faults import (
     draw_plan,
 )
 from thalweg.emulation.virtual.faulty import LOST_IN_A_ROW, STUCK_S, FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.dataflow import Code

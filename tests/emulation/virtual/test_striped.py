@@ -15,10 +15,10 @@ import pytest
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import faults
+from thalweg.emulation.virtual.config import Striped, WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outage, Slow, Stop, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
-from thalweg.emulation.virtual.world import Striped, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.network.view import Link, links_between

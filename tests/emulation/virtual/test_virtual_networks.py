@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.networks import Network

@@ -13,8 +13,9 @@ from flows import chain
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import world as virtual_world
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError

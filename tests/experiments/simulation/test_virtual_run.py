@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree

@@ -11,9 +11,9 @@ import pytest
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import FaultPlan, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.simulation.run import real_code
 from thalweg.middleware.client.client import Client

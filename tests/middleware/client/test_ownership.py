@@ -13,9 +13,9 @@ from flows import chain
 from value_codes import KINDS, REFUSED, WAYS, WRITES, told, wrong_frames
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import FaultPlan, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.simulation.run import real_code
 from thalweg.middleware.client.client import Client

@@ -17,8 +17,9 @@ from virtual_runs import plane, shaped
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import ShapedLink
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, sinks_at
 from thalweg.middleware.errors import PlacementError, UsageError

@@ -12,7 +12,8 @@ import pytest
 from playbook import ANY, Playbook, got
 from virtual_runs import plane, shaped
 
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.middleware.core.monitoring.finding import ENOUGH
 from thalweg.middleware.core.monitoring.places import LINKS, MOST, SAMPLES, as_message
 from thalweg.middleware.dataflow import Node

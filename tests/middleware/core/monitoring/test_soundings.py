@@ -14,8 +14,9 @@ from playbook import ANY, Playbook, got
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import ShapedLink
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
 from thalweg.middleware.core.monitoring.soundings import AT_ONCE, MOST_TOLD, TIMES
 from thalweg.middleware.dataflow import Code

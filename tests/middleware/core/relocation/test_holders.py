@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.faults.drawn import code_of, draw_trial
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.middleware.core.relocation.holders import domain_of, holders

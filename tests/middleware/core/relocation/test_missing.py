@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.experiments.faults.graphs import ALLOW, Timed, coded, draw_graph
 from thalweg.middleware.core.flow.missing import (

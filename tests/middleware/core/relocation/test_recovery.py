@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 from playbook import ANY, got
 
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.faults.drawn import code_of, draw_trial, drawn_plan
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.experiments.faults.trials import run_trial

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from playbook import ANY, got
 
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.experiments.faults.graphs import Timed, numbers
 from thalweg.middleware.client.replanning import MEASURED, Search

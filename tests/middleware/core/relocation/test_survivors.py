@@ -12,9 +12,9 @@ from flows import chain
 from msgspec.structs import replace
 from playbook import ANY, Playbook, got
 
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.faults.drawn import code_of, draw_trial
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.middleware.dataflow import Code

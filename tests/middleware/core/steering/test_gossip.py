@@ -13,7 +13,8 @@ from flows import chain
 from playbook import ANY, Playbook, got
 
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.dataflow import Code

@@ -11,7 +11,8 @@ from flows import chain
 from playbook import ANY, Playbook, got
 from virtual_runs import plane, shaped
 
-from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, run_ahead
 from thalweg.middleware.core.steering.looks import SETTLED
 from thalweg.middleware.dataflow import Code
