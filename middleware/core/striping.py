@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -84,6 +84,13 @@ class Stripe:
     def has(self, index: int) -> bool:
         """Whether it was given that, and has not delivered it."""
         return any(each.index == index for each in self.open)
+
+
+class Pace(NamedTuple):
+    """When the next partition of a stripe may come, from now on, and what it takes for one; seconds."""
+
+    first_s: float
+    period_s: float
 
 
 Act = Callable[[e.Event], None]  # what the application of a stripe's run says
@@ -249,11 +256,12 @@ class Striping:
             self._hand_out()
         if self._over:
             return
-        for stripe in sorted(filter(_works, self.stripes), key=self._first_s):
-            if self._fill(stripe):
+        paces = {each: Pace(self._first_s(each), self._period_s(each)) for each in self.stripes if each.works}
+        for stripe in sorted(paces, key=lambda each: paces[each].first_s):
+            if self._fill(stripe, paces):
                 self._tell(stripe)
         self._ask_again()
-        self._ask_ahead()
+        self._ask_ahead(paces)
         for stripe in self.stripes:
             if stripe.works and stripe.open and stripe.asked_s is None and self._may_ask(stripe):
                 stripe.asked_s = self._out.now
@@ -275,11 +283,11 @@ class Striping:
             self._over = True
             self._out.fail(f"no stripe of the stream is left that could carry partition {self.next}")
 
-    def _fill(self, stripe: Stripe) -> bool:
+    def _fill(self, stripe: Stripe, paces: Mapping[Stripe, Pace]) -> bool:
         """R1: whether a stripe has been given more indices."""
         before = stripe.upto
         ahead = self._hooks.depth(stripe) + 1 if stripe.period_s is not None else UNKNOWN
-        while len(stripe.open) < ahead and (index := self._choose(stripe)) is not None:
+        while len(stripe.open) < ahead and (index := self._choose(stripe, paces)) is not None:
             self._give(stripe, index)
         return stripe.upto > before
 
@@ -287,15 +295,13 @@ class Striping:
         stripe.open.append(Open(stripe.upto, index))
         stripe.upto += 1
 
-    def _choose(self, stripe: Stripe) -> int | None:
+    def _choose(self, stripe: Stripe, paces: Mapping[Stripe, Pace]) -> int | None:
         """R2: the index for a stripe's next partition, which is taken for given; None where others will have all."""
-        then_s = self._first_s(stripe) + len(stripe.open) * self._period_s(stripe)
+        then_s = paces[stripe].first_s + len(stripe.open) * paces[stripe].period_s
         skip = 0
-        for other in self.stripes:
-            if other is not stripe and other.works:
-                first_s, period_s = self._first_s(other), self._period_s(other)
-                before = math.ceil((then_s - first_s) / period_s - 1e-9) if then_s > first_s else 0
-                skip += max(0, before - len(other.open))
+        for other, (first_s, period_s) in paces.items():
+            if other is not stripe and then_s > first_s:
+                skip += max(0, math.ceil((then_s - first_s) / period_s - 1e-9) - len(other.open))
         skip = min(skip, MOST_LEFT)
         if skip < len(self._free):
             return self._free.pop(skip)
@@ -345,35 +351,32 @@ class Striping:
         self._give(other, self.next)
         self._tell(other)
 
-    def _ask_ahead(self) -> None:
+    def _ask_ahead(self, paces: Mapping[Stripe, Pace]) -> None:
         """R8."""
-        known = [each for each in self.stripes if each.works and each.period_s is not None]
+        known = {each: self._waits_s(each, pace.first_s) for each, pace in paces.items() if each.period_s is not None}
         if len(known) < 2:
             return
-        stream_s = 1 / sum(1 / self._period_s(each) for each in known)
-        for stripe in known:
-            waits_s, period_s = self._waits_s(stripe), self._period_s(stripe)
+        stream_s = 1 / sum(1 / paces[each].period_s for each in known)
+        free_s = {each: waits_s + len(each.open) * paces[each].period_s for each, waits_s in known.items()}
+        having = Counter(each.index for stripe in self.stripes for each in stripe.open)
+        for stripe, waits_s in known.items():
             for place, each in enumerate(stripe.open):
-                then_s, index = waits_s + place * period_s, each.index
-                having = [other for other in self.stripes if other.has(index)]
-                if index < self.next or index in self.held or having != [stripe]:
+                then_s, index = waits_s + place * paces[stripe].period_s, each.index
+                if index < self.next or index in self.held or having[index] > 1:
                     continue
-                other = min([other for other in known if other is not stripe], key=self._next_free_s)
-                if then_s > LATE * max(self._next_free_s(other), (index - self.next) * stream_s, self._limits.retry_s):
+                at_s, _, other = min((free_s[other], other.number, other) for other in known if other is not stripe)
+                if then_s > LATE * max(at_s, (index - self.next) * stream_s, self._limits.retry_s):
                     self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
                     self._give(other, index)
                     self._tell(other)
+                    having[index] += 1
+                    free_s[other] += paces[other].period_s
 
-    def _waits_s(self, stripe: Stripe) -> float:
+    def _waits_s(self, stripe: Stripe, first_s: float) -> float:
         """R8: how long a stripe's next partition may still take."""
         if stripe.asked_s is None or stripe.period_s is None:
-            return self._first_s(stripe)
-        late_s = self._out.now - max(stripe.asked_s, stripe.delivered_s) - stripe.period_s
-        return max(self._first_s(stripe), late_s)
-
-    def _next_free_s(self, stripe: Stripe) -> float:
-        """When a stripe would deliver what it is given now."""
-        return self._waits_s(stripe) + len(stripe.open) * self._period_s(stripe)
+            return first_s
+        return max(first_s, self._out.now - max(stripe.asked_s, stripe.delivered_s) - stripe.period_s)
 
     def _without_next(self) -> list[Stripe]:
         """The stripes that could be given the next partition as well."""
@@ -432,7 +435,3 @@ class Striping:
         last = self._top if self._end is None else min(self._top, self._end)
         known = {*self.held, *self._free, *taken}
         assert all(index in known for index in range(self.next, last)), "an index is with nobody"
-
-
-def _works(stripe: Stripe) -> bool:
-    return stripe.works
