@@ -38,7 +38,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -163,9 +162,8 @@ class Guard:
         """Dealers have connected; by the host's thread."""
         with contextlib.suppress(zmq.Again):
             while True:
-                event = parse_monitor_message(self._of_dealers.recv_multipart(zmq.NOBLOCK))
-                descriptor, port = int(event["value"]), int(event["endpoint"].rpartition(b":")[2])
-                self._dialled.append((descriptor, port))
+                _, descriptor, endpoint = _news(self._of_dealers.recv_multipart(zmq.NOBLOCK))
+                self._dialled.append((descriptor, int(endpoint.rpartition(b":")[2])))
                 self._arm(self._epoll.register, descriptor)
 
     def stop(self, dealers: Iterable[zmq.Socket[bytes]] = ()) -> None:
@@ -241,9 +239,8 @@ class Guard:
     def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
         """Who has come, and who has gone."""
         while monitor.poll(0):
-            event = parse_monitor_message(monitor.recv_multipart())
-            descriptor = event["value"]
-            if event["event"] == zmq.EVENT_ACCEPTED:
+            event, descriptor, _ = _news(monitor.recv_multipart())
+            if event == zmq.EVENT_ACCEPTED:
                 begun = self.taken.get(descriptor, 0)
                 self.unwanted.discard(descriptor)  # that was another's
                 self._connections[descriptor] = _Connection(port, time.monotonic(), begun)
@@ -369,3 +366,12 @@ def _give_back() -> None:
     """Memory that was freed, to the system; where the C library cannot, it is used again for what comes next."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _news(frames: list[bytes]) -> tuple[int, int, bytes]:
+    """What a socket's monitor says: the event, its value (a descriptor), and the endpoint.
+
+    As ``zmq.utils.monitor``, which brings asyncio along: a tenth of what a host process takes to start.
+    """
+    event, value = struct.unpack("=Hi", frames[0])
+    return event, value, frames[1]
