@@ -36,7 +36,7 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     offers ``delta()`` up to ``increments`` after each whole one are what has changed since the one before. A lost host
     that has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
     ``domains``: by host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not
-    in it, its machine. An operator keeps its outputs since its consumer's last replica, up to ``retained_bytes``; half
+    in it, its machine. An operator keeps its outputs since its consumer's last two, up to ``retained_bytes``; a third
     of that in inputs makes one due.
     """
 

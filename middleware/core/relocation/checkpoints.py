@@ -7,8 +7,8 @@ R1. When an operator has made a partition, and its next replica is due, its stat
     operators at the same partitions: those after a multiple of ``every``. Nothing is due while the operator is on its
     way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
 R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
-    the widest ways (``holders``). Who has got it says so to the client (``Stable``). One that is lost on its way is not
-    waited for: another follows.
+    the widest ways, one after the other to different hosts (``holders``). Who has got it says so to the client
+    (``Stable``). One that is lost on its way is not waited for: another follows.
 R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
     not needed any more (``Settled``), and with the run, whatever ends it.
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
@@ -51,7 +51,8 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
 
 TRIES = 3  # of a transfer of a replica with which an operator is to start
-MOST = 4  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
+MOST = 5  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
+TURNS = 3  # replicas that are due before there are more outputs than are kept: consumers may start two behind
 
 Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with their bytes in them
 
@@ -147,7 +148,7 @@ class Checkpoints:
             since = self._since[name] = Since(at_s=now)
         since.made += 1
         since.size_bytes += note.size_bytes
-        most_bytes = min(options.every_bytes, options.retained_bytes // 2)
+        most_bytes = min(options.every_bytes, options.retained_bytes // TURNS)
         due = since.due or since.made >= options.every or since.size_bytes >= most_bytes
         due = due or (note.index + 1) % options.every == 0
         if not due and now - since.at_s < options.every_s:
@@ -208,7 +209,7 @@ class Checkpoints:
         if delta:
             since.changes, since.room_bytes = since.changes + 1, since.room_bytes - size_bytes
         else:
-            since.holders, since.changes, since.room_bytes = self._holders(), 0, size_bytes
+            since.holders, since.changes, since.room_bytes = self._holders(name), 0, size_bytes
         sent = [self._send(host, message) for host in since.holders]
         since.last = index if all(sent) and since.room_bytes > 0 else -1  # R8
         detail = {"detail": {"since": message.since}} if delta else {}
@@ -218,12 +219,14 @@ class Checkpoints:
         """R10: send the newest replica here to where replicas go now, once more perhaps."""
         chains = (self._chain(name, index) for index in sorted(self.replicas.get(name, ()), reverse=True))
         for each in next(filter(None, chains), ()):
-            for host in self._holders():
+            for host in self._holders(name):
                 self._send(host, each)
 
-    def _holders(self) -> tuple[str, ...]:
-        """R2: where replicas go from here."""
+    def _holders(self, name: str) -> tuple[str, ...]:
+        """R2: where the next replicas of an operator go from here."""
         assert self._options is not None
+        since, start = self._since.get(name), self._starts.get(name)
+        before = since.holders if since is not None and since.holders else () if start is None else (start.holder,)
         options, here, directory = self._options, self._out.host, self._directory
         domains = {name: domain_of(name, peer.control, options.domains) for name, peer in directory.peers.items()}
 
@@ -231,7 +234,7 @@ class Checkpoints:
             known = self._monitor.latest((here, host))
             return known.rate_bps if known else 0.0
 
-        return tuple(holders(here, directory.hosts, options.replicas, self._client, domains, rate_bps))
+        return tuple(holders(here, directory.hosts, options.replicas, self._client, domains, rate_bps, before))
 
     def _send(self, host: str, kept: m.State) -> bool:
         """Whether a replica is on its way: one whole one of an operator at a time."""

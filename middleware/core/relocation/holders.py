@@ -6,7 +6,9 @@ R1. What fails together is a *failure domain*: a host's is what ``Failover.domai
     at which it listens. Each next replica goes to a domain in which neither the operator nor a replica before it is, as
     long as there is one.
 R2. Of the hosts that are as good by R1 it goes to the client last: it is busy with what comes out.
-R3. Of those that are as good by R2 it goes where the way is cheapest: where the state takes the shortest time.
+R3. Of those that are as good by R2 one replica goes to others than the one before, by turns: so the loss of the
+    operator's host together with that of its last replica costs no more than what came since the replica before.
+R4. Of those that are as good by R3 it goes where the way is cheapest: where the state takes the shortest time.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ def holders(
     client: str,
     domains: Mapping[str, object],
     rate_bps: Callable[[str], float],
+    before: Collection[str] = (),
 ) -> list[str]:
     """Those of ``hosts`` that get the ``count`` replicas of an operator on host ``here``, the best first.
 
     ``domains``: of hosts, ``here`` among them. ``rate_bps``: of the way there, 0 where nothing is known of it.
+    ``before``: who got the last ones.
     """
-    left = sorted({*hosts} - {here}, key=lambda host: (host == client, -rate_bps(host), host))  # R2, R3
+    turn = {*before} if count == 1 else set[str]()  # R3: several are apart already
+    left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rate_bps(host), host))  # R2 to R4
     taken, chosen = {domains.get(here)}, list[str]()
     while left and len(chosen) < count:
         apart = (host for host in left if domains.get(host) not in taken)

@@ -7,7 +7,8 @@ R1. The client knows which replicas there are (``Stable``), and how far its sink
     without state with the first that a consumer wants, an operator with state with its newest replica that is no later
     than that, or else where it began first, with none. All between is made again, as it was: sources give a partition
     whenever they are asked for it. What the sinks have had they are not sent again.
-R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now.
+R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now, if
+    the one host that has the newest replica of an operator were lost as well as the operator's own (``holders``, R3).
     Where the application keeps a journal that is where they would start under the client that comes after, which
     begins with what this one is not done with (``Had``); of replicas that are later than that, ``LATER`` are kept.
     So are operators' outputs that no consumer can need again.
@@ -68,7 +69,7 @@ from thalweg.middleware.protocol.generations import SIGN, base_of, following, ge
 from thalweg.middleware.protocol.stripes import stripe_of
 
 UNHEARD = 64  # generations that may have begun since the journal was written last
-LATER = 3  # replicas of an operator, as hosts leave no others while they have more than four
+LATER = 3  # replicas of an operator before the newest, as hosts leave no others while they have five
 FURTHER = 3  # partitions that a node can be ahead of its consumer: one held, one on its way, one of its inputs
 KNOWN = 64  # replicas of an operator of which the client keeps account
 Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts that have a replica
@@ -215,7 +216,8 @@ class Recovery:
         """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
         if self._setting.lasting is None or not self._setting.leads or not (self.known or self.stateless):
             return
-        starts, flow, locations = self._restart(self._directory.hosts), self._graph(), self._directory.locations
+        flow, locations = self._graph(), self._directory.locations
+        starts = self._restart(self._directory.hosts, known=self._behind())
         lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
         if self.keeps:
             after = self._restart(self._directory.hosts, self._not_done())
@@ -238,6 +240,16 @@ class Recovery:
         }
         for host in sorted(words.keys() & self._directory.hosts):
             self._out.send(host, m.Settled(self._out.run, tuple(words[host])))
+
+    def _behind(self) -> Known:
+        """R2: the replicas there are, but for the newest of an operator while that before it is on another host."""
+        there, locations, behind = self._directory.hosts, self._directory.locations, self.known.copy()
+        for name in self.known.keys() & locations.keys():
+            kept = self.known[name]
+            *_, before, newest = (-1, -1, *sorted(index for index, hosts in kept.items() if hosts & there))
+            if before >= 0 and (kept[before] & there) - kept[newest] - {locations[name].host}:
+                behind[name] = {index: hosts for index, hosts in kept.items() if index != newest}
+        return behind
 
     def refused(self, sender: str, message: m.Refuse) -> None:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
@@ -314,11 +326,14 @@ class Recovery:
         sinks = self._sinks(self._graph())
         return {name: min(index, self.had.get(name, self.bases.get(name, 0) - 1) + 1) for name, index in sinks.items()}
 
-    def _restart(self, there: Collection[str], sinks: Mapping[str, int] | None = None) -> dict[str, m.Start]:
+    def _restart(
+        self, there: Collection[str], sinks: Mapping[str, int] | None = None, known: Known | None = None
+    ) -> dict[str, m.Start]:
         flow = self._graph()
         for name in flow.by_name:
             self.bases.setdefault(name, self._tree.first.get(name, 0))
-        return restart(flow, sinks or self._sinks(flow), self.bases, self.known, self.stateless, there)
+        kept = self.known if known is None else known
+        return restart(flow, sinks or self._sinks(flow), self.bases, kept, self.stateless, there)
 
     def came(self, host: str) -> None:
         """R11: a host has taken its part in the run: perhaps one that has an absent source."""

@@ -31,6 +31,17 @@ def test_replicas_fail_apart_and_go_where_the_way_is_wide(count: int, found: lis
     assert holders("h1", DOMAINS, count, "client", DOMAINS, lambda host: RATES.get(host, 0.0)) == found
 
 
+@pytest.mark.parametrize(
+    ("before", "found"), [((), "h4"), (("h4",), "h5"), (("h5",), "h4"), (("h3", "h4", "h5"), "h4"), (("client",), "h4")]
+)
+def test_one_replica_goes_by_turns_to_hosts_that_fail_apart(before: tuple[str, ...], found: str) -> None:
+    """Rather to the same one again than to where it would be lost with the operator, or than to the client."""
+    rates = {**RATES, "h5": 2.5}
+    assert holders("h1", DOMAINS, 1, "client", DOMAINS, lambda host: rates.get(host, 0.0), before) == [found]
+    two = holders("h1", DOMAINS, 2, "client", DOMAINS, lambda host: rates.get(host, 0.0), before)
+    assert two == ["h4", "h5"]
+
+
 def test_where_nothing_is_said_a_machine_is_what_fails_together() -> None:
     assert domain_of("h1", "tcp://10.0.0.1:7800", {}) == domain_of("h2", "tcp://10.0.0.1:7801", {})
     assert domain_of("h1", "tcp://10.0.0.1:7800", {}) != domain_of("h2", "tcp://10.0.0.2:7800", {})

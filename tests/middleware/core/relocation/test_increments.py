@@ -17,6 +17,7 @@ from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.experiments.bench.workload import Told
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.core.relocation.checkpoints import MOST
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -186,7 +187,7 @@ def test_changes_that_follow_on_nothing_fill_no_memory(make_book: Any, make_inst
     for index in range(1, 100):
         book << got("h2", state(index, since=index - 1)) >> ANY  # the last invariant is checked each time
     (kept,) = book.core._lasting.replicas.values()
-    assert len(kept["o"]) == 12
+    assert len(kept["o"]) == 2 * MOST + 4
 
 
 def test_who_starts_with_changes_gets_all_that_they_follow_on(make_book: Any, make_install: Any) -> None:

@@ -267,3 +267,23 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
             [told, *(line.index for each in client.sent("h1") if isinstance(each, m.Settled) for line in each.lines)]
         )
     assert told == least
+
+
+def test_the_loss_of_an_operator_with_its_last_replica_takes_it_back_by_one(make_book: Any, make_install: Any) -> None:
+    """The one before is kept as long as it is on another host, and no longer."""
+    client = make_book("client")
+    client << e.RunRequested(m.Lasting.of(make_install(others=("h3", "h4")), Failover(every=4)), None) >> ANY
+    for host in ("h1", "h2", "h3", "h4"):
+        client << got(host, m.Installed("r", host)) >> ANY
+    client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
+    told = []
+    for index, holder in ((4, "h3"), (8, "h4"), (12, "h3"), (16, "h3")):
+        client << got(holder, m.Stable("r", "o", index, (holder, "h2"))) >> ANY
+        told += [line.index for each in client.sent("h2") if isinstance(each, m.Settled) for line in each.lines]
+    assert told == [4, 8, 16]
+    client << got("h4", m.Stable("r", "o", 17, ("h4", "h2"))) >> ANY
+    assert not [each for each in client.sent("h2") if isinstance(each, m.Settled)]
+    for host in ("h4", "h2"):
+        client << e.PeerLost("r", host, "is gone") >> ANY
+    (install,) = [each for each in client.sent("h3") if isinstance(each, m.Lasting)]
+    assert [start for start in install.starts if start.node == "o"] == [Start("o", 16, "h3")]
