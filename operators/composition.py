@@ -259,7 +259,7 @@ def _checked(name: str, function: Rule) -> Rule:
 
 def as_rule(function: Rule) -> Rule:
     """Mark a function of two images as one that a dataflow may name as its ``rule``; a decorator."""
-    function.composes_images = True  # type: ignore[attr-defined]
+    function.composes_images = True  # type: ignore[attr-defined]  # as any function may have
     return function
 
 

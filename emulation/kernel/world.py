@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -112,7 +113,7 @@ def passing_bps(shape: LinkShape) -> float:
     return shape.set_bps if shape.passes else 0.0
 
 
-class World:
+class World(ABC):
     """Hosts and links. Every method leaves the thread in the supervisor's own namespace."""
 
     def __init__(self, layer: int) -> None:
@@ -136,9 +137,9 @@ class World:
         self._own = netlink.NetlinkSocket()
 
     @staticmethod
+    @abstractmethod
     def lead(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
         """The way to another host where not all are joined; of whoever makes them."""
-        raise NotImplementedError
 
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do."""
@@ -148,7 +149,7 @@ class World:
         """Of each link: what is added to its number, bulk's first."""
         return (htb.BULK, htb.CONTROL) if len(self.hosts) <= BANDED_HOSTS else (0,)
 
-    def at_home(self, name: str) -> None:
+    def at_home(self, name: str) -> None:  # noqa: B027  (most hosts are the machine they are on)
         """What is started next is on host ``name``, and is to see its hostname."""
 
     @contextmanager

@@ -106,7 +106,7 @@ class Pool:
                 return self.struct(cls)
             case inspect.CustomType() | inspect.AnyType():
                 return None
-        raise NotImplementedError(f"{name}: {of}")
+        raise NotImplementedError(f"{name}: {of}")  # of a kind that no message has had: it is to be drawn as well
 
     def text(self, name: str) -> str:
         dice = self.dice

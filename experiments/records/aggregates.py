@@ -115,7 +115,7 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSumma
     Raises UsageError for damaged records, and RunError when Spark cannot read the logs, as when a cluster's workers do
     not see the folders.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     context = spark.sparkContext

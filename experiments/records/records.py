@@ -149,7 +149,7 @@ def write_events(run_folder: Path, run_id: str, jsonl_files: Iterable[Path]) -> 
 class _Line(Record, frozen=True, forbid_unknown_fields=True):
     """A record whose detail stays the JSON text it was."""
 
-    detail: msgspec.Raw = msgspec.Raw(b"")  # type: ignore[assignment]
+    detail: msgspec.Raw = msgspec.Raw(b"")  # type: ignore[assignment]  # on purpose another than a record's
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode

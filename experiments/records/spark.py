@@ -209,7 +209,7 @@ def _jvm(settings: dict[str, str], folder: Path, log: IO[bytes]) -> Iterator[sub
 
 def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: IO[bytes]) -> SparkSession:
     """The session, once the JVM has written where it listens; CapabilityError when it ends instead."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway

@@ -54,7 +54,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def arms(self) -> Sequence[Arm]:
         """The ways in which every configuration is run."""
-        raise NotImplementedError
+        raise NotImplementedError  # a struct cannot be abstract
 
     def summarize(self, results: pa.Table) -> dict[str, PlacementResult]:
         """What came of each arm, by its label: how many trials there are, how many failed, and what was measured."""

@@ -85,7 +85,7 @@ def run_on_spark(
 
 
 def _has_ended(context: SparkContext) -> bool:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
 
     try:
         return bool(context._jsc.sc().isStopped())
