@@ -1,6 +1,6 @@
 """``bench failover``: what replicas cost a tree on loopback, beside the same tree without.
 
-Its operators have no state, or one that goes whole each time, or one of which they tell what has changed.
+Its operators have no state, or one of which each partition changes a byte, which they tell or not, or all bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def bench_failover(options: FailoverOptions, progress: Progress = silent) -> dic
     plain = bench_dataflow(SOURCES, size_bytes)
     codes = {node.pinned or "": node.code for node in plain.nodes if node.kind == "source" and node.code is not None}
     flows = {"plain": plain}
-    for name, use in (("state", "Ballast"), ("delta", "Told")):
+    for name, use in (("state", "Ballast"), ("delta", "Told"), ("whole", "Churning")):
         flows[name] = complete_binary_tree(codes, Code(f"{WORKLOAD}:{use}", {"state_bytes": options.state_kib * 1024}))
     failover = Failover(every=options.every, replicas=options.replicas)
     with contextlib.ExitStack() as stack:

@@ -69,6 +69,14 @@ class Ballast(Operator):
         self._state = np.frombuffer(bytearray(state), np.uint8)
 
 
+class Churning(Ballast):
+    """The same with a state of which every partition changes all."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Bytes:
+        self._state ^= 1 + index % 255
+        return super().combine(inputs, index)
+
+
 class Told(Ballast):
     """The same that tells which bytes of its state have changed: 4 bytes of where, one of what."""
 

@@ -82,7 +82,8 @@ def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
     title = f"{answer['operators']} operators, a replica every {options.every} partitions, {options.transport}"
     table = new_table("operators", "partitions/s", "with failover", "ratio", title=title)
     state = f"with {options.state_kib} KiB each"
-    for name, what in (("plain", "without state"), ("state", state), ("delta", f"{state}, which tell what changed")):
+    told = {"state": "a byte changes", "delta": "a byte changes, which is told", "whole": "all changes"}
+    for name, what in (("plain", "without state"), *((name, f"{state}: {each}") for name, each in told.items())):
         row = answer[name]
         table.add_row(what, f"{row['per_s']:.0f}", f"{row['lasting_per_s']:.0f}", f"{row['ratio']:.3f}")
     output().print(table)

@@ -32,8 +32,9 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """How a run outlives its hosts: what ``Client.run(…, failover=Failover())`` says.
 
     An operator with state leaves a replica of it with ``replicas`` other hosts whenever it has made ``every``
-    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. Of one that
-    offers ``delta()`` up to ``increments`` after each whole one are what has changed since the one before. A lost host
+    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. Up to
+    ``increments`` after each whole one are what has changed since the one before, where its code tells (``delta()``),
+    or its state is large and little of it is another. A lost host
     that has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
     ``domains``: by host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not
     in it, its machine. An operator keeps its outputs since its consumer's last two, up to ``retained_bytes``; a third

@@ -7,7 +7,8 @@ Rules:
 - R3: Code begins anew in another tree only if it is reorderable, and has no state that would be lost.
 - R4: An operator all of whose inputs are nothing gives nothing, and is not called unless it asks (``on_nothing``).
 - R5: A watermark is the earliest of the inputs' unless the code sets its own, and goes with what the code returned.
-- R6: What has changed is asked for only where what was last asked for was the state, or a change, for a replica.
+- R6: What has changed is asked for only where what was last asked for was the state, or a change, for a replica. Of
+  code that does not tell, it is found in the state (``blocks``).
 - R7: The records of one stream have the same columns, at whoever makes them and at whoever gets them.
 """
 
@@ -33,6 +34,7 @@ from thalweg.middleware.loading import Allow, Allowed, keeps_state, load_code, m
 from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.blocks import SIGN, changed, digest_after, patched
 from thalweg.middleware.shell.packing import RECORDS, check_schema, marked, opened
 from thalweg.middleware.shell.values import returned_by, size_of
 
@@ -70,7 +72,11 @@ class NodeCode(ABC):
     waits: bool = False  # for what comes from elsewhere, however long
     state_bytes: int | None = None  # of the state that was last taken or given
     delta_bytes: int | None = None  # of the change that was last taken
+    tells = False  # what has changed (``delta``)
     marked = False  # R6
+    last: tuple[bytes, str] | None = (
+        None  # R6: the state that was taken for a replica, and the digest of what it went as
+    )
 
     @property
     def state_version(self) -> int:
@@ -116,6 +122,7 @@ class OwnCode(NodeCode):
         self.reorderable = may_reorder(self.code)
         self.keeps_state = keeps_state(self.code)
         self.waits = bool(getattr(self.code, "waits", False))
+        self.tells = hasattr(self.code, "delta")
         self._packages = allow.packages if isinstance(allow, Allowed) else tuple(allow)
         self._heads: dict[str, bytes] = {}  # schemas of its inputs, and of its output
 
@@ -262,16 +269,22 @@ def take_or_give(opener: Opener, command: StateCall) -> e.StateTaken | e.StateRe
 def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
     run, node, version, where = command.run, command.node, command.version, " in snapshot()"
     try:
-        code, delta = opener(), None
+        code, delta, digest = opener(), None, ""
         if command.delta and code.marked:  # R6
             where = " in delta()"
             delta = code.delta()
         if delta is None:
             where = " in snapshot()"
-            state = code.snapshot()
+            state = whole = code.snapshot()
             code.state_bytes = len(state)
+            if command.delta and code.last is not None:
+                delta = changed(code.last[0], state)
+            if delta is not None and code.last is not None:
+                state, digest = delta, digest_after(delta, code.last[1])
+            digest = digest or digest_of(state)
+            code.last = (whole, digest) if command.replica and not code.tells else None
         else:
-            state = delta
+            state, digest = delta, digest_of(delta)
             code.delta_bytes = len(delta)
         code.marked = command.replica
         state_version = code.state_version
@@ -279,7 +292,7 @@ def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
     except BaseException as error:  # R1
         return e.StateTaken(run, node, version, error=_reason(error, where), cause=_cause(error))
     return e.StateTaken(
-        run, node, version, state, digest_of(state), state_version,
+        run, node, version, state, digest, state_version,
         keeps=UNSET if keeps else False, delta=UNSET if delta is None else True,
     )  # fmt: skip
 
@@ -295,12 +308,14 @@ def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRes
             state = code.merge([bytes(each.state) for each in command.states])
         else:
             _check(code, command, "its")
-            state = bytes(command.state)
+            state, told = bytes(command.state), command.deltas
+            if any(each.digest.startswith(SIGN) for each in told):
+                state, told = patched(state, command.digest, told), ()
         code.restore(state)
-        code.state_bytes, code.marked = len(state), False
+        code.state_bytes, code.marked, code.last = len(state), False, None
         if isinstance(command, e.RestoreState):
             where = " in apply()"
-            for each in command.deltas:
+            for each in told:
                 _check(code, each, "its")
                 code.apply(bytes(each.state))
     except BaseException as error:  # R1

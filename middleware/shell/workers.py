@@ -108,7 +108,7 @@ class Slot:
         if isinstance(command, e.MergeStates) or self.code is None:
             return False
         if isinstance(command, e.TakeState):
-            size = self.code.delta_bytes if command.delta else self.code.state_bytes
+            size = self.code.delta_bytes if command.delta and self.code.tells else self.code.state_bytes
         else:
             size = len(command.state) + sum([len(each.state) for each in command.deltas])
         return size is not None and size <= QUICK_STATE_BYTES

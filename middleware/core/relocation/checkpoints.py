@@ -17,10 +17,11 @@ R5. Of an operator without state there are no replicas, and the client is told s
 R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Refuse``).
 R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
     with an older one. Where the code itself fails to restore one, the run ends.
-R8. Of an operator that offers ``delta()`` up to ``increments`` replicas after each whole one are what has changed since
-    the one before, and go to the same hosts as that. One counts for a host when all that it follows on are there; what
-    another follows on stays as long as that does. The next is whole again where a host of these is gone, a transfer has
-    failed, or the changes are together as large as the whole; and after a hand-over, which leaves other code here.
+R8. Up to ``increments`` replicas after each whole one are what has changed since the one before, where that is to be
+    had (``shell.node_code``), and go to the same hosts as that. One counts for a host when all that it follows on are
+    there; what another follows on stays as long as that does. The next is whole again where a host of these is gone, a
+    transfer has failed, or the changes are together as large as the whole; and after a hand-over, which leaves other
+    code here.
 R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
 R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
     and instead of another where there is no room for that: what went there, or the word of it, has been lost.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,11 +18,13 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.relocation.checkpoints import MOST
 from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.messages import Failover, Start
 from thalweg.middleware.shell.node_code import OwnCode, digest_of, take_or_give
 from thalweg.operators import Operator
+from thalweg.operators.reference import digest, reference_run
 
 
 class Sums(Operator):
@@ -256,25 +257,21 @@ def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what
     step(b"123", delta=False)
 
 
-def test_a_killed_operator_goes_on_with_all_that_had_changed() -> None:
+@pytest.mark.parametrize(("use", "state_bytes"), [("Told", 40_000), ("Ballast", 400_000)])
+def test_a_killed_operator_goes_on_with_all_that_had_changed(use: str, state_bytes: int) -> None:
+    """Whether its code tells what that was or not."""
     flow = Dataflow()
     seen = [flow.source(Code(f"{WORKLOAD}:FixedSource", {"site": n, "size_bytes": 64}), at=f"h{n + 1}") for n in (0, 1)]
-    flow.sink("t", flow.operator(Code(f"{WORKLOAD}:Told", {"state_bytes": 40_000}), *seen, name="o"))
-    said: list[int] = []
-
-    def took(fails: bool) -> str:
-        digest = hashlib.sha256()
-        with LocalCluster(4, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
-            run = client.run(flow, {"o": "h3"}, partitions=60, failover=Failover(every=2) if fails else None)
-            for partition in run:
-                digest.update(partition.value)
-                if fails and partition.index == 41:
-                    known = client.shell.core.runs[run.id].recovery.known["o"]
-                    said.extend(known)
-                    cluster.kill("h3")
-        return digest.hexdigest()
-
-    assert took(True) == took(False)
+    flow.sink("t", flow.operator(Code(f"{WORKLOAD}:{use}", {"state_bytes": state_bytes}), *seen, name="o"))
+    expected, said = reference_run(flow, 60, (*DEFAULT_ALLOW, *ALLOW)), set[int]()
+    with LocalCluster(4, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        run = client.run(flow, {"o": "h3"}, partitions=60, failover=Failover(every=2))
+        for partition in run:
+            assert digest(partition.value) == digest(next(expected))
+            if partition.index == 41:
+                replicas = client.shell.core.runs[run.id].recovery.known["o"]
+                said = {*replicas}
+                cluster.kill("h3")
     assert said, "no replica was told of"
 
 
