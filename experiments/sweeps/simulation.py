@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import ClassVar, Literal
 
 import msgspec
+import numpy as np
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.delays import read_delays
@@ -124,6 +125,7 @@ class Simulated(Outcome, frozen=True, kw_only=True):
     out_of_order: int = 0
     mean_interarrival_s: float | None = None
     median_interarrival_s: float | None = None
+    p95_interarrival_s: float | None = None
     first_image_s: float | None = None
     elapsed_s: float | None = None
     bound_period_s: float | None = None
@@ -185,6 +187,7 @@ def simulate(config: Simulation) -> Simulated:
         out_of_order=counts["out_of_order"],
         mean_interarrival_s=fmean(gaps) if gaps else None,
         median_interarrival_s=median(gaps) if gaps else None,
+        p95_interarrival_s=float(np.percentile(gaps, 95)) if gaps else None,
         first_image_s=arrivals[0] if arrivals else None,
         elapsed_s=arrivals[-1] if arrivals else None,
         bound_period_s=bound_s(setting.work, network, arrivals[-1], config.interface) if arrivals else None,

@@ -131,7 +131,7 @@ def _stripes(name: str) -> Variant:
 TREES = ("1", "2", "4", "8", "auto")  # at once, for a stream
 STRIPES = (
     *(f"{interface}-{number}" for interface in ("single", "independent") for number in TREES),
-    *("independent-8-ahead", "independent-8-steady"),
+    *(f"{interface}-auto-{known}" for interface in ("single", "independent") for known in ("ahead", "steady")),
 )
 AGED = ("aged-120", "aged-300", "aged-1800", "aged-3600")  # of figure 9
 VARIANTS: Mapping[str, Variant] = {

@@ -15,15 +15,16 @@ R3. The sink of a stripe is asked for its next partition if that is the stream's
     partitions that came before their turn at most ``window`` - 1 wait. What comes when there is none is dropped, and
     given out again.
 R4. A stripe that delivers nothing for ``STALLED`` times as long as it usually takes, while the stream waits for it, is
-    not waited for alone: the next index is given to another one as well. Which of them comes first counts; the other is
-    a known duplicate, and dropped.
+    not waited for alone: the next index is given to another one as well, which would deliver it soonest. Which of them
+    comes first counts; the other is a known duplicate, and dropped. One whose pace is not known is waited for ``LATE``
+    times as long as half of them took for their first one, or ``STALLED`` times as long as any, before half have.
 R5. A stripe that cannot go on, as it has lost a host, leaves what it has open to the others. The stream fails with the
     last one, or where code does.
 R6. What is past a source's end says so (``parcels``): the stream ends before the first such partition.
 R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins.
 R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
     it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
-    taken to be as late again.
+    taken to be as late again, one that has not delivered for as long as R4 says to be late for ever.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Stripe:
     """What the stream knows of one of its stripes."""
 
     __slots__ = (
-        "asked_s", "delivered_s", "number", "open", "over", "past", "period_s", "ready", "run", "share", "told_s",
-        "upto", "wait_s",
+        "asked_s", "delivered_s", "fills_s", "number", "open", "over", "past", "period_s", "ready", "run", "share",
+        "told_s", "upto", "wait_s",
     )  # fmt: skip
 
     def __init__(self, number: int, run: str, share: float, wait_s: float) -> None:
@@ -74,6 +75,7 @@ class Stripe:
         self.asked_s: float | None = None  # since when its sink gathers
         self.delivered_s = -math.inf
         self.period_s: float | None = None
+        self.fills_s: float | None = None  # what its first partition took, through all of its tree
         self.told_s, self.wait_s = 0.0, wait_s
 
     @property
@@ -151,7 +153,9 @@ class Striping:
         given = stripe.open.popleft()
         if stripe.asked_s is not None and stripe.delivered_s >= stripe.asked_s:  # R2: it was asked at once
             self._took(stripe, now - stripe.delivered_s)
-        elif stripe.period_s is None and stripe.delivered_s > -math.inf and stripe.asked_s is not None:
+        elif stripe.asked_s is not None and stripe.fills_s is None:
+            stripe.fills_s = now - stripe.asked_s
+        elif stripe.asked_s is not None and stripe.period_s is None:
             self._took(stripe, now - stripe.asked_s)
         stripe.asked_s, stripe.delivered_s, stripe.wait_s = None, now, self._limits.retry_s
         stripe.past.append(given.index)
@@ -344,7 +348,7 @@ class Striping:
         others = self._without_next()
         if not others or not (nobodys or self._stalled_s() <= self._out.now):
             return
-        other = min(others, key=self._first_s)
+        other = min(others, key=lambda each: self._first_s(each) + len(each.open) * self._period_s(each))
         if nobodys:
             del self._free[0]
         self._record(other, "asked again", index=self.next, detail={"stripe": other.number})
@@ -359,7 +363,9 @@ class Striping:
         stream_s = 1 / sum(1 / paces[each].period_s for each in known)
         free_s = {each: waits_s + len(each.open) * paces[each].period_s for each, waits_s in known.items()}
         having = Counter(each.index for stripe in self.stripes for each in stripe.open)
-        for stripe, waits_s in known.items():
+        new = [each for each in paces if each.period_s is None]
+        stuck = {each: math.inf for each in new if self._stuck_s(each) <= self._out.now}
+        for stripe, waits_s in (known | stuck).items():
             for place, each in enumerate(stripe.open):
                 then_s, index = waits_s + place * paces[stripe].period_s, each.index
                 if index < self.next or index in self.held or having[index] > 1:
@@ -388,15 +394,24 @@ class Striping:
         having = [each for each in self.stripes if each.works and each.has(self.next)]
         if over or not self._wanted or not having or not self._without_next():
             return math.inf
-        return max([max(self._next_s, each.delivered_s) + self._patience_s(each) for each in having])
+        return max([self._waited_for_s(each) for each in having])
 
-    def _patience_s(self, stripe: Stripe) -> float:
-        """R4: how long a stripe may take for a partition, which it has perhaps not begun."""
+    def _waited_for_s(self, stripe: Stripe) -> float:
+        """R4: until when a stripe may deliver the next partition, which it has perhaps not begun."""
         before = next((n for n, each in enumerate(stripe.open) if each.index == self.next), 0)
-        if stripe.period_s is None:  # its first ones, which go through all of its tree
-            others = [each.period_s for each in self.stripes if each.period_s is not None]
-            return STALLED * (UNKNOWN + before) * max(others) if others else math.inf
-        return (STALLED + before) * max(stripe.period_s, self._limits.retry_s)
+        if stripe.period_s is not None:
+            since_s = max(self._next_s, stripe.delivered_s)
+            return since_s + (STALLED + before) * max(stripe.period_s, self._limits.retry_s)
+        return self._stuck_s(stripe)
+
+    def _stuck_s(self, stripe: Stripe) -> float:
+        """R4: when a stripe whose pace is not known has taken for too long."""
+        fills_s = sorted(each.fills_s for each in self.stripes if each.fills_s is not None)
+        if not fills_s or stripe.asked_s is None:
+            return math.inf
+        half = 2 * len(fills_s) >= sum(each.works for each in self.stripes)
+        times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
+        return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
     def _tell(self, stripe: Stripe, first: int | None = None) -> None:
         """R1: say what a stripe was given, of what it has not delivered; or from ``first`` on."""

@@ -15,13 +15,13 @@ from thalweg.experiments.views.tables import NONE
 
 Result = FigureResult[Any, Any]
 INTERFACES = ("single", "independent")
-STEPS = (  # from the bound up: what it is, what it adds, and the variant and the column that tell it
-    ("bound, links as they begin", "", "independent-8-steady", "bound_s"),
-    ("8 trees, as predicted", "8 trees for any mixture; combining", "independent-8-steady", "predicted_s"),
-    ("they, on links that stay so", "images of many sizes; trees that wait", "independent-8-steady", "interarrival_s"),
-    ("exact knowledge of the next 5 min", "links that change", "independent-8-ahead", "interarrival_s"),
-    ("8 trees", "what is not known of them", "independent-8", "interarrival_s"),
-    ("1 tree", "one tree for eight", "independent-1", "interarrival_s"),
+STEPS = (  # from the bound up: what it is, what it adds, and of the interfaces the variant and the column that tell it
+    ("bound, links as they begin", "", "auto-steady", "bound_s"),
+    ("best mixture found, as predicted", "few trees; images that grow; combining", "auto-steady", "predicted_s"),
+    ("it, on links that stay so", "trees that wait for each other", "auto-steady", "interarrival_s"),
+    ("exact knowledge of the next 5 min", "links that change", "auto-ahead", "interarrival_s"),
+    ("as many trees as repay", "what is not known of them", "auto", "interarrival_s"),
+    ("1 tree", "one tree for all of them", "1", "interarrival_s"),
 )
 
 
@@ -41,6 +41,8 @@ def _of_bound(row: Any) -> str:
 COLUMNS = (
     Column("interfaces and trees", lambda row, result: row.label),
     Column("mean s", lambda row, result: mean(row.interarrival_s, 1)),
+    Column("p95 s", lambda row, result: mean(row.p95_s, 1)),
+    Column("first s", lambda row, result: mean(row.first_s, 0)),
     Column("of one tree", lambda row, result: text(_of_one(row), 2)),
     Column("bound s", lambda row, result: mean(row.bound_s, 1)),
     Column("of the bound", lambda row, result: _of_bound(row)),
@@ -64,13 +66,13 @@ def bars_of(result: Result, interface: str) -> list[tuple[str, Pooled, Pooled | 
     return found
 
 
-def gap_cells(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of what the gap between the bound and one tree is made of, on independent links."""
+def gap_cells(interface: str, result: Result) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of what the gap between the bound and one tree is made of, on these interfaces."""
     made, before = [], None
     for says, why, variant, column in STEPS:
-        value = result.value("thalweg", column, variant=variant)
+        value = result.value("thalweg", column, variant=f"{interface}-{variant}")
         if value is not None:
             more = "" if before is None else f"{value.mean - before:+.1f}"
             made.append([says, spread(value, 1), more, why])
             before = value.mean
-    return ["from the bound up, independent links", "mean s", "adds", "for"], made
+    return ["from the bound up", "mean s", "adds", "for"], made

@@ -342,7 +342,8 @@ def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_sessio
         "independent-8": 2.0,
         "single-1": 10.0,
         "single-4": 9.0,
-        "independent-8-ahead": 1.5,
+        "independent-auto": 2.1,
+        "independent-auto-ahead": 1.5,
     }
     arms = [arm for arm in FIGURES["stripes"].sweep.arms() if arm.variant in seconds]
     made = rows(arms, pools=(1, 2), configurations=3, noise=0.0)
@@ -355,10 +356,11 @@ def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_sessio
     eight = told["independent, 8 trees"]
     assert (eight["mean s"], eight["of one tree"], eight["of the bound"]) == ("3.0", "0.25 ± 0.00", "2.0")
     assert told["single, 4 trees"]["of one tree"] == "0.90 ± 0.00"
-    ((_, beside),) = result.definition.tables
-    steps = {row[0]: row[1:] for row in beside(result)[1]}
-    assert steps["8 trees"][1] == "+0.8"
-    assert steps["1 tree"][1] == "+9.0"
+    (_, single), (_, independent) = result.definition.tables
+    steps = {row[0]: row[1:] for row in independent(result)[1]}
+    assert steps["as many trees as repay"][1] == "+0.9"
+    assert steps["1 tree"][1] == "+8.8"
+    assert [row[0] for row in single(result)[1]] == ["1 tree"]
 
 
 @pytest.mark.spark

@@ -250,7 +250,7 @@ def test_more_trees_deliver_more_on_independent_links_alone() -> None:
     assert four.plans > one.plans * four.elapsed_s / one.elapsed_s  # type: ignore[operator]
     plain = result(**options, placement="thalweg", interface="independent")
     assert msgspec.structs.replace(plain, probing_s=0.0) == msgspec.structs.replace(one, probing_s=0.0)
-    exact = result(**options, placement="thalweg", variant="independent-8-steady")
+    exact = result(**options, placement="thalweg", variant="independent-auto-steady")
     assert exact.bound_period_s is not None
     assert exact.predicted_s is not None
     assert exact.mean_interarrival_s is not None

@@ -185,6 +185,18 @@ def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
     assert played.delivered == list(range(40))
 
 
+def test_the_first_partition_of_a_stripe_is_waited_for_as_long_as_those_of_others_take() -> None:
+    played = Played([20.0, 20.0, 20.0, 1000.0], partitions=40, window=32).begin()
+    played.go(until_s=150.0)
+    assert len(played.delivered) > 12, "6 and 7, which it was given, are with the others"
+
+
+def test_a_stripe_whose_first_partition_never_comes_is_not_waited_for_before_half_of_them_have_theirs() -> None:
+    played = Played([5.0, math.inf, math.inf], partitions=40).begin()
+    played.go(until_s=1000.0)
+    assert played.ended == "end"
+
+
 def test_a_word_that_comes_twice_changes_nothing() -> None:
     played = Played([1.0, 1.0]).begin()
     played.go(until_s=5.0)

@@ -18,7 +18,7 @@ from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import Period, Task, Thalweg
 from thalweg.middleware.planning.bound import packing_rate
-from thalweg.middleware.planning.planners.striping import rates_of, several
+from thalweg.middleware.planning.planners.striping import MOST_CHOSEN, rates_of, several
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, propagate_hints
 from thalweg.middleware.planning.problem.task import Stripe
 from thalweg.middleware.planning.shapes.host_tree import host_tree
@@ -182,6 +182,15 @@ def test_as_many_trees_as_repay():
     narrow = task.but(view=NetworkView(rates))
     assert not Thalweg(stripes="auto").plan(narrow, Period()).beside
     assert Thalweg(stripes="auto").plan(narrow, Period()).placement == Thalweg().plan(narrow, Period()).placement
+
+
+@pytest.mark.parametrize(("count", "trees"), [(5, 8), (9, MOST_CHOSEN), (12, MOST_CHOSEN)])
+def test_links_that_do_not_hinder_each_other_have_many_trees_if_two_repay(count, trees):
+    loads = make_loads(4, count, "independent")
+    alone, _ = search_tree(loads, 4860, 0)
+    auto = several(loads, alone, "auto", 4860)
+    assert len(auto.parents) == trees
+    assert sum(auto.rates) >= sum(several(loads, alone, 2, 4860).rates) * (1 - 1e-9)
 
 
 def test_what_is_unknown_is_asked_for_first():
