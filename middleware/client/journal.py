@@ -7,7 +7,8 @@ R1. Every entry has a checksum of its own, and several of each kind are kept: of
 R2. One client at a time has the folder.
 R3. A partition counts as had when the application takes the next one, or, where it says of a sink itself what it is
     done with, when it says so.
-R4. A file that cannot be used as it is now, as the disk is full, is left as it is.
+R4. Of a run of which nothing is left to be had there is that alone, and of the newest ``MOST_OVER`` of these.
+R5. A file that cannot be used as it is now, as the disk is full, is left as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ FILE, LOCK = "journal.sqlite", "lock"
 LAST = 8  # entries of a run and kind that are kept
 PRUNE = 64  # of them, before that is seen to
 MOST_ODD = 10_000  # entries that cannot be read, one after the other
+MOST_OVER = 256  # runs of which it is known that they are over
 MOST_BYTES = 1 << 30  # of a file that says it was longer
 SOUND = {  # errors that say nothing of what is in the file
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
@@ -45,6 +47,11 @@ _PRUNE = (
     "DELETE FROM entries WHERE number IN"
     " (SELECT number FROM entries WHERE run=? AND kind=? ORDER BY number DESC LIMIT -1 OFFSET ?)"
 )
+_FORGET = "DELETE FROM entries WHERE run=? AND kind<>'over'"
+_FORGET_OVER = (
+    "DELETE FROM entries WHERE kind='over' AND number NOT IN"
+    " (SELECT number FROM entries WHERE kind='over' ORDER BY number DESC LIMIT ?)"
+)
 _log = logging.getLogger("thalweg")
 _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 
@@ -52,13 +59,12 @@ _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 class Found(msgspec.Struct, frozen=True):
     """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
 
-    ``over``: nothing is left of it to be had; ``said``: what was damaged; ``by``: the name of the placement with which
+    ``said``: what was damaged; ``by``: the name of the placement with which
     it was begun, if that had one.
     """
 
     kept: e.Kept
     had: dict[str, int]
-    over: bool
     said: str = ""
     by: str = ""
 
@@ -78,6 +84,7 @@ class Journal:
         self.folder = folder
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], int] = {}
+        self._over: dict[str, None] = {}  # R4: of this client's, in order
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._held: IO[str] = (folder / LOCK).open("a+")
@@ -91,7 +98,7 @@ class Journal:
             self._held.close()
             why = f"the journal {folder} is in use by {who}; end that client, or use another folder"
             raise UsageError(why) from None
-        with contextlib.suppress(OSError):  # R4: it is for who comes meanwhile
+        with contextlib.suppress(OSError):  # R5: it is for who comes meanwhile
             os.ftruncate(self._held.fileno(), 0)
             os.write(self._held.fileno(), f"process {os.getpid()}".encode())
         self._said, self._full = "", False
@@ -119,7 +126,7 @@ class Journal:
             why = f"is of version {version}, and this client writes version {VERSION}; use another folder"
         except sqlite3.DatabaseError as error:
             file.close()
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R4
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R5
                 raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
             if not again and _salvage(path):  # R1
                 self._said = _DAMAGED.format(path)
@@ -143,18 +150,26 @@ class Journal:
         self._write(run, f"had {sink}", str(index).encode())
 
     def over(self, run: str) -> None:
-        """Nothing is left of a run to be had."""
+        """R4: nothing is left of a run to be had."""
         self._write(run, "over", b"")
+        for key in [key for key in self._counts if key[0] == run]:
+            del self._counts[key]
+        self._over[run] = None
+        if len(self._over) > MOST_OVER:
+            del self._over[next(iter(self._over))]
 
     def _write(self, run: str, kind: str, body: bytes) -> None:
         with self._lock:
-            if self._held.closed:
+            if self._held.closed or run in self._over:
                 return
             row = run, kind, body, zlib.crc32(f"{run} {kind} ".encode() + body)
             count = self._counts[run, kind] = self._counts.get((run, kind), 0) + 1
             try:
                 self._file.execute("INSERT INTO entries (run, kind, body, checksum) VALUES (?, ?, ?, ?)", row)
-                if count % PRUNE == 0:
+                if kind == "over":
+                    self._file.execute(_FORGET, (run,))
+                    self._file.execute(_FORGET_OVER, (MOST_OVER,))
+                elif count % PRUNE == 0:
                     self._file.execute(_PRUNE, (run, kind, LAST))
             except sqlite3.Error as error:
                 if not self._full:
@@ -164,12 +179,15 @@ class Journal:
 
     # --- reading --------------------------------------------------------------------------------------
 
-    def runs(self) -> Mapping[str, Found]:
-        """R1: the runs there are, in the order in which they were begun."""
+    def runs(self) -> Mapping[str, Found | None]:
+        """R1: the runs there are, in the order in which they were begun; None: it is over."""
         entries, damaged = self._read()
-        found: dict[str, Found] = {}
+        found: dict[str, Found | None] = {}
         for run in dict.fromkeys(run for run, _, _ in entries):
             own = [(kind, body) for other, kind, body in entries if other == run]
+            if any(kind == "over" for kind, _ in own):
+                found[run] = None
+                continue
             kept = next((known for kind, body in reversed(own) if kind == "kept" and (known := _known(body))), None)
             if kept is not None:
                 had: dict[str, int] = {}
@@ -177,7 +195,7 @@ class Journal:
                     if kind.startswith("had "):
                         had[kind[4:]] = max(int(body), had.get(kind[4:], -1))
                 by = next((body.decode() for kind, body in own if kind == "by"), "")
-                found[run] = Found(kept, had, any(kind == "over" for kind, _ in own), damaged, by)
+                found[run] = Found(kept, had, damaged, by)
         return found
 
     def _read(self) -> tuple[list[tuple[str, str, bytes]], str]:

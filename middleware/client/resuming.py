@@ -16,13 +16,16 @@ def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
     if journal is None:
         raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
     known = journal.runs()
-    folder, left = journal.folder, [name for name, each in known.items() if not each.over]
+    folder, left = journal.folder, [name for name, each in known.items() if each is not None]
     if run is None and len(left) != 1:
         raise UsageError(f"the journal {folder} has {len(left)} runs that are not over; say which: {', '.join(left)}")
     run_id = left[0] if run is None else run
     if run_id not in known:
         raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
-    return run_id, known[run_id]
+    kept = known[run_id]
+    if kept is None:
+        raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
+    return run_id, kept
 
 
 def go_on(
@@ -37,7 +40,7 @@ def go_on(
         raise UsageError(f"run {run_id} is of client {kept.install.client!r}, and this is {client!r}; take its name")
     after = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
     most = kept.install.partitions
-    if found.over or (most is not None and min(after.values()) >= most):
+    if most is not None and min(after.values()) >= most:
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
     if found.said:
         logging.getLogger("thalweg").warning("client %r: %s", client, found.said)

@@ -306,6 +306,7 @@ class Run(Stream[T]):
             raise UsageError(f"partition {index} of sink {name!r} is none that was taken: {why}")
         self._said[name] = max(index, self._said.get(name, index))
         self._had(self._journal, name, index)
+        self._see_if_done()
 
     def forked(self, why: str) -> None:
         super().forked(why)

@@ -106,7 +106,7 @@ class Stream(ABC, Generic[T]):
     - R2: Where a thread waits for a partition, the next is demanded as it arrives, without waking the thread first.
     - R3: A query that has left takes what comes until the hosts know, and drops it: so it holds nobody up meanwhile.
     - R4: Where the client keeps a journal, a partition counts as had when the next one is taken, or, from the first
-      ``commit`` of its sink on, when the application says so.
+      ``commit`` of its sink on, when the application says so, which may be after the end.
     """
 
     _first = 0  # below 0 where that is not known yet
@@ -195,9 +195,7 @@ class Stream(ABC, Generic[T]):
                     self._ended.add(command.sink)
                     if self._failure is not None or len(self._ended) >= len(self._sinks):
                         self._end()
-                        done = all(self._said.get(each, index) >= index for each, index in self._handed.items())
-                        if self._journal is not None and self._failure is None and done:
-                            self._journal.over(self.id)
+                        self._see_if_done()
                     else:
                         self._wake()
                 case e.Deliver() if sink and command.sink != sink:
@@ -222,6 +220,13 @@ class Stream(ABC, Generic[T]):
         """R4: the application is done with a partition."""
         journal.had(self.id, sink, index)
         self._home.tell(e.Had(self.id, sink, index))
+
+    def _see_if_done(self) -> None:
+        """R4: whether the streams have ended, and the application is done with all that came."""
+        ended = len(self._ended) >= len(self._sinks) and self._failure is None
+        done = all(self._said.get(each, index) >= index for each, index in self._handed.items())
+        if self._journal is not None and ended and done:
+            self._journal.over(self.id)
 
     def _delivered(self, command: e.Deliver) -> Delivered[T]:
         if self._journal is not None:  # R4

@@ -18,6 +18,7 @@ from flows import chain
 from runtime_codes import ALLOW, blocks
 
 from thalweg import Failover
+from thalweg.middleware.client import journal
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import FILE, Journal
@@ -26,6 +27,8 @@ from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning import CostModel, Plan, Task
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators.reference import digest, reference_run
 
@@ -147,6 +150,46 @@ def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(
             with pytest.raises(UsageError, match="goes on in this client"):
                 client.resume()
             assert [(each.index, digest(each.value)) for each in again] == has(5, 5)
+
+
+def test_a_run_is_over_when_the_application_is_done_with_it_even_after_its_end(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        run = client.run(FLOW, {"o": "h2"}, partitions=3, failover=Failover(4))
+        run.commit(-1)
+        assert [partition.index for partition in run] == [0, 1, 2]
+        assert client._journal is not None
+        assert client._journal.runs()[run.id] is not None
+        run.commit(2)
+        assert client._journal.runs()[run.id] is None
+        run.close()
+        run.commit(2)
+        with pytest.raises(UsageError, match="is over: nothing of it is left to be had"):
+            client.resume(run.id)
+
+
+def test_of_runs_that_are_over_the_journal_keeps_that_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_OVER", 5)
+    kept = e.Kept(m.Lasting("r0", FLOW, (), (), "client"), {}, (), {})
+    book = Journal(tmp_path)
+    for number in range(40):
+        run = f"r{number}"
+        book.begun(run, "global")
+        for index in range(20):
+            book.keep(run, kept)
+            book.had(run, "t", index)
+        if number:
+            book.over(run)
+            book.had(run, "t", 20)  # by an application that is late
+    assert list(book.runs().items())[1:] == [(f"r{number}", None) for number in range(35, 40)]
+    (first, *_) = book.runs().values()
+    assert first is not None
+    assert first.had == {"t": 19}
+    (rows,) = book._file.execute("SELECT count(*) FROM entries").fetchone()
+    assert rows == 1 + 2 * 20 + 5
+    assert len(book._counts) + len(book._over) < 10
+    book.close()
 
 
 def test_of_two_clients_with_a_copy_of_the_journal_the_later_leads_the_run(
