@@ -346,6 +346,7 @@ class Client:
             install = m.Lasting.of(
                 install, check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
             )
+            install = msgspec.structs.replace(install, version=self._roster.version)
             if start and len(trees) == 1:
                 first = tuple([m.Start(node.name, start) for node in dataflow.nodes])
                 most = None if partitions is None else start + partitions
@@ -418,6 +419,7 @@ class Client:
             check_start(start)
         there = {host: self._roster.peers[host] for host in self.hosts}
         install, first = go_on(run_id, found, start, self.name, there)
+        install = msgspec.structs.replace(install, version=self._roster.version)
         where = {entry.node: entry.host for entry in install.locations}
         expect(adaptation, GlobalMoves | None, "how a planner moves operators of a resumed run, GlobalMoves says")
         if adaptation is None and found.by:

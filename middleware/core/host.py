@@ -382,7 +382,9 @@ class HostCore(Runs):
         newest = max(map(generation_of, self._generations(message.client, message.run)), default=0)
         if generation_of(message.run) < newest:  # R7
             about = f"client {sender!r} leads the run from another process, as its generation {newest}"
-            self.out.of(message.run).send(sender, m.Failed(message.run, "", f"{about}; take its partitions there"))
+            self.out.of(message.run).send(
+                sender, m.Failed(message.run, "", f"{about}; take its partitions there", led=newest)
+            )
             return
         error, run = "", self.runs.get(message.run)
         if run is not None and message.number > run.install.number:  # R1: it was away
@@ -444,7 +446,7 @@ class HostCore(Runs):
         if run is not None and run.guests.knows(sender):
             run.hear(run.guests.on_failed(sender, message))
         else:
-            self.coordinator.on_failed(sender, message)
+            self._told(message.run, self.coordinator.on_failed(sender, message))
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[HostCore, Any], None]]] = {
         e.MessageReceived: _on_message,

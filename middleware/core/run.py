@@ -111,6 +111,7 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Resumed: Departures.on_resumed,
     m.Claim: Inheritance.on_claim,
     m.Stable: Recovery.on_stable,
+    m.Lacks: Recovery.on_lacking,
     m.Settled: Checkpoints.on_settled,
     m.Given: Flow.on_given,
     m.Propose: Member.on_propose,
@@ -228,7 +229,7 @@ class RunCore:
         """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
         recovery = self.recovery
         if recovery.asking is None:
-            recovery.asking = self.planned.asks_anew(install, self.directory.hosts - lost)
+            recovery.asking = self.planned.asks_anew(install, self.directory.hosts - self.directory.vacating - lost)
         return recovery.asking
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
@@ -326,12 +327,8 @@ class RunCore:
             return
         if kind is m.State:
             self._state_part(message).on_state(sender, message, payload)
-        elif kind is m.Refuse and self.setting.lasting is not None:
-            if self.setting.leads:
-                self.recovery.refused(sender, message)
-            else:
-                self.checkpoints.on_refuse(sender, message)
-            self.hear(self.departures.on_refuse(sender, message))
+        elif kind is m.Lacks and not self.setting.leads:
+            self.checkpoints.on_lacking(sender, message)
         elif kind is m.Claim and message.heir == message.node:
             self.checkpoints.on_claim(sender, message)
         elif kind is m.Located:

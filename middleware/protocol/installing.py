@@ -82,12 +82,14 @@ class Lasting(Install, frozen=True):
     """The Install of a run that outlives its hosts; of a later generation with where each node starts.
 
     ``kept_from``: operators go on as they are where they are, if they were so in that generation or a later one.
+    ``version``: of the protocol, which hosts that come back have to speak as well; 0: any.
     """
 
     failover: Failover = Failover()
     starts: tuple[Start, ...] = ()
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
     cuts: tuple[Cut, ...] = ()
+    version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
 
     @classmethod
     def of(cls, install: Install, failover: Failover) -> Lasting:
@@ -101,6 +103,17 @@ class Stable(OfRun, frozen=True):
     node: Name
     index: Index
     hosts: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+
+
+class Lacks(OfRun, frozen=True):
+    """A host has not what ``node`` begins with, its replica at ``index``; or 0: what its consumer goes on with.
+
+    To the client, or to the operator's host by who was to send the replica.
+    """
+
+    node: Name
+    index: Index
+    reason: Text
 
 
 class Settled(OfRun, frozen=True):

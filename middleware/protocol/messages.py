@@ -90,12 +90,16 @@ class Located(OfRun, frozen=True):
 
 
 class Failed(OfRun, frozen=True):
-    """A node's code failed, or waits for ``lost``, a host that is gone; the run cannot go on. To the client."""
+    """A node's code failed, or waits for ``lost``, a host that is gone; the run cannot go on. To the client.
+
+    Without a node it is the host that cannot; ``led``: as another process leads the run, in that generation of it.
+    """
 
     node: str
     reason: Text
     cause: Cause | None = None
     lost: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    led: Index = 0
 
 
 class Given(OfRun, frozen=True):
@@ -163,6 +167,7 @@ Control = (
     | Lasting
     | GoesOn
     | Stable
+    | Lacks
     | Settled
     | Installed
     | Remove

@@ -208,7 +208,7 @@ class Demands:
         verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict == "lacking":  # R12
             reason = f"{name!r} has not kept its partition {index}, which {consumer!r} goes on with"
-            self._out.send(self._install.client, m.Refuse(self._out.run, name, 0, reason))
+            self._out.send(self._install.client, m.Lacks(self._out.run, name, 0, reason))
         if verdict != "taken":
             return NO_NOTES
         if fresh and book is not None:
@@ -340,15 +340,21 @@ class Demands:
         """A node's code cannot go on, and so the run, or the queries that use it, cannot."""
         said = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
         self._failures[event.node] = said
-        self._out.send(self._install.client, said)
+        self._say_failed(said)
 
     def _say_again(self) -> None:
         """R10."""
         for name, said in list(self._failures.items()):
             if name in self.nodes:
-                self._out.send(self._install.client, said)
+                self._say_failed(said)
             else:  # its query has left
                 del self._failures[name]
+
+    def _say_failed(self, said: m.Failed) -> None:
+        here = self._directory.locations.get(said.node)
+        if self._lasts and here is not None and here.version > 1:  # else the client may not know that it is here
+            self._out.send(self._install.client, m.Located(self._out.run, (here,)))
+        self._out.send(self._install.client, said)
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition of a sink, or of all."""

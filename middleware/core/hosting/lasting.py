@@ -73,7 +73,8 @@ class Lasting:
             self._fallen.setdefault(run.id, self._desk.now)
             return True
 
-        return Hooks(run.queries.fail, recovers, run.recovery.leans_on, run.recovery.judge)
+        recovery = run.recovery
+        return Hooks(run.queries.fail, recovers, recovery.leans_on, recovery.judge, recovery.fell, recovery.rests)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:
         """R2: the runs that are to begin anew, and when the loss was noticed."""

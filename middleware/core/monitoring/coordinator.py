@@ -19,12 +19,14 @@ R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss e
 R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
 R8. A run that outlives its hosts begins anew where R4 would end it (``relocation.recovery``): as its next generation,
     with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
-    who they are as long as it goes on: one that answers joins.
+    who they are as long as it goes on: one that answers, and speaks the run's version of the protocol, joins. One that
+    is lost again and again before anything more comes joins later each time, and in the end not any more.
 R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
     long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was stopped itself
     counts for nobody.
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
-    it first (``judges``), and begins anew, or nothing comes of it.
+    it first (``judges``), and begins anew, or nothing comes of it. That the code of a node has failed, who has
+    the node may say; that it cannot go on itself, any host, which is then lost, where the run outlives that.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.monitoring.answers import Answers
+from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN
 from thalweg.middleware.core.notes import Lost, Note, Notes, Started
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.frames import spoken
 from thalweg.middleware.protocol.limits import CoreConfig
 
 REMOVE_TRIES = 5
@@ -58,13 +62,16 @@ class Hooks(msgspec.Struct, frozen=True):
     ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
     whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
     whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
-    one host says that another is lost; nobody where that cannot be.
+    one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, how often in vain;
+    ``rests``: whether it is not let in yet.
     """
 
     fails: Fails
     recovers: Recovers
     leans_on: Callable[[str], bool]
     judges: Callable[[str, str], str]
+    fell: Callable[[str], int]
+    rests: Callable[[str], bool]
 
 
 class _Led:
@@ -84,6 +91,7 @@ class _Led:
         self.ping_at_s = math.inf
         self.answers: dict[str, Answers] = {}
         self.heard_s = dict.fromkeys(self.remote, now)
+        self.strange: dict[str, str] = {}  # hosts that do not speak the run's version, as they were started last
 
     def patience_s(self, host: str, silent_s: float) -> float:
         """How long a host may take to install the run."""
@@ -185,7 +193,20 @@ class Coordinator:
     def returned(self, sender: str, message: m.Welcome) -> list[e.PeerJoined]:
         """R8: a host has said who it is: the runs that it is to join, from which it was away."""
         there = m.Peer(sender, message.control, message.bulk, message.instance, message.max_partition_bytes)
-        return [e.PeerJoined(run, there) for run, led in self.led.items() if sender in led.away and not led.removing]
+        asked = [(run, led) for run, led in self.led.items() if sender in led.away and not led.removing]
+        return [e.PeerJoined(run, there) for run, led in asked if self._may_join(led, sender, message)]
+
+    def _may_join(self, led: _Led, sender: str, message: m.Welcome) -> bool:
+        """R8: whether a host that was lost may take part again, as it is now."""
+        lasting, (oldest, newest) = led.install, message.speaks
+        version = lasting.version if isinstance(lasting, m.Lasting) else 0
+        if version and not oldest <= version <= newest:
+            if led.strange.get(sender) != message.instance:
+                led.strange[sender] = message.instance
+                what = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
+                led.out.record("fault", peer=sender, detail={"what": what})
+            return False
+        return not led.hooks.rests(sender)
 
     def listens(self, run: str, peer: m.Peer) -> None:
         """A host has been started again, and listens there."""
@@ -204,7 +225,7 @@ class Coordinator:
         """A host was sent an ``Install`` for what it was before it was restarted; notes, with the run they are of."""
         for run, led in list(self.led.items()):
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
-            if peer is None or peer.instance == message.instance or led.removing:
+            if peer is None or peer.instance == message.instance or led.removing or led.hooks.rests(sender):
                 continue
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
@@ -230,10 +251,18 @@ class Coordinator:
             if not led.removing:
                 self._forget(led)
 
-    def on_failed(self, sender: str, message: m.Failed) -> None:
+    def on_failed(self, sender: str, message: m.Failed) -> Notes:
         led = self.led.get(message.run)
         if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
             return
+        lasts = isinstance(led.install, m.Lasting)
+        if lasts and not (message.lost or message.led):  # R10
+            if not message.node and sender != led.out.host:
+                yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
+                return
+            if message.node and led.directory.locations[message.node].host != sender:
+                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
+                return
         who = f"node {message.node!r} on host" if message.node else "host"
         about, gone = f"{who} {sender!r}: {message.reason}", message.lost
         told: dict[str, Any] = {
@@ -243,7 +272,7 @@ class Coordinator:
             "cause": message.cause,
         }
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
-        if gone and isinstance(led.install, m.Lasting):
+        if gone and lasts:
             away = led.hooks.judges(sender, gone)
             if not away:
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
@@ -350,6 +379,8 @@ class Coordinator:
             yield Lost(host)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
+        if isinstance(led.install, m.Lasting) and (in_vain := led.hooks.fell(host)) >= MOST_IN_VAIN:  # R8
+            how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
         if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):  # R8
             led.remote.discard(host)
             directory.lose(host, how)

@@ -14,7 +14,7 @@ R3. Replicas are the host's, not a generation's: the next one finds them. They g
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
     on another host it is claimed from there, again and again.
 R5. Of an operator without state there are no replicas, and the client is told so.
-R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Refuse``).
+R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Lacks``).
 R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
     with an older one. Where the code itself fails to restore one, the run ends.
 R8. Up to ``increments`` replicas after each whole one are what has changed since the one before, where that is to be
@@ -263,7 +263,7 @@ class Checkpoints:
             self._failed[key] += 1
             if self._failed[key] >= TRIES:
                 why = f"its replica has not got there in {self._failed[key]} transfers"
-                self._out.send(peer, m.Refuse(self._out.run, message.node, start.index, why))
+                self._out.send(peer, m.Lacks(self._out.run, message.node, start.index, why))
 
     def on_lost(self, note: Lost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
@@ -336,15 +336,15 @@ class Checkpoints:
         elif start.holder == self._out.host:
             self._miss(message.node, start.index)
 
-    def on_refuse(self, sender: str, message: m.Refuse) -> None:
+    def on_lacking(self, sender: str, message: m.Lacks) -> None:
         """R9: a replica that is waited for does not get here."""
         waiting = self.waiting.get(message.node)
-        if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.version):
+        if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.index):
             self._out.send(self._client, message)
 
     def _miss(self, name: str, index: int) -> None:
         """R6: tell the client that a replica is not here."""
-        self._out.send(self._client, m.Refuse(self._out.run, name, index, "its replica is not there any more"))
+        self._out.send(self._client, m.Lacks(self._out.run, name, index, "its replica is not there any more"))
 
     def on_settled(self, sender: str, message: m.Settled) -> None:
         """R3: what is not needed any more."""
@@ -375,7 +375,7 @@ class Checkpoints:
         if event.error and not (event.cause and event.cause.traceback):  # R7
             for each in self._chain(event.node, waiting.index):
                 del self.replicas[event.node][each.index]
-            self._out.send(self._client, m.Refuse(self._out.run, event.node, waiting.index, event.error[:4000]))
+            self._out.send(self._client, m.Lacks(self._out.run, event.node, waiting.index, event.error[:4000]))
             return
         if event.error:
             reason = f"its replica at partition {waiting.index} cannot be restored: {event.error}"

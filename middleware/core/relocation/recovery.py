@@ -20,13 +20,14 @@ R4. Operators of lost hosts are put where the run's planner says, if it has one 
 R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
     has to install the run within ``wait_s``; then the run ends, naming it.
 R6. Lost hosts are asked to take part again as long as the run goes on; one that refused, or that has been cut off from
-    another host while it heard the client, is not.
+    another host while it heard the client, is not (``standing``).
 R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
     anew (``resumed``), as a generation that is later than any of which it may not have heard.
 R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
     another's outputs are gone is so where the client lost that one in this generation. That another does not answer
     takes ``lease_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
-    A replica is refused by who keeps it, or starts with it, and is then of no use: there are fewer each time.
+    A replica is lacking where who keeps it, or starts with it, says so, and is then of no use: there are fewer each
+    time, and who says so too often has no part in the run any more.
 R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
     says its host.
 R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``), in a tree with one sink that is no
@@ -60,6 +61,7 @@ from thalweg.middleware.core.flow.missing import (
 )
 from thalweg.middleware.core.flow.node import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
+from thalweg.middleware.core.monitoring.standing import Standing
 from thalweg.middleware.core.notes import Delivered, Lost, Notes, Started
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -150,12 +152,10 @@ class Recovery:
         self.keeps = False  # R7
         self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
         self.bases: dict[str, int] = {}
-        self.barred: set[str] = set()  # R6
+        self.standing = Standing()
         starts = setting.lasting.starts if setting.lasting is not None else ()
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
-        self.waited: set[str] = set()  # R5: hosts that have been waited for in vain
         self._begun_s = setting.out.now
-        self._accused: dict[str, str] = {}  # R8: by which host, the first
         self._lines: dict[str, int] = {}
         self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
         self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
@@ -251,23 +251,26 @@ class Recovery:
                 behind[name] = {index: hosts for index, hosts in kept.items() if index != newest}
         return behind
 
-    def refused(self, sender: str, message: m.Refuse) -> None:
+    def on_lacking(self, sender: str, message: m.Lacks) -> None:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
-        lasting, here = self._setting.lasting, self._directory.locations.get(message.node)
-        if lasting is None or here is None or sender not in self._directory.hosts:
+        lasting, here, directory = self._setting.lasting, self._directory.locations.get(message.node), self._directory
+        if lasting is None or here is None or sender not in directory.hosts:
             return
-        if lasting.kept_from is not None and not message.version and sender == here.host:  # R10
-            self._wary = self._directory.doomed = True
-            return
-        named = (each for each in lasting.starts if (each.node, each.index) == (message.node, message.version))
-        start = next((each for each in named if each.holder and sender in (each.holder, here.host)), None)
-        if start is None:  # R8
-            return
-        if sender == start.holder:
-            self._forget(sender)
-        else:  # what came from its holder is of no use
-            self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
-        self._directory.doomed = True
+        if lasting.kept_from is not None and not message.index and sender == here.host:  # R10
+            self._wary = True
+        else:
+            named = (each for each in lasting.starts if (each.node, each.index) == (message.node, message.index))
+            start = next((each for each in named if each.holder and sender in (each.holder, here.host)), None)
+            if start is None:  # R8
+                return
+            if sender == start.holder:
+                self._forget(sender)
+            else:  # what came from its holder is of no use
+                self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
+        directory.doomed = True
+        if sender != self._client and self.standing.lacks(sender, self._had_by_now):
+            self.standing.barred.add(sender)
+            directory.lose(sender, "has said too often that it lacks what it has said that it has")
 
     def judge(self, sender: str, host: str) -> str:
         """R8: whom to do without, or that was done without, as ``sender`` says that ``host`` is lost; or nobody."""
@@ -277,7 +280,7 @@ class Recovery:
         found_s = limits.patience * limits.lease_s
         if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
             return ""
-        if sender == self._client or (host != self._client and self._accused.setdefault(sender, host) == host):
+        if sender == self._client or (host != self._client and self.standing.accused.setdefault(sender, host) == host):
             return host
         return sender
 
@@ -296,9 +299,24 @@ class Recovery:
     def give_up(self, host: str, *, again: bool, wait: bool) -> None:
         """R5, R6: a host is lost, perhaps not to be asked ``again``, or to be waited for no more."""
         if not again:
-            self.barred.add(host)
+            self.standing.barred.add(host)
         if not wait:
-            self.waited.add(host)
+            self.standing.waited.add(host)
+
+    def fell(self, host: str) -> int:
+        """A host is lost: how often in a row before anything more came to the application."""
+        limits, lasting = self._setting.limits, self._setting.lasting
+        wait_s = 0.0 if lasting is None else lasting.failover.wait_s
+        return self.standing.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
+
+    def rests(self, host: str) -> bool:
+        """Whether a host is not let in yet."""
+        return self.standing.rests(host, self._out.now)
+
+    @property
+    def _had_by_now(self) -> int:
+        """How many partitions the application has got, of the sink that is furthest."""
+        return max((node.index for node in self._flow.nodes.values() if node.node.kind == "sink"), default=0)
 
     # --- where to begin anew --------------------------------------------------------------------------
 
@@ -337,7 +355,8 @@ class Recovery:
 
     def came(self, host: str) -> None:
         """R11: a host has taken its part in the run: perhaps one that has an absent source."""
-        if any(host in node.stand_ins for node in self._absent) and host not in self.barred:
+        self.standing.came(host, self._had_by_now)
+        if any(host in node.stand_ins for node in self._absent) and host not in self.standing.barred:
             self._directory.doomed = True
 
     @property
@@ -349,13 +368,14 @@ class Recovery:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
         install, directory = self._setting.lasting, self._directory
         assert install is not None
-        there = directory.hosts - lost.keys()
+        there, barred = directory.hosts - lost.keys(), self.standing.barred
+        stays = there - directory.vacating  # where something may be put
         flow, starts = self._graph(), self._restart(there)
         where, nodes = directory.where(flow.by_name), dict(flow.by_name)
         gone, regained = dict[str, str](), dict[str, str]()  # R11: sources, and where they are
         for name, node in flow.by_name.items():
             if node.stand_ins:
-                kept = tuple([host for host in node.stand_ins if host not in self.barred])
+                kept = tuple([host for host in node.stand_ins if host not in barred])
                 node = nodes[name] = msgspec.structs.replace(node, stand_ins=kept)
             if is_absent(node):
                 home = next((host for host in node.stand_ins if host in there), None)
@@ -367,15 +387,15 @@ class Recovery:
             if where[name] in there or node.pinned is None:
                 continue
             stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
-            stand_in = next((host for host in stand_ins if host in there), None)
+            stand_in = next((host for some in (stays, there) for host in stand_ins if host in some), None)
             if stand_in is not None:
-                others = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *self.barred)]
+                others = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *barred)]
                 nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(others))
                 where[name] = stand_in
             elif may_miss(Dataflow(tuple(nodes.values())), name):
                 gone[name] = self._client
                 nodes[name] = without_source(node, LAST, self._client)
-            elif install.failover.wait_s <= 0 or where[name] in self.barred | self.waited:
+            elif install.failover.wait_s <= 0 or where[name] in barred | self.standing.waited:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
         cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
         if gone or regained:  # R11
@@ -388,7 +408,7 @@ class Recovery:
         for name in reversed(flow.upward):
             if where[name] not in there and nodes[name].pinned is None:
                 chosen = self._chosen.get(name, "")
-                where[name] = chosen if chosen in there else place(flow, name, where, starts, there, self._client)
+                where[name] = chosen if chosen in stays else place(flow, name, where, starts, stays, self._client)
         flow = Dataflow(tuple(nodes.values()))
         kept_from = None if gone or regained else self._kept_from(flow, starts)
         if kept_from is not None:
@@ -399,7 +419,7 @@ class Recovery:
             run=following(install.run),
             dataflow=flow,
             locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
-            peers=tuple([peer for peer in peers if peer.name not in self.barred]),
+            peers=tuple([peer for peer in peers if peer.name not in barred]),
             starts=tuple([starts[name] for name in flow.by_name]),
             kept_from=kept_from,
             cuts=tuple(cuts.values()),
@@ -443,8 +463,7 @@ class Recovery:
     def follow(self, before: Recovery, lost: Mapping[str, str], detected_s: float) -> None:
         """Go on as the next generation of a run."""
         self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
-        self.barred, self.waited = before.barred, before.waited
-        self._accused = before._accused
+        self.standing = before.standing
         names = self._tree.dataflow.by_name
         self.known = {name: kept for name, kept in before.known.items() if name in names}
         for host in lost:
@@ -459,7 +478,8 @@ class Recovery:
         assert install is not None
         moved = {each.node: each.host for each in install.locations
                  if before._directory.locations[each.node].host != each.host}  # fmt: skip
-        self._begun = {"generation": generation_of(install.run), "hosts": dict(lost), "moved": moved}
+        fell = {host: how for host, how in lost.items() if host in before._directory.fell}
+        self._begun = {"generation": generation_of(install.run), "hosts": fell, "moved": moved}
         self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
         self.installed(self._flow.kept)
         if missing := {node.name: gaps for node in self._tree.dataflow.nodes if (gaps := gaps_of(node))}:

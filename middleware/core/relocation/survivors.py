@@ -15,7 +15,7 @@ R3. An operator keeps its outputs from where its consumer would start (``flow.re
     The client lets the next generation be of this kind only if no operator would start before what it has had
     dropped (``Settled``); that is so as long as no state is lost with all its replicas.
 R4. Where an output is not there nevertheless (there were too many bytes of them, or the operator has come from another
-    host since, where they stayed), the host says so (``Refuse``), and the run begins wholly anew. What was in a
+    host since, where they stayed), the host says so (``Lacks``), and the run begins wholly anew. What was in a
     generation before that one does not go on in a later one (``Lasting.kept_from``).
 R5. Hand-overs, proposals and other trees that are under way are over with the generation: an operator that was to leave
     goes on where it is, one that was to come is not there. While the client has two trees, or several queries, all

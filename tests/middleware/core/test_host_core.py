@@ -17,6 +17,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
@@ -44,7 +45,7 @@ def installed(make_book: Book, install: m.Install, host: str, config: CoreConfig
 
 
 def test_a_host_says_who_it_is(make_book: Book) -> None:
-    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",))
+    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), speaks=SPEAKS)
     make_book("h1") << got("hello", m.Hello()) >> [e.Send("", "hello", welcome)]
 
 
@@ -75,7 +76,7 @@ def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_bo
         peers = [msgspec.structs.replace(peer, instance=instance) for peer in install.peers]
         return msgspec.structs.replace(install, peers=tuple(peers))
 
-    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), "second")
+    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), "second", speaks=SPEAKS)
     stale = for_instance("first")
     book << got("client", stale) >> [e.Send("", "client", welcome)]
     assert not book.core.runs

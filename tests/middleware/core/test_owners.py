@@ -42,6 +42,7 @@ SAID: list[m.Message] = [
     m.Failed("r", "o", "because"),
     m.Lost("r", "h2", ()),
     m.Stable("r", "o", 1, ("h9",)),
+    m.Lacks("r", "o", 1, "no"),
     m.Settled("r", ()),
     m.Given("r", 0, (7,)),
     m.Offer("r", "o", 1),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
+from thalweg.emulation.virtual.faults import Crash, FaultPlan
+from thalweg.emulation.virtual.faulty import FaultyWorld
+from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.experiments.faults.drawn import code_of, draw_trial
+from thalweg.experiments.faults.excuses import LIMITS
+from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN, MOST_LACKING
 from thalweg.middleware.core.relocation.recovery import KNOWN, Recovery
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -62,8 +70,9 @@ def lies(client: Client, liar: str) -> None:
     """All that may have a run begin anew and is not so."""
     for lost in ("h9", "h4", "h2", "h1", "client", liar):
         client.hear(liar, m.Failed, "o", "it says", lost=lost)
-    for version in (0, 1, 4):
-        client.hear(liar, m.Refuse, "o", version, "it says")
+    for index in (0, 1, 4):
+        client.hear(liar, m.Lacks, "o", index, "it says")
+    client.hear(liar, m.Failed, "o", "it says")
     client.hear(liar, m.Located, (m.Location("o", "h4", 1000),))
 
 
@@ -73,29 +82,29 @@ def test_a_host_that_says_that_others_are_lost_has_the_run_begin_anew_a_few_time
         client.book.at(float(second))
         lies(client, "h3")
     assert client.generation == 1  # for where o was said to be; and h4 had a part in the run then
-    assert client.recovery.barred == set()
+    assert client.recovery.standing.barred == set()
     for second in range(60, 1000):
         client.book.at(float(second))
         lies(client, "h3")
-    assert (client.generation, client.recovery.barred) == (3, {"h2", "h3"})
+    assert (client.generation, client.recovery.standing.barred) == (3, {"h2", "h3"})
 
 
 def test_who_says_of_a_second_host_that_it_does_not_answer_is_it_itself(client: Client) -> None:
     client.book.at(60.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h4")
-    assert (client.generation, client.recovery.barred) == (1, {"h4"})
+    assert (client.generation, client.recovery.standing.barred) == (1, {"h4"})
     client.hear("h3", m.Failed, "o", "no answer", lost="h2")  # nobody can have waited for so long
     assert client.generation == 1
     client.book.at(120.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h2")
-    assert (client.generation, client.recovery.barred) == (2, {"h4", "h3"})
+    assert (client.generation, client.recovery.standing.barred) == (2, {"h4", "h3"})
     assert client.book.core.runs[client.run].directory.hosts == {"client", "h1", "h2"}
 
 
 def test_who_does_not_reach_the_client_goes(client: Client) -> None:
     client.book.at(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="client")
-    assert (client.generation, client.recovery.barred) == (1, {"h2"})
+    assert (client.generation, client.recovery.standing.barred) == (1, {"h2"})
     (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
     assert entry.host != "h2"
 
@@ -104,14 +113,14 @@ def test_what_a_lost_host_had_may_be_missed_once(client: Client) -> None:
     client.lose("h4")
     assert client.generation == 0
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.barred) == (1, set())
+    assert (client.generation, client.recovery.standing.barred) == (1, set())
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
     assert client.generation == 1
     client.book << e.PeerJoined(client.run, m.Peer("h4", "tcp://h4:1", "tcp://h4:2", "2")) >> ANY
     client.hear("h4", m.Installed, "h4", number=1)
     client.lose("h4")
     client.hear("h2", m.Failed, "o", "its partition 9 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.barred) == (2, set())
+    assert (client.generation, client.recovery.standing.barred) == (2, set())
 
 
 def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
@@ -121,7 +130,7 @@ def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
         client.hear(host, m.Detached, 1)
     client.hear("h4", m.Installed, "h4", number=1)
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.barred) == (1, set())
+    assert (client.generation, client.recovery.standing.barred) == (1, set())
     assert "h4" in client.book.core.runs[client.run].directory.hosts
 
 
@@ -139,8 +148,85 @@ def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(
         for index in range(12):
             client.hear(liar, m.Stable, "o", index, (liar,))
         for index in range(12):
-            client.hear(liar, m.Refuse, "o", index, "it says")
+            client.hear(liar, m.Lacks, "o", index, "it says")
     assert client.generation < 8
+
+
+def test_two_that_say_the_same_have_no_part_in_the_run_after_a_while(client: Client) -> None:
+    """``h2`` has ``o``, and says that it has left replicas; ``h3`` says that it has them, and then has not."""
+    run = client.book.core.runs[client.run]
+    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
+    for index in range(1, 100):
+        client.book.at(float(index))
+        for sender in ("h3", "h2"):
+            client.hear(sender, m.Stable, "o", index % 10, ("h3", "h2"))
+        client.hear("h2", m.Located, (m.Location("o", "h3", index),))
+        client.lose("h4") if index == 1 else None
+        for sender, other in (("h3", 0), ("h2", index % 10), ("h3", index % 10)):
+            client.hear(sender, m.Lacks, "o", other, "it says")
+    assert client.generation <= 2 * (MOST_LACKING + 2)
+
+
+def test_who_says_that_it_cannot_go_on_is_lost_and_of_nodes_of_others_it_has_nothing_to_say(client: Client) -> None:
+    client.hear("h3", m.Failed, "o", "it says")
+    assert client.book.recorded() == ["unexpected"]
+    client.hear("h3", m.Failed, "s", "it says")
+    assert client.book.recorded() == ["unexpected"]
+    client.hear("h3", m.Failed, "", "a defect")
+    assert client.generation == 0  # nothing was there
+    assert "h3" not in client.book.core.runs[client.run].directory.hosts
+    client.hear("h2", m.Failed, "o", "ZeroDivisionError")
+    assert [failed.reason for failed in client.book.only(e.Fail)] == ["node 'o' on host 'h2': ZeroDivisionError"]
+
+
+def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(client: Client) -> None:
+    run = client.book.core.runs[client.run]
+    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
+    client.hear("h3", m.Stable, "o", 1, ("h3", "h2"))
+    client.lose("h2")
+    assert Start("o", 1, "h3") in client.recovery._setting.lasting.starts
+    assert client.generation == 1
+    client.hear("h3", m.Refuse, "o", 1, "no room")  # the version of its first hand-over
+    assert client.generation == 1
+
+
+def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
+    client.hear("h3", m.Stable, "o", 1, ("h3", "h2"))
+    client.hear("h3", m.Leave, False)
+    client.lose("h2")
+    (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
+    assert entry.host not in ("h2", "h3")
+
+
+def test_a_lost_host_is_named_once(client: Client) -> None:
+    """Not again when another is lost while it stays away."""
+    named: list[list[str]] = []
+    for _ in range(2):
+        client.lose(next(each.host for each in client.recovery._setting.install.locations if each.node == "o"))
+        assert client.recovery._begun is not None
+        named.append([*client.recovery._begun["hosts"]])
+    assert (named[0], len(named[1])) == (["h2"], 1)
+    assert named[0] != named[1]
+
+
+@pytest.mark.parametrize(("speaks", "joins"), [((8, 8), False), ((9, 10), True), ((10, 11), False), ((7, 9), True)])
+def test_a_host_that_comes_back_speaks_the_version_of_the_run(
+    make_book: Any, make_install: Any, speaks: m.Speaks, joins: bool
+) -> None:
+    book = make_book("client")
+    install = m.Lasting.of(make_install(others=("h3",)), m.Failover())
+    book << e.RunRequested(msgspec.structs.replace(install, version=9)) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    book << e.PeerLost("r", "h3", "is gone") >> ANY
+    told: list[str] = []
+    asked: list[Any] = []
+    for _ in range(3):
+        book << got("h3", m.Welcome("h3", "tcp://h3:1", "tcp://h3:2", instance="2", speaks=speaks)) >> ANY
+        told += book.recorded()
+        asked += book.sent("h3")
+    assert [type(each) for each in asked] == ([m.Lasting] if joins else [])
+    assert told == ([] if joins else ["fault"])
 
 
 def test_who_has_a_replica_says_so_itself(client: Client) -> None:
@@ -161,3 +247,29 @@ def test_replicas_of_what_has_not_been_made_keep_no_account_from_those_of_what_h
     client.hear("h4", m.Stable, "o", 4, ("h4", "h2"))
     assert client.recovery.known["o"][4] == {"h4", "h2"}
     assert len(client.recovery.known["o"]) <= KNOWN
+
+
+@pytest.mark.parametrize("holds", ["o", "s"])
+def test_a_process_that_ends_again_and_again_has_the_run_begin_anew_a_few_times_at_most(holds: str) -> None:
+    """One with a source ends the run, in a line that says so; without what another had the run goes on."""
+    trial = draw_trial(1)
+    sources = {node.pinned for node in trial.dataflow.nodes if node.kind == "source"}
+    host = next(name for name in trial.hosts[:-1] if (name in sources) == (holds == "s"))
+    world = FaultyWorld(
+        trial.hosts,
+        trial.links,
+        partial(code_of, trial),
+        FaultPlan(1, tuple([Crash(host, 3.0 + 0.2 * number, 0.1) for number in range(1200)])),
+        WorldConfig(interface=trial.interface, core=LIMITS, validate=True),
+    )
+    indices: list[int] = []
+    world.failover = m.Failover(every=4, wait_s=20.0)
+    world.on_delivered = lambda partition, now: indices.append(partition.index)
+    world.run(trial.dataflow, {**trial.placement, "o0": host}, trial.partitions)
+    assert indices == list(range(len(indices)))
+    if holds == "o":
+        assert (world.failed, len(indices)) == (None, trial.partitions)
+    else:
+        assert f"host {host!r}, which holds s" in (world.failed or "")
+        assert "th time in a row before anything more came" in (world.failed or "")
+    assert max(world.left.values()) < 3 * MOST_IN_VAIN

@@ -211,7 +211,7 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     host << got("h3", replace(state, inline=b"xy")) >> [e.RestoreState("r~1", "o", 1, b"xy", "", 1)]
     host << e.StateRestored("r~1", "o", 1, "not its digest", m.Cause(None, "Odd", trace)) >> ANY
     (said,) = host.sent("client")
-    assert type(said) is (m.Failed if trace else m.Refuse)
+    assert type(said) is (m.Failed if trace else m.Lacks)
     client << e.RunRequested(install, None) >> ANY
     recovery = client.core.runs["r~1"].recovery
     recovery.known, recovery.bases = {"o": {4: {"h3"}}}, dict.fromkeys("sot", 0)

@@ -125,7 +125,7 @@ def test_where_an_output_is_gone_the_run_begins_wholly_anew(book: Playbook, make
     book << got("client", follows()) >> ANY
     book << got("h4", m.Demand("r~1", "o", "p", 3, version=1)) >> ANY
     (refuse,) = book.sent("client")
-    assert (type(refuse), refuse.node, refuse.version) == (m.Refuse, "o", 0)
+    assert (type(refuse), refuse.node, refuse.index) == (m.Lacks, "o", 0)
     client = make_book("client")
     client << e.RunRequested(follows(), None) >> ANY
     client << got("h2", refuse) >> ANY

@@ -1,0 +1,63 @@
+"""What the client of a run that outlives its hosts makes of each of them, over all of its generations.
+
+Rules:
+
+R1. Who is *barred* is not asked to take part again, and nothing is put there. Who is *waited* for no more may be.
+R2. A host that is lost again and again, before anything more has come to the application each time, is a process that
+    ends by itself. It is let in again later each time, by ``RESTS`` of what a source's host is waited for at most, and
+    after ``MOST_IN_VAIN`` times not any more.
+R3. What a host lacks, as it says, costs a generation of the run each time. Who says so more than ``MOST_LACKING``
+    times, and once more for every ``PER`` partitions that have come, has no part in the run any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+FEW = 3  # losses in a row after which a host is let in at once
+MOST_IN_VAIN = 16
+RESTS = 1 / 4
+MOST_LACKING, PER = 8, 16
+
+
+class Life(msgspec.Struct):
+    """A host: what the application ``had`` when it came or went, how often that was in vain, when it may be back."""
+
+    had: int = -1
+    in_vain: int = 0
+    until_s: float = 0.0
+
+
+class Standing:
+    """``accused``: by which host, the first of which it has said that it does not answer."""
+
+    def __init__(self) -> None:
+        self.barred: set[str] = set()
+        self.waited: set[str] = set()
+        self.accused: dict[str, str] = {}
+        self._lives: dict[str, Life] = {}
+        self._lacked = Counter[str]()
+
+    def came(self, host: str, had: int) -> None:
+        """A host has taken its part, when the application had so many partitions."""
+        self._lives.setdefault(host, Life()).had = had
+
+    def lost(self, host: str, had: int, now: float, retry_s: float, wait_s: float) -> int:
+        """R2: a host is lost; how often in a row before anything more came."""
+        life = self._lives.setdefault(host, Life(had))
+        life.in_vain = life.in_vain + 1 if had <= life.had else 0
+        life.had = had  # it may never come again
+        if life.in_vain > FEW:
+            life.until_s = now + min(retry_s * 2.0 ** (life.in_vain - FEW), wait_s * RESTS)
+        return life.in_vain
+
+    def rests(self, host: str, now: float) -> bool:
+        """R2: whether it is not let in yet."""
+        return host in self._lives and now < self._lives[host].until_s
+
+    def lacks(self, host: str, had: int) -> bool:
+        """R3: whether that host has said so once too often."""
+        self._lacked[host] += 1
+        return self._lacked[host] > MOST_LACKING + had // PER
