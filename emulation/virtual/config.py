@@ -18,7 +18,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
     another speed, or more cores, and say so. ``call_timeout_s``: what a run's
     calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
-    invariants of a core after each of its events.
+    invariants of a core after each of its events. ``ahead``: partitions under way over an edge.
     """
 
     interface: str = "single"
@@ -28,6 +28,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compute_factor: dict[str, float] = {}
     capacities: dict[str, HostFigures] = {}
     call_timeout_s: float | None = None
+    ahead: int = 1
     core: CoreConfig = CoreConfig()
     guests: tuple[str, ...] = ()
     validate: bool = False

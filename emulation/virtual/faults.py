@@ -13,6 +13,8 @@ from typing import Annotated
 
 import msgspec
 
+from thalweg.middleware.dataflow import MOST_AHEAD
+
 LONGEST_S = 60.0  # that a message is late
 EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
 
@@ -150,13 +152,14 @@ OVER_ALL = Storm | Late  # of these faults are no single ones
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``.
 
-    ``lasting``: the run outlives its hosts.
+    ``lasting``: the run outlives its hosts. ``ahead``: partitions under way over an edge.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0)]
     faults: tuple[Fault, ...] = ()
     graph: bool = False
     lasting: bool = False
+    ahead: Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)] = 1
 
     def hosts(self) -> set[str]:
         """All of the run's that its faults name."""

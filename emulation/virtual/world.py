@@ -511,6 +511,7 @@ class World:
             news=self.needs or isinstance(adaptation, Adaptation),
             call_timeout_s=self.config.call_timeout_s,
         )
+        install = m.AheadInstall.of(install, self.config.ahead)
         if self.failover is not None:
             install = m.Lasting.of(install, self.failover)
         free = self._reorderable

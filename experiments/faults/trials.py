@@ -192,6 +192,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         core=LIMITS,
         guests=GUESTS if trial.subscriptions else (),
         validate=True,
+        ahead=plan.ahead,
     )
     world = FaultyWorld(
         trial.hosts,

@@ -14,6 +14,7 @@ from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import Option, flag
+from thalweg.middleware.dataflow import MOST_AHEAD
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
@@ -269,6 +270,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             shown="1",
         ),
     ] = None
+    ahead: Annotated[
+        int,
+        Option(
+            "Partitions under way over each edge of the tree: more than one for links with long delays, and as much"
+            " more memory on hosts."
+        ),
+    ] = 1
     moves: Annotated[
         int | None,
         Option(
@@ -513,6 +521,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")
         if self.stripes not in (None, "auto") and re.fullmatch("[0-9]{1,9}", self.stripes) is None:
             raise UsageError(f"--stripes is {one_line(self.stripes)!r}; give a number of trees, or auto")
+        if not 1 <= self.ahead <= MOST_AHEAD:
+            raise UsageError(f"--ahead is {self.ahead}; give partitions, 1 to {MOST_AHEAD}")
         if self.forecaster is not None:
             make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:

@@ -113,6 +113,7 @@ class _Session(Session):
             call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
             capacities=network.timeline.capacities,
             validate=config.validate,
+            ahead=config.ahead,
         )
         self.work = msgspec.structs.replace(self.work, hints=hints.measured({}, network.timeline.capacities))
         # What an operator says it computes is a real machine's time; a dilated clock makes it longer.

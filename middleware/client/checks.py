@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.dataflow import MOST_AHEAD
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, words
 from thalweg.middleware.network.networks import Network, check_networks, where_joined
 from thalweg.middleware.planning.problem.routes import HOPS
@@ -36,6 +37,13 @@ def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
     expect(1.0 if call_timeout_s is None else call_timeout_s, int | float, "call_timeout_s is a number of seconds")
     if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
         raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
+
+
+def check_ahead(ahead: int) -> None:
+    """How many partitions are under way over an edge."""
+    expect(ahead, int, "ahead is a number of partitions")
+    if not 1 <= ahead <= MOST_AHEAD:
+        raise UsageError(f"ahead is {ahead}; give how many partitions may be under way over an edge, 1 to {MOST_AHEAD}")
 
 
 def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> m.Failover:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.client.checks import (
+    check_ahead,
     check_counts,
     check_failover,
     check_mapping,
@@ -242,6 +243,7 @@ class Client:
         hops: int = HOPS,
         stripes: Stripes = 1,
         window: int | None = None,
+        ahead: int = 1,
     ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -282,6 +284,10 @@ class Client:
                 as often. Operators must have no state, sources give any index they are asked for.
             window: how many partitions of several trees wait at most for those before them; default: eight times as
                 many as there are trees, which the client has memory for.
+            ahead: how many partitions may be under way over each edge, 1 to 1024. A link with a long delay carries its
+                rate only if as much is under way as goes over it in a round trip. Every node keeps up to so many
+                outputs, and one more, and so many of each of its inputs: memory of hosts. More only delays changes of
+                the placement, which come after all that is under way.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
@@ -293,6 +299,7 @@ class Client:
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         check_counts(partitions, call_timeout_s)
+        check_ahead(ahead)
         others = {"networks": networks, "subscribers": allowed, "journal": self._journal}
         check_stripes(stripes, window, dataflow, self._allow, others)
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
@@ -340,6 +347,7 @@ class Client:
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
+        install = m.AheadInstall.of(install, ahead)
         check_start(start)
         trees = self._preparing.trees(all_of(stripes, Stripe(dataflow, full, 1.0), beside), lasting=lasting)
         if failover is not None or (lasting and len(trees) == 1):

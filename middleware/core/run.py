@@ -132,7 +132,8 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
 }
 FROM_CLIENT = frozenset(
     {
-        m.Install, m.Lasting, m.Ping, m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit,
+        m.Install, m.AheadInstall, m.Lasting, m.AheadLasting, m.Ping,
+        m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit,
         m.Enrol, m.Dismiss, m.Stay, m.Settled, m.Given,
     }
 )  # fmt: skip
@@ -368,7 +369,7 @@ class RunCore:
         node = self.flow.nodes.get(message.consumer)
         if node is None:
             return message.consumer in self.directory.locations  # to be forwarded
-        return message.producer in node.asked and message.index == node.index
+        return node.wants(message.producer, message.index)
 
     def passes(self, chunk: m.RelayedChunk) -> bool:
         """R6: whether what begins to come over relays is to come so."""

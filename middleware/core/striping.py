@@ -5,7 +5,8 @@ generations; here they are handed out the indices of one stream, whose partition
 
 Rules:
 
-R1. A stripe gets indices ahead, as many as its tree can have under way: one for each level, and one that is made
+R1. A stripe gets indices ahead, as many as its tree can have under way: one for each level and partition under
+    way over an edge (``Install.ahead``), and one that is made
     meanwhile. It is told again what it was given until it delivers.
 R2. The stripe that asks next gets the next index, where all are equally fast. Of others each gets that which is next
     when it can deliver: as many are left for the others as these will have delivered by then, at most
@@ -103,12 +104,12 @@ Ahead = Callable[[Stripe], int]
 class Hooks(msgspec.Struct, frozen=True):
     """How the stripes are reached: what is said of their runs, and to their hosts.
 
-    ``depth``: levels of a stripe's tree; ``named``: its run now, of whatever generation.
+    ``most``: partitions that a stripe's tree can have under way; ``named``: its run now, of whatever generation.
     """
 
     act: Act
     tell: Tell
-    depth: Ahead
+    most: Ahead
     named: Callable[[Stripe], str]
 
 
@@ -290,7 +291,7 @@ class Striping:
     def _fill(self, stripe: Stripe, paces: Mapping[Stripe, Pace]) -> bool:
         """R1: whether a stripe has been given more indices."""
         before = stripe.upto
-        ahead = self._hooks.depth(stripe) + 1 if stripe.period_s is not None else UNKNOWN
+        ahead = self._hooks.most(stripe) + 1 if stripe.period_s is not None else UNKNOWN
         while len(stripe.open) < ahead and (index := self._choose(stripe, paces)) is not None:
             self._give(stripe, index)
         return stripe.upto > before

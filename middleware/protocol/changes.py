@@ -24,7 +24,7 @@ from thalweg.middleware.protocol.fields import (
     Told,
     Way,
 )
-from thalweg.middleware.protocol.installing import Install
+from thalweg.middleware.protocol.installing import AheadInstall, Install
 
 # --- an operator changes hosts (core.relocation.handover) -----------------------------------------
 
@@ -225,7 +225,7 @@ class Enrol(OfRun, frozen=True):
 
     number: Index
     sink: Name
-    install: Install
+    install: Install | AheadInstall
 
 
 class Unsubscribe(OfRun, frozen=True):

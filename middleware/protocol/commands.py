@@ -12,7 +12,7 @@ from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.history import Past
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
-from thalweg.middleware.protocol.messages import Cause, Install, Lasting, Message, Peer, Via, Way
+from thalweg.middleware.protocol.messages import AheadLasting, Cause, Install, Lasting, Message, Peer, Via, Way
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
@@ -26,7 +26,7 @@ class Kept(msgspec.Struct, frozen=True):
     the hosts that have a replica; ``stateless``: code without state; ``bases``: where nodes began.
     """
 
-    install: Lasting
+    install: Lasting | AheadLasting
     known: dict[str, dict[int, tuple[str, ...]]] = {}
     stateless: tuple[Code, ...] = ()
     bases: dict[str, int] = {}

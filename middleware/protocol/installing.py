@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.dataflow import MOST_AHEAD, Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
 from thalweg.middleware.protocol.fields import Index, Location, Name, OfRun, Peer, Text
 
@@ -26,6 +26,27 @@ class Install(OfRun, frozen=True):
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
     call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
     number: Index = 0  # of the Admit by which the others hear of a host that joins
+
+    @property
+    def ahead(self) -> int:
+        """How many partitions are under way over an edge at most."""
+        return 1
+
+
+Ahead = Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)]
+
+
+class AheadInstall(Install, frozen=True):
+    """The Install of a run in which up to ``ahead`` partitions are under way over each edge."""
+
+    ahead: Ahead = 1
+
+    @classmethod
+    def of(cls, install: Install, ahead: int) -> Install:
+        """The same run with so many; with one as it is."""
+        if ahead == 1:
+            return install
+        return cls(**{name: getattr(install, name) for name in install.__struct_fields__}, ahead=ahead)
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -94,7 +115,14 @@ class Lasting(Install, frozen=True):
     @classmethod
     def of(cls, install: Install, failover: Failover) -> Lasting:
         """The same run, to outlive its hosts."""
-        return cls(**{name: getattr(install, name) for name in install.__struct_fields__}, failover=failover)
+        kind = AheadLasting if install.ahead > 1 else Lasting
+        return kind(**{name: getattr(install, name) for name in install.__struct_fields__}, failover=failover)
+
+
+class AheadLasting(Lasting, frozen=True):
+    """The same of an ``AheadInstall``."""
+
+    ahead: Ahead = 1
 
 
 class Stable(OfRun, frozen=True):

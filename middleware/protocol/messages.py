@@ -164,7 +164,9 @@ Control = (
     | Ping
     | Pong
     | Install
+    | AheadInstall
     | Lasting
+    | AheadLasting
     | GoesOn
     | Stable
     | Lacks

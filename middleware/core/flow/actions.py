@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -69,6 +69,18 @@ Action = Ask | RunCode | Dispatch | Renounce | Hand | Lighten | Turned
 Verdict = Literal["taken", "duplicate", "late", "ahead", "lacking"]
 
 
+class Sent(msgspec.Struct, gc=False):
+    """An output that was sent to where a consumer was.
+
+    ``landed``: it has arrived, and was not asked for again since. ``due``: it is to be sent again.
+    """
+
+    host: str
+    under_way: bool
+    landed: bool = False
+    due: bool = False
+
+
 @dataclass(slots=True)
 class Taker:
     """A consumer, as the node knows it."""
@@ -78,3 +90,53 @@ class Taker:
     landed: int = -1  # what was dispatched last, if it has arrived and was not asked for again since
     first: int = 0  # the first partition that it takes
     to: str = ""  # the host to which something was sent last
+    sent: dict[int, Sent] = field(default_factory=dict)  # where several may be under way: those not acknowledged
+
+    def was_sent(self, index: int, host: str, *, under_way: bool) -> None:
+        """One of several that may be under way has gone to that host."""
+        self.sent[index] = Sent(host, under_way)
+
+    def is_due(self, index: int) -> bool:
+        """Whether one of several is to be sent, or sent again."""
+        sent = self.sent.get(index)
+        return sent is None or sent.due
+
+    def miss(self, index: int, *, again: bool) -> None:
+        """The consumer says that it lacks one of several."""
+        sent = self.sent.get(index)
+        if sent is None or sent.under_way:
+            return
+        if again and sent.landed:
+            sent.landed = False
+        else:
+            sent.due = True
+
+    def over(self, index: int, *, arrived: bool) -> None:
+        """The transfer of one of several is over."""
+        sent = self.sent.get(index)
+        if sent is not None:
+            sent.under_way, sent.landed, sent.due = False, arrived, not arrived
+
+    def unsent(self, host: str) -> None:
+        """Nobody knows what became of what was sent to that host."""
+        self.sending = self.sending and self.to != host
+        for index, sent in self.sent.items():
+            if sent.host == host:
+                self.over(index, arrived=False)
+
+    def forget(self) -> None:
+        """Whatever was sent does not count."""
+        self.sending = False
+        for index in self.sent:
+            self.over(index, arrived=False)
+
+    def has(self, index: int) -> bool:
+        """Whether it has been sent that, and it has arrived."""
+        return self.landed == index or (index in self.sent and self.sent[index].landed)
+
+    def of_last(self, index: int) -> Taker:
+        """What is known of it with the last partition alone."""
+        sent = self.sent.get(index)
+        if sent is None:
+            return Taker(index, self.sending, self.landed, to=self.to)
+        return Taker(index, sent.under_way, index if sent.landed else -1, to=sent.host)

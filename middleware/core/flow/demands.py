@@ -22,6 +22,9 @@ R11. In a stripe of a stream code runs with the stream's index, when that is kno
     of an input is passed on as such, and ends nothing: the next partition may be one that the stream has.
 R12. Operators of a run that outlives its hosts keep their outputs (``retained``), and the client is told of one that
     lacks what its consumer goes on with: then all begin anew.
+R13. With several partitions under way (``Install.ahead``) those that are not acknowledged are sent again where their
+    consumer is now, if they went where it was. What comes for one that is to come, within so many, waits for it. A
+    node may have its next inputs when it has made a partition: its state is taken first.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ from thalweg.middleware.core.flow.riders import Riders
 from thalweg.middleware.core.flow.room import Room
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
-from thalweg.middleware.core.notes import Note
+from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.dataflow import Node
@@ -164,11 +167,12 @@ class Demands:
         else:
             firsts = {name: starts[name].index if name in starts else 0 for name in consumers}
             begun = NodeCore.resumed(node, limit, 0 if start is None else start.index, firsts)
-        self._retain(begun)
+        self._equip(begun)
         return begun
 
-    def _retain(self, node: NodeCore) -> None:
+    def _equip(self, node: NodeCore) -> None:
         """R12: have an operator keep its outputs, where that is of use: sources make theirs again, sinks stay."""
+        node.depth = self._install.ahead
         consumers, lasting = self._tree.consumers[node.node.name], self._install
         kinds = node.node.kind, *[self._tree.node_of(name).kind for name in consumers]
         if isinstance(lasting, m.Lasting) and kinds == ("operator", "operator"):
@@ -202,7 +206,11 @@ class Demands:
         if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
         if self._riders.under_way and self._riders.alight(demand, self._directory.locations[consumer].host):  # R9
-            node.taker_of(consumer).sending = False
+            taker = node.taker_of(consumer)
+            taker.sending = False
+            taker.over(index, arrived=False)
+        if node.depth > 1:
+            self._see_where(node.taker_of(consumer), demand)
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
         verdict, actions = node.on_demand(index, demand.again, consumer)
@@ -216,6 +224,12 @@ class Demands:
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
         return self._perform(node, actions) if actions else NO_NOTES
+
+    def _see_where(self, taker: Taker, demand: m.Demand) -> None:
+        """R13: what has come to where the consumer was is to be sent again."""
+        for index, sent in taker.sent.items():
+            if not sent.under_way and sent.host != self._directory.host_of(demand.consumer, index):
+                sent.due = True
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
@@ -275,7 +289,8 @@ class Demands:
                 passed.last_s = now
                 self._wait_for(host, passed.first_s)
             here = self.nodes.get(demand.consumer)
-            if here is not None and name in here.asked and (demand.consumer, name) not in self.pending:
+            waits = here is not None and name in here.asked and here.index == demand.index
+            if waits and (demand.consumer, name) not in self.pending:
                 self._await(demand.consumer, name, demand.index)
         return False
 
@@ -290,8 +305,8 @@ class Demands:
         output = Output(index, value, size_bytes, part.end)
         if node is None:
             expected = self.expected.get(name)
-            if expected is not None and expected.index == index and producer in self._tree.node_of(name).inputs:
-                expected.early[producer] = output
+            if expected is not None and expected.takes(index) and producer in self._tree.node_of(name).inputs:
+                expected.early.setdefault(index, {})[producer] = output
             else:
                 self._forward(sender, name, part, value, size_bytes)
             return NO_NOTES
@@ -299,8 +314,9 @@ class Demands:
         if verdict != "taken":
             self._out.record("duplicate", peer=sender, node=name, index=index)
             return NO_NOTES
-        pending = self.pending.pop(edge, None)
-        if pending is not None:
+        pending = self.pending.get(edge)
+        if pending is not None and pending.index == index:
+            del self.pending[edge]
             self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
@@ -312,7 +328,11 @@ class Demands:
         """R9: what has come is also for others here that wait for it."""
         told = NO_NOTES
         if sender != self._host and not part.end:
-            waiting = [consumer for (consumer, producer), pending in self.pending.items()
+            if self._install.ahead > 1:
+                waiting = [name for name in self._tree.consumers[part.producer] if name in self.nodes]
+                waiting = [name for name in waiting if self.nodes[name].wants(part.producer, part.index)]
+            else:
+                waiting = [consumer for (consumer, producer), pending in self.pending.items()
                        if producer == part.producer and pending.index == part.index]  # fmt: skip
             for consumer in waiting:
                 alike = msgspec.structs.replace(part, consumer=consumer)
@@ -389,10 +409,17 @@ class Demands:
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES
-        told = self._perform(node, actions)
         if self._tree.former is None and not (self._lasts and node.node.inputs):
-            return told
-        return *told, notes.Made(event.node, event.index, self._taken_bytes.pop(event.node, 0))
+            return self._perform(node, actions)
+        made = notes.Made(event.node, event.index, self._taken_bytes.pop(event.node, 0))
+        return self._made(node, actions, made)
+
+    def _made(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Notes:
+        """R13: who takes the node's state does so before its code runs again, for which all inputs may be here."""
+        calls: list[Action] = [action for action in actions if type(action) is RunCode]
+        yield from self._perform(node, [action for action in actions if type(action) is not RunCode])
+        yield made
+        yield from self._perform(node, calls)
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
@@ -437,7 +464,7 @@ class Demands:
         for name, tail in self.tails.items():
             outputs += [(name, tail.output, consumer, taker) for consumer, taker in tail.takers.items()]
         for name, output, consumer, taker in outputs:
-            if output is None or taker.landed == output.index:
+            if output is None or taker.has(output.index):
                 continue
             to = consumer or self._tree.consumer_of(name, output.index)
             if to not in self.nodes and self._directory.whereabouts(to, output.index) == host:
@@ -473,7 +500,7 @@ class Demands:
             elif type(action) is Ask:
                 index = action.index
                 for producer in node.node.inputs:
-                    if self._send_demand(name, producer, index):
+                    if self._send_demand(name, producer, index) and producer in node.asked:
                         self._await(name, producer, index)
             elif type(action) is Hand:
                 self._deliver(name, action.output)
@@ -484,6 +511,7 @@ class Demands:
                     self._ask(name, producer, LAST)
             elif type(action) is Turned:
                 self._keep_tail(node)
+                told = (*told, *self._perform(node, node.go_on_turned()))
             else:
                 told = (notes.Light(name),)
         if node.state is ENDED:
@@ -568,16 +596,17 @@ class Demands:
         name, output = node.node.name, action.output
         taker = node.taker or node.takers[action.consumer]
         consumer = action.consumer or self._tree.consumer_of(name, output.index)
-        riding = False
+        to = ""
         if self._riders.under_way and not action.again:  # R9
             there = self._directory.host_of(consumer, output.index)
-            riding = self._riders.board(name, output.index, consumer, there)
-        if riding:
-            taker.to, taker.sending = there, True
-        else:
+            to = there if self._riders.board(name, output.index, consumer, there) else ""
+        if not to:
             to = self._send_output(name, consumer, output)
             if output.index == LAST:
                 return
+        if node.depth > 1:  # R13
+            taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))
+        else:
             taker.to, taker.sending = to, bool(to)
         if self._newcomers and name in self._newcomers:
             self._record_newcomer(name, output.index)
@@ -594,14 +623,14 @@ class Demands:
             to = directory.host_of(consumer, index)
             if to == self._host:  # the consumer is to come here, and has not yet
                 expected = self.expected.get(consumer)
-                here = expected is not None and expected.index == index
+                here = expected is not None and expected.takes(index)
                 to = directory.locations[consumer].host
         if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return ""
         news = self._news_for(to, upward=False) if directory.changes or self._telling_down else None
         switch, commit = directory.switch, None
-        if switch is not None and switch.iteration + 1 == index:  # R3
+        if switch is not None and 0 < index - switch.iteration <= self._install.ahead:  # R3
             commit = switch.commit
             if commit.shape is not None and not commit.shape.grows and not self._tree.keeps(name):
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
@@ -633,7 +662,7 @@ class Demands:
             for consumer, taker in node.takers.items():
                 if node.taker is not None or taker.demanded <= output.index:  # the only one has perhaps changed
                     consumer = consumer or self._tree.consumer_of(name, output.index)
-                    tail.takers[consumer] = Taker(output.index, taker.sending, taker.landed, to=taker.to)
+                    tail.takers[consumer] = taker.of_last(output.index)
             node.release()
 
     def _wait_for(self, host: str, since_s: float) -> None:

@@ -36,10 +36,18 @@ class Kept(msgspec.Struct):
 
 
 class Expected(msgspec.Struct):
-    """An operator that is to come here and begin with partition ``index``: its inputs for that which came before it."""
+    """An operator that is to come here and begin with partition ``index``.
+
+    ``early``: inputs for that, and ``depth`` - 1 later ones, by partition and producer, that have come before it.
+    """
 
     index: int
-    early: dict[str, Output] = {}
+    depth: int
+    early: dict[int, dict[str, Output]] = {}
+
+    def takes(self, index: int) -> bool:
+        """Whether an input for that partition is to wait for it."""
+        return self.index <= index < self.index + self.depth
 
 
 class Passed(msgspec.Struct):

@@ -103,7 +103,7 @@ class Flow(Demands):
         of_nodes = [node.takers for node in self.nodes.values()]
         for takers in (*of_nodes, *[tail.takers for tail in self.tails.values()]):
             for taker in takers.values():
-                taker.sending = taker.sending and taker.to != lost.host
+                taker.unsent(lost.host)
         self._riders.peer_gone(lost.host)
         return NO_NOTES
 
@@ -158,7 +158,7 @@ class Flow(Demands):
 
     def expect(self, name: str, index: int) -> None:
         """An operator is to come here and begin with partition ``index``."""
-        self.expected[name] = Expected(index)
+        self.expected[name] = Expected(index, self._install.ahead)
 
     def give_up(self, name: str) -> None:
         """It does not come."""
@@ -184,7 +184,7 @@ class Flow(Demands):
         if len(takers) == 1 and takers[consumers[0]].first <= state.index:
             takers = {"": takers[consumers[0]]}
         node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
-        self._retain(node)
+        self._equip(node)
         self.nodes[name] = node
         self._newcomers[name] = came
         self._books.keep(tree.dataflow, name, {each: taken.book for each, taken in known.items()})
@@ -194,16 +194,19 @@ class Flow(Demands):
                 self._ask(consumer, name, pending.index)
         for producer in node.node.inputs:
             if producer in self.nodes:
-                self.nodes[producer].taker_of(name).sending = False
+                self.nodes[producer].taker_of(name).forget()
         expected = self.expected.pop(name, None)
-        inputs = {} if expected is None else expected.early
+        early_inputs = {} if expected is None else expected.early
+        if node.depth > 1:
+            node.prefetched = early_inputs
         for action in node.stay():
-            if not isinstance(action, Ask):  # nobody wanted anything more of it while it was on its way
+            # else nobody wanted anything more of it while it was on its way
+            if not isinstance(action, Ask) or node.depth > 1:
                 self._perform(node, [action])
                 continue
             for producer in node.node.inputs:
-                early = inputs.get(producer)
-                if early is not None and early.index == action.index:  # R2
+                early = early_inputs.get(action.index, {}).get(producer)
+                if early is not None:  # R2
                     part = m.Partition(self._out.run, producer, name, early.index, early.end)
                     self._out.hand_over(part, early.value, early.size_bytes)
                 else:
@@ -261,6 +264,7 @@ class Flow(Demands):
             self.hold(name)
         for name in new_nodes:
             node = self.nodes[name] = NodeCore.of(new.by_name[name], self._install.partitions, ("",), turn + 1)
+            node.depth = self._install.ahead
             todo.append((node, node.begin()))
             self._books.keep(new, name)
         for node, actions in todo:  # not before: what one node does may concern the others
@@ -283,7 +287,7 @@ class Flow(Demands):
             del self.nodes[name]
             self._held.pop(name, None)
         for node in self.nodes.values():
-            node.forget_inputs()
+            self._perform(node, node.retire())
         for name in [name for name, tail in self.tails.items() if tail.output.index <= self._tree.turn]:
             del self.tails[name]
         self.tail_hosts.clear()  # nothing was handed over meanwhile, so these are all of before
@@ -318,6 +322,7 @@ class Flow(Demands):
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:
             self.nodes[name] = NodeCore.of(tree.dataflow.by_name[name], limit, tree.consumers[name], first)
+            self.nodes[name].depth = self._install.ahead
         self._books.begin_anew(tree.dataflow, self.nodes)
         for node, actions in todo:
             yield from self._perform(node, actions)

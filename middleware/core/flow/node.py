@@ -31,6 +31,11 @@ R11. Where the nodes of lost hosts alone begin anew, its consumer's first demand
     node, which then has kept what it has dispatched since (``log``), or *lacks* it; or ahead of it, as in R10. A node
     that is *free* begins there.
 
+R12. With a *depth* of several partitions a demand for *i* is credit for *i* to *i + depth - 1*: the node dispatches so
+    far ahead of what is acknowledged, and keeps that. What comes before its turn waits (``prefetched``). Of what a
+    consumer may have, that is sent which has been made and was not sent; again what it demands once more, or what went
+    where it is not any more. The last one before a node leaves, or turns, goes when all before it are acknowledged.
+
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
 """
@@ -147,6 +152,8 @@ class NodeCore(Machine):
     log: Retained[Output] | None = None  # R11: what it has dispatched
     unheard: bool = False  # R11: its consumer has not said yet where it goes on
     free: bool = False  # R11: it may begin with any partition
+    depth: int = 1  # R12
+    prefetched: dict[int, dict[str, Output]] = field(default_factory=dict)  # by partition and producer, as they came
 
     def __post_init__(self) -> None:
         self.taker = self.takers.get("")
@@ -185,7 +192,7 @@ class NodeCore(Machine):
         asked = {name for name in node.inputs if name not in self.inputs} if state is GATHERING else set()
         return NodeCore(
             node, self.limit, state, self.index, {consumer: Taker()}, self.inputs, asked, self.output, last, older,
-            self.last, self.size_bytes, log=self.log, unheard=True,
+            self.last, self.size_bytes, log=self.log, unheard=True, depth=self.depth,
         )  # fmt: skip
 
     @classmethod
@@ -216,16 +223,18 @@ class NodeCore(Machine):
         if self.state is ENDED and 0 < index == taker.first and self.sent_to(taker, index) is None:
             taker.demanded = max(taker.demanded, index)
             return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]  # R9
+        if self.turns_after is not None and index == self.turns_after + 1:
+            verdict: Verdict = "duplicate" if self.early else "taken"  # R7
+            self.early = True
+            return verdict, []
         if index > self.index:
             if index == LAST:
                 return "taken", self._renounced(taker, consumer)
             if index == taker.first and self.taker is None:
                 return self._demanded_early(taker, consumer)
-            if self.turns_after is None or index != self.turns_after + 1:
-                return "ahead", []
-            verdict: Verdict = "duplicate" if self.early else "taken"  # R7
-            self.early = True
-            return verdict, []
+            return "ahead", []
+        if self.depth > 1:
+            return self._credited(taker, index, again, consumer)
         if index < self.index:
             output = self.sent_to(taker, index)
             if output is None or index != output.index or taker.demanded > index:
@@ -279,6 +288,28 @@ class NodeCore(Machine):
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
         return actions + (self._begin() if self.state is IDLE else self._go_on())
 
+    def _credited(self, taker: Taker, index: int, again: bool, consumer: str) -> tuple[Verdict, list[Action]]:
+        """R12: a consumer may have ``depth`` partitions from ``index`` on."""
+        if index < taker.demanded:
+            return "late", []
+        fresh = index > taker.demanded
+        if again or not fresh:
+            taker.miss(index, again=again)  # R2
+        taker.demanded = index
+        self._let_go()
+        if self.log is not None and len(self.takers) == 1:
+            self._catch_up()
+        actions: list[Action] = [
+            Dispatch(output, output.index in taker.sent, consumer if self.taker is None else "")
+            for output in self.kept
+            if index <= output.index < index + self.depth and taker.is_due(output.index)
+        ]
+        if not (fresh or actions):
+            return "duplicate", []
+        if self.turns_after is not None and index == self.turns_after < self.index:
+            return "taken", actions + self._turn()
+        return "taken", actions + (self._begin() if self.state is IDLE else self._go_on())
+
     def _demanded_early(self, taker: Taker, consumer: str) -> tuple[Verdict, list[Action]]:
         """R9: what is to come yet."""
         if taker.demanded >= taker.first:
@@ -295,22 +326,42 @@ class NodeCore(Machine):
     def _let_go(self) -> None:
         """Keep only what some consumer has not got."""
         least = min([taker.demanded for taker in self.takers.values()])
+        if self.depth > 1:
+            for taker in self.takers.values():
+                taker.sent = {index: sent for index, sent in taker.sent.items() if index >= taker.demanded}
         self.older = [output for output in self.older if output.index >= least]
         if self.retained is not None and self.retained.index < least:
             self.retained = None
 
     def _ready(self) -> bool:
-        """R3: whether what is held may be dispatched. R5: the last one only to all."""
-        ahead = self.node.ahead
-        if ahead == 1 or (self.leaves_after is not None and self.index >= self.leaves_after):
+        """R3: whether what is held may be dispatched. R5, R12: the last one only to all, who have all before it."""
+        ahead = 1 if self.taker is not None else self.node.ahead
+        if self.leaves_after is not None and self.index >= self.leaves_after:
             return self._all(self.index)
-        room = len(self.older) + (self.retained is not None) < ahead
-        return room and any(self.index <= taker.demanded < LAST for taker in self.takers.values())
+        if self.turns_after is not None and self.index >= self.turns_after:
+            return self._all(self.index)
+        if ahead == 1:
+            return all(self._upto(taker) >= self.index for taker in self.takers.values())
+        room = len(self.older) + (self.retained is not None) < ahead + self.depth - 1
+        return room and any(each.demanded < LAST and self.index <= self._upto(each) for each in self.takers.values())
+
+    def _upto(self, taker: Taker) -> int:
+        """R12: the last partition that a consumer may be sent now."""
+        return taker.demanded if taker.demanded < taker.first else taker.demanded + self.depth - 1
+
+    def _may_have(self, taker: Taker, index: int) -> bool:
+        """Whether a consumer may be sent that partition now."""
+        return taker.demanded < LAST and taker.first <= index <= self._upto(taker)
+
+    @property
+    def kept(self) -> list[Output]:
+        """What has been dispatched and not been acknowledged by all."""
+        return self.older if self.retained is None else [*self.older, self.retained]
 
     def sent_to(self, taker: Taker, index: int) -> Output | None:
         """The output that a consumer was sent, or of several can be: partition ``index``."""
         last = self.retained
-        if self.taker is not None or last is None or last.index == index:
+        if (self.taker is not None and self.depth == 1) or last is None or last.index == index:
             return last
         return next((output for output in self.older if output.index == index), None)
 
@@ -329,11 +380,23 @@ class NodeCore(Machine):
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
         """``producer`` delivered a partition."""
         if producer not in self.asked or output.index != self.index or self.state is not GATHERING:
+            if self.depth > 1 and self.wants(producer, output.index):
+                self.prefetched.setdefault(output.index, {})[producer] = output
+                return "taken", []
             return ("ahead" if output.index > self.index else "duplicate"), []
         self.asked.discard(producer)
         self.inputs[producer] = output
         self.last = producer
         return "taken", self._gathered() if not self.asked else []
+
+    def wants(self, producer: str, index: int) -> bool:
+        """Whether this node is to get that partition, and has not."""
+        if index == self.index and self.state in (GATHERING, RUNNING, HOLDING):
+            return producer in self.asked
+        if self.state is ENDED or not self.index <= index < self.index + self.depth or self.depth == 1:
+            return False
+        node = self.node if self.rewired is None or index <= self.rewired[0] else self.rewired[1]
+        return producer in node.inputs and producer not in self.prefetched.get(index, ())
 
     def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
         """The node's code returned."""
@@ -345,6 +408,9 @@ class NodeCore(Machine):
         """The transfer of partition ``index`` is over; unless it has ``arrived``, nobody knows what became of it."""
         taker = self.taker or self.takers.get(consumer)
         if taker is None:
+            return
+        if self.depth > 1:
+            taker.over(index, arrived=arrived)
             return
         output = self.retained if taker is self.taker else self.sent_to(taker, index)
         if output is not None and output.index == index:
@@ -358,8 +424,10 @@ class NodeCore(Machine):
         """
         self.leaves_after = after
         if recall and self.state is GATHERING and self.index > after:
+            if self.depth > 1 and self.inputs:
+                self.prefetched[self.index] = self.inputs
             self.inputs = {}
-            if self.taker is not None or self._all(self.index - 1):
+            if (self.taker is not None and self.depth == 1) or self._all(self.index - 1):
                 return self._freeze()
             self.asked = set()
             self.to(RECALLED)
@@ -369,7 +437,9 @@ class NodeCore(Machine):
         """Go on, if it was light; it leaves no more."""
         self.leaves_after = None
         if self.state is not LIGHT and self.state is not DRAINING:
-            return self._go_on() if self.taker is None else []  # what was held for all to want it may go to some
+            return (
+                self._go_on() if self.taker is None or self.depth > 1 else []
+            )  # what was held for all to want it may go to some
         self.to(THAWED)
         return self._renounce() if self._all(LAST) else self._gather()
 
@@ -377,14 +447,14 @@ class NodeCore(Machine):
         """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
         self.limit = after + 1
         if self.index > after and self.state in (IDLE, GATHERING):  # R7
-            self.asked, self.inputs = set(), {}
+            self.asked, self.inputs, self.prefetched = set(), {}, {}
             self.to(REPLACED)
         return []
 
     def turn(self, after: int) -> list[Action]:
         """What comes after partition ``after`` is for another consumer, whose demands alone count for it."""
         self.turns_after = after  # R7
-        return self._turn() if self.index > after else []
+        return self._turn() if self.index > after and (self.depth == 1 or self._all(after)) else []
 
     def rewire(self, after: int, node: Node) -> list[Action]:
         """After partition ``after`` be ``node``: the same, but for its inputs."""
@@ -394,10 +464,23 @@ class NodeCore(Machine):
         self.inputs = {}
         return self._gather()
 
-    def forget_inputs(self) -> None:
-        """The old tree is gone: also for a node that has not gathered since, as it has ended or not begun."""
+    def retire(self) -> list[Action]:
+        """The old tree is gone: also for a node that has not gathered since, as it has ended or not begun.
+
+        All that came through it has been delivered: what the old consumer may have said of that, and got lost, as well.
+        """
         if self.rewired is not None:
             self.node, self.rewired = self.rewired[1], None
+        if self.turns_after is None or self.index <= self.turns_after:
+            return []
+        self._turn()
+        self.older = []
+        self.release()
+        return self.go_on_turned()
+
+    def go_on_turned(self) -> list[Action]:
+        """Somebody else keeps what the old consumer may still want: R12, the new one may have what is held."""
+        return self._go_on() if self.depth > 1 else []
 
     def join(self, consumers: Iterable[str], first: int, only: str) -> list[Action]:
         """R9: there are more consumers, from partition ``first`` on; ``only``: who was the only one, if there was."""
@@ -426,6 +509,7 @@ class NodeCore(Machine):
         output, self.retained = self.retained, None
         for taker in self.takers.values():
             taker.sending = False
+            taker.sent.clear()
         return output
 
     def suspend(self) -> int:
@@ -435,7 +519,7 @@ class NodeCore(Machine):
 
     def resume(self) -> list[Action]:
         self.suspended = False
-        if self.taker is None:
+        if self.taker is None or self.depth > 1:
             return self._go_on()
         return self._dispatch() if self.state is HOLDING and self.taker.demanded == self.index else []
 
@@ -451,6 +535,8 @@ class NodeCore(Machine):
         assert after is not None
         assert self.taker is not None
         self.taker.demanded = after + 1 if self.early else after
+        if self.depth > 1:
+            self.taker.first = after + 1  # which it may not have demanded: it has no credit yet
         self.early = False
         return [Turned()]
 
@@ -458,7 +544,14 @@ class NodeCore(Machine):
         if self.rewired is not None and self.index > self.rewired[0]:  # R7
             self.node, self.rewired = self.rewired[1], None
         self.asked = set(self.node.inputs)
-        return [Ask(self.index)] if self.asked else self._gathered()
+        if not self.asked:
+            return self._gathered()
+        if self.prefetched:  # R12
+            for name, output in self.prefetched.pop(self.index, {}).items():
+                if name in self.asked:
+                    self.asked.discard(name)
+                    self.inputs[name], self.last = output, name
+        return [Ask(self.index)] if self.asked else [Ask(self.index), *self._gathered()]
 
     def _gathered(self) -> list[Action]:
         if not self.node.inputs:
@@ -508,7 +601,7 @@ class NodeCore(Machine):
     def _renounce(self) -> list[Action]:
         self.to(RENOUNCED)
         self.renounced = True
-        self.asked, self.inputs, self.output = set(), {}, None
+        self.asked, self.inputs, self.output, self.prefetched = set(), {}, None, {}
         return [Renounce(self.node.inputs)] if self.node.inputs else []
 
     def _end_of(self, inputs: list[Output]) -> m.End:
@@ -525,7 +618,7 @@ class NodeCore(Machine):
         self.to(FINISHED)
         self.output = output
         taker = self.taker
-        ready = self._ready() if taker is None else taker.demanded == self.index
+        ready = self._ready() if taker is None or self.depth > 1 else taker.demanded == self.index
         return self._dispatch() if ready and not self.suspended else []  # R3
 
     def _dispatch(self) -> list[Action]:
@@ -536,15 +629,15 @@ class NodeCore(Machine):
         if self.log is not None:
             self.log.add(output)
         if self.retained is not None:
-            if self.taker is None:
+            if self.taker is None or self.depth > 1:
                 self._let_go()  # R9: of what nobody was to get
             if self.retained is not None:
                 self.older.append(self.retained)
         self.retained = output
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
-        if self.taker is None:
-            to = [name for name, each in self.takers.items() if each.demanded == output.index >= each.first]
+        if self.taker is None or self.depth > 1:
+            to = [name for name, each in self.takers.items() if self._may_have(each, output.index)]
             actions = [Dispatch(output, consumer=name) for name in to]
             if output.end:  # R9
                 early = [(name, each.first) for name, each in self.takers.items() if each.demanded == each.first]
@@ -578,17 +671,20 @@ class NodeCore(Machine):
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        kept = [*self.older, *([] if self.retained is None else [self.retained])]
+        kept = self.kept
         held = (self.output is not None) + len(kept) + (self.state is RUNNING)
         behind = len(self.older) if self.log is not None else 0  # R11
-        assert held - behind <= 1 + (1 if self.taker is not None else self.node.ahead), f"{self!r} holds {held} outputs"
+        most = self.depth + (1 if self.taker is not None else self.node.ahead)
+        assert held - behind <= most, f"{self!r} holds {held} outputs"
         assert [output.index for output in kept] == list(range(self.index - len(kept), self.index)), self
         assert not (self.older and self.state is LIGHT), self
         assert (self.output is not None) == (self.state is HOLDING), self
         for taker in self.takers.values():
             assert taker.demanded <= max(self.index, taker.first) or taker.demanded == LAST, self
             assert not taker.sending or self.retained is not None, self
-        ready = self._ready() if self.taker is None else self.taker.demanded == self.index
+            assert not taker.sent.keys() - {output.index for output in kept} or self.state is ENDED, self
+        deep = self.depth > 1
+        ready = self._ready() if self.taker is None or deep else self.taker.demanded == self.index
         assert not (ready and self.state is HOLDING and not self.suspended), self
         assert not self.suspended or self.node.kind == "source", self
         assert self.leaves_after is None or self.node.kind == "operator", self
@@ -599,5 +695,6 @@ class NodeCore(Machine):
             assert not self.asked, self
             assert not self.inputs, self
         assert self.limit is None or self.index <= self.limit, self
-        assert self.turns_after is None or self.index <= self.turns_after, self
+        assert self.turns_after is None or self.index <= self.turns_after or deep, self
+        assert self.prefetched.keys() <= set(range(self.index, self.index + (self.depth if deep else 0))), self
         assert not self.early or self.turns_after is not None, self

@@ -45,7 +45,7 @@ class Stripes:
     def begin(self, event: e.StripesRequested) -> None:
         """The application asks for a stream; its stripes' runs are about to begin."""
         out = self._out.of(event.run)
-        self.led[event.run] = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._depth, self._named))
+        self.led[event.run] = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._most, self._named))
         self._left[event.run] = {request.install.run for request in event.stripes}
 
     def concern(self, event: e.Event) -> bool:
@@ -114,7 +114,7 @@ class Stripes:
             for host in sorted(run.directory.hosts):
                 run.out.send(host, told)
 
-    def _depth(self, stripe: Stripe) -> int:
-        """Levels of a stripe's tree as it is now."""
+    def _most(self, stripe: Stripe) -> int:
+        """How many partitions a stripe's tree, as it is now, can have under way."""
         run = self._run_of(stripe)
-        return 1 if run is None else max(run.tree.dataflow.level.values())
+        return 1 if run is None else max(run.tree.dataflow.level.values()) * run.setting.install.ahead

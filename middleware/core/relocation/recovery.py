@@ -500,7 +500,7 @@ class Recovery:
 
     def installed(self, nodes: Iterable[m.Start]) -> None:
         """A host has its part in this generation, in which these nodes of it have gone on."""
-        most = self._wanted + FURTHER * len(self._tree.dataflow.nodes)
+        most = self._wanted + (FURTHER + self._setting.install.ahead - 1) * len(self._tree.dataflow.nodes)
         for each in nodes:
             self._kept.add(each.node)
             self._flow.reach(min(each.index, most))

@@ -124,6 +124,7 @@ def stubborn(how: str) -> Dataflow:
         ("mix", blocks(), MIX),
         ("large", blocks(sizes=[400_000]), MIX),
         ("mean", scenes(), Code("running", {"aggregate": "mean"})),
+        ("four ahead", scenes(), Code("running", {"aggregate": "mean"})),
         ("join", scenes(), Code("thalweg.operators.array_join:ArrayJoin", {"window": 3})),
         ("best", scenes(), Code("best-of-last", {"window": 4})),
     ],
@@ -141,7 +142,8 @@ def test_operators_go_round_all_hosts_while_partitions_flow(
         {first: "h1", second: "h1"},
     ]
     with Client(cluster, allow=ALLOW, records=tmp_path / "client.jsonl") as client:
-        with client.run(flow, {first: "h1", second: "h1"}, label=name) as run:
+        ahead = 4 if name == "four ahead" else 1
+        with client.run(flow, {first: "h1", second: "h1"}, label=name, ahead=ahead) as run:
             taken = Taken(run)
             taken.take(3)
             for step in steps:

@@ -1,0 +1,101 @@
+"""Several partitions under way over an edge, in virtual time: as fast as links are, in order, once each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import msgspec
+import pytest
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.links import ShapedLink
+from thalweg.emulation.virtual.world import World
+from thalweg.experiments.faults.drawn import drawn_plan
+from thalweg.experiments.faults.trials import run_trial
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol import commands as c
+from thalweg.middleware.shell.node_code import Made, NodeCode
+
+PLANS = int(os.environ.get("THALWEG_AHEAD_PLANS", "2"))
+RATE_BPS, DELAY_S = 10e6, 0.1
+HOSTS = "h1", "h2", "client"
+CODE = Code("composite")
+ONE_EACH = Dataflow(
+    (
+        Node("s", "source", (), CODE, "h1"),
+        Node("o", "operator", ("s",), CODE),
+        Node("t", "sink", ("o",), None, "client"),
+    )
+)
+
+
+class Says(NodeCode):
+    """Code whose value is its index."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        assert inputs in ((), (index,))
+        return Made(index, self.size_bytes)
+
+
+class Ran:
+    """A source, an operator and a sink, each on a host; what was delivered, and how many values a host held at most."""
+
+    def __init__(self, ahead: int, size_bytes: int, partitions: int = 100) -> None:
+        rates, shapes = BandwidthTrace.constant("steady", RATE_BPS), [(0.0, LinkShape(RATE_BPS, DELAY_S))]
+        links = {Link(*pair): ShapedLink(rates, shapes, " ".join(pair)) for pair in itertools.permutations(HOSTS, 2)}
+        config = WorldConfig("independent", startup_s=0.0, ahead=ahead, validate=True)
+        self.world = World(HOSTS, links, lambda _: Says(size_bytes), config)
+        self.seconds: list[float] = []
+        self.held = 0
+        self.world.on_delivered = self._delivered
+        self.world.run(ONE_EACH, {"s": "h1", "o": "h2", "t": "client"}, partitions)
+        half = partitions // 2
+        self.share = size_bytes * 8 * (partitions - half) / (self.seconds[-1] - self.seconds[half - 1]) / RATE_BPS
+
+    def _delivered(self, part: c.Deliver, now: float) -> None:
+        assert part.index == part.value == len(self.seconds)
+        self.seconds.append(now)
+        for host in self.world.hosts.values():
+            for run in host.core.runs.values():
+                nodes = run.flow.nodes.values()
+                waiting = (len(node.kept) + sum(map(len, node.prefetched.values())) for node in nodes)
+                self.held = max(self.held, *waiting, 0)
+
+
+@pytest.mark.parametrize(("size_bytes", "ahead"), [(16_384, 17), (65_536, 5), (262_144, 2)])
+def test_a_link_of_a_long_delay_carries_its_rate(size_bytes: int, ahead: int) -> None:
+    """So many as a round trip of 200 ms at 10 Mbit/s has bytes, and one more."""
+    ran = Ran(ahead, size_bytes)
+    assert len(ran.seconds) == 100
+    assert ran.share >= 0.95
+    assert ran.held <= 2 * ahead - 1, "of one node: outputs that are not acknowledged, inputs that have come early"
+
+
+def test_with_one_under_way_a_link_waits_for_every_round_trip() -> None:
+    assert Ran(1, 65_536).share < 0.25
+    assert Ran(2, 65_536).share < 0.5, "credit for two is two of them in a round trip"
+
+
+@pytest.mark.parametrize(
+    ("seed", "graph", "ahead"),
+    [
+        (2050, False, 4),  # an operator is run on its next inputs, which are here, before its state is taken
+        (3007, True, 8),  # of several consumers one that begins later holds up a node that keeps more outputs for it
+        (3010, True, 4),  # what a late demand asks of a tail is waited for though it has come
+        *[(seed, graph, 2 + seed % 7) for graph in (False, True) for seed in range(7000, 7000 + PLANS)],
+    ],
+)
+def test_whatever_goes_wrong_all_come_once_in_order_or_the_run_says_why(seed: int, graph: bool, ahead: int) -> None:
+    """Drawn trees and graphs whose operators move, change their trees and are lost; ``THALWEG_AHEAD_PLANS=1000``."""
+    plan = msgspec.structs.replace(drawn_plan(seed, graph=graph), ahead=ahead)
+    result, _ = run_trial(plan)
+    assert result.outcome != "failed", result
+    assert not (result.duplicate or result.out_of_order)
