@@ -29,6 +29,7 @@ POOLS = 10  # a pool is one draw: fewer do not tell how much another would diffe
 REASONS = 10  # that are printed
 TAKEN = {"faults": ("first_seed", "graphs", "master", "out"), "replay_faults": ("graphs",)}  # of all options
 ON_TESTBEDS = {"testbed", "kernel"}
+OF_TASKS = {"tasks", "reallocation_s"}
 TAKEN_OF_PAPER = {"figure", "configurations", "pools", "pool", "first_pool", "master", "out"}
 
 
@@ -117,6 +118,10 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Annotated[int, Option("Of bimodal-8 and -9: tasks that come to a network; the paper has 500.", least=1)] = (
         200
     )
+    reallocation_s: Annotated[
+        float,
+        Option("Of bimodal-8 and -9: time between allocations of links.", flag="--reallocation", unit=seconds),
+    ] = 60.0
     latency: Latency = None
     traces: Annotated[
         Path | None, Option("Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES")
@@ -230,8 +235,8 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
         return make(study.sweep, asked, "thalweg sweep")
     for name in ON_TESTBEDS & {*given.said}:
         raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13 or sbon-14, which run on a testbed")
-    if "tasks" in given.said:
-        raise UsageError("--tasks goes with --figure bimodal-8 or bimodal-9")
+    for name in OF_TASKS & {*given.said}:
+        raise UsageError(f"{flag(SweepOptions, name)} goes with --figure bimodal-8 or bimodal-9")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep
     assert isinstance(grid, Simulations)

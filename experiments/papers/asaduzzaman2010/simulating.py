@@ -1,8 +1,8 @@
 """A stream-processing platform under a workload, in virtual time: Figures 8 and 9 (section 6.1).
 
 Tasks come to their sinks, are mapped and reserved by messages (``exchange``), and run at rates, not by partitions: what
-changes a rate is an event. A public edge has the uplink that was reserved for it, and of its receiver's downlink an
-equal part with all others; its mean is the less of both. Every ``period_s`` every host allocates its links anew.
+changes a rate is an event. A public edge has of its sender's uplink, and of its receiver's downlink, an equal part with
+all others; its mean is the less of both. Every ``reallocation_s`` every host allocates its links anew.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange
@@ -23,7 +24,6 @@ from thalweg.middleware.planning.mapping.reallocation import Flow, Kind, realloc
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Host, Platform, Task
 
-PERIOD_S = 60.0
 PATIENCE_S, FOREVER_S = 60.0, 1e9  # far more than a mapping takes; and no message is lost: nothing else times out
 VISITS = 1000  # more than a map has
 ROUNDED = 20  # parts of a share of a downlink: rates are looked up by it
@@ -33,7 +33,7 @@ class Simulating(Trial, frozen=True, kw_only=True):
     """A platform and a workload (``pool_seed``, ``configuration``), and how tasks are mapped onto it.
 
     ``networks``: that tasks may use; ``cost``: the paper's (balanced), or ours (frugal), which is ordered; ``links``:
-    dedicated ones; ``per_hour``: tasks that come; ``reallocation``: on or off.
+    dedicated ones; ``per_hour``: tasks that come; ``reallocation``: on or off, every ``reallocation_s``.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -44,8 +44,13 @@ class Simulating(Trial, frozen=True, kw_only=True):
     links: int = 99
     per_hour: float = 60.0
     reallocation: Literal["on", "off"] = "on"
+    reallocation_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     tasks: int = 200
     hosts: int = 100
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return self.networks, self.cost, self.links, self.per_hour
 
 
 class Simulated(Outcome, frozen=True, kw_only=True):
@@ -117,12 +122,13 @@ class Simulation:
         self._number, self._keys = itertools.count(), itertools.count(1)
         self._edges: dict[int, Edge] = {}
         self._sending: list[dict[int, Edge]] = [{} for _ in world.servers]  # edges by the host that sends them
-        self._receiving: list[dict[int, Edge]] = [{} for _ in world.servers]  # public ones, by the host that takes them
+        self._public_from: list[dict[int, Edge]] = [{} for _ in world.servers]  # public ones, by the host at each end
+        self._public_to: list[dict[int, Edge]] = [{} for _ in world.servers]
         self.last_s = tasks[-1][0]
         for at_s, one in tasks:
             self._put(at_s, "come", one.number)
-        if trial.reallocation == "on" and trial.networks == "both":
-            self._put(PERIOD_S, "period")
+        if trial.reallocation == "on" and trial.networks != "public":
+            self._put(trial.reallocation_s, "period")
         self._capacity = sum(server.capacity for server in world.servers)
         self._link_bps = 2 * sum(link.rate_bps for link in world.links)
         self._counted_s = 0.0
@@ -152,7 +158,7 @@ class Simulation:
                 self._end(one)
             elif what == "period":
                 self._period()
-                self._put(at_s + PERIOD_S, "period")
+                self._put(at_s + self.trial.reallocation_s, "period")
             elif what == "reserved" and number in self._edges:
                 self._search(self._edges[number], reserve=True)
             elif what == "wait" and (self.exchange.busy or self.running):
@@ -188,11 +194,12 @@ class Simulation:
             one.edges.append(edge)
             self._edges[edge.key] = self._sending[edge.source][edge.key] = edge
             if kind == "public":
-                self._receiving[edge.target][edge.key] = edge
+                self._go_public(edge)
             at = upto
+        public = [edge for edge in one.edges if edge.kind == "public"]
         self.edges += len(one.edges)
-        self.public += sum(edge.kind == "public" for edge in one.edges)
-        self._rerate({one, *self._shared(edge.target for edge in one.edges if edge.kind == "public")})
+        self.public += len(public)
+        self._rerate({one, *self._shared(public)})
 
     def _end(self, one: Running) -> None:
         now = self.exchange.now
@@ -205,8 +212,8 @@ class Simulation:
         for edge in one.edges:
             del self._edges[edge.key], self._sending[edge.source][edge.key]
             if edge.kind == "public":
-                del self._receiving[edge.target][edge.key]
-                touched.append(edge.target)
+                self._leave_public(edge)
+                touched.append(edge)
         legs = one.found.legs
         for host in set[Host]().union(*(edge.path for edge in one.edges)) - {leg.host for leg in legs}:
             self.exchange.hosts[host].resources.release(one.key)
@@ -215,18 +222,27 @@ class Simulation:
 
     # --- rates ----------------------------------------------------------------------------------------
 
-    def _shared(self, hosts: Iterable[Host]) -> set[Running]:
-        """The tasks that public edges to these hosts are of, whose means are made anew."""
-        found = set()
-        for host in hosts:
-            edges = self._receiving[host]
-            if edges:
-                share = self.world.servers[host].downlink_bps / (len(edges) * RATE_BPS)
-                mean = max(1, min(ROUNDED, int(share * ROUNDED + 1e-9))) / ROUNDED
-                for edge in edges.values():
-                    if edge.mean != mean or edge.task.version == 0:
-                        edge.mean = mean
-                        found.add(edge.task)
+    def _go_public(self, edge: Edge) -> None:
+        self._public_from[edge.source][edge.key] = self._public_to[edge.target][edge.key] = edge
+
+    def _leave_public(self, edge: Edge) -> None:
+        del self._public_from[edge.source][edge.key], self._public_to[edge.target][edge.key]
+
+    def _shared(self, edges: Iterable[Edge]) -> set[Running]:
+        """The tasks of public edges that share an uplink or a downlink with these, whose means are made anew."""
+        servers, found = self.world.servers, set()
+        beside: dict[int, Edge] = {}
+        for edge in edges:
+            beside |= self._public_from[edge.source] | self._public_to[edge.target]
+        for edge in beside.values():
+            share = min(
+                servers[edge.source].uplink_bps / len(self._public_from[edge.source]),
+                servers[edge.target].downlink_bps / len(self._public_to[edge.target]),
+            )
+            mean = max(1, min(ROUNDED, int(share / RATE_BPS * ROUNDED + 1e-9))) / ROUNDED
+            if edge.mean != mean or edge.task.version == 0:
+                edge.mean = mean
+                found.add(edge.task)
         return found
 
     def _rerate(self, tasks: Iterable[Running]) -> None:
@@ -245,8 +261,6 @@ class Simulation:
         now = self.exchange.now
         self._count()
         for host, sending in enumerate(self._sending):
-            if not any(edge.kind == "public" for edge in sending.values()):
-                continue
             resources = self.exchange.hosts[host].resources
             flows, room = [], dict(resources.free_bps)
             for edge in sending.values():
@@ -256,7 +270,7 @@ class Simulation:
                 if edge.kind == "direct":
                     room[edge.target] += RATE_BPS
                 flows.append(Flow(edge.key, edge.target, RATE_BPS, behind, edge.kind, one.task.most_empty))
-            chosen = reallocate(flows, room, PERIOD_S)
+            chosen = reallocate(flows, room, self.trial.reallocation_s)
             for key, choice in sorted(chosen.items(), key=lambda item: item[1] == "direct"):  # first those that leave
                 edge = self._edges[key]
                 if choice in ("search", "public") and edge.kind == "direct":
@@ -303,13 +317,13 @@ class Simulation:
         hosts, key = self.exchange.hosts, edge.task.key
         for number, (one, other) in enumerate(itertools.pairwise(edge.path)):
             hosts[one].resources.drop(key, edge.visit + number, _network(edge.kind), other)
-        touched = [edge.target] if "public" in (edge.kind, kind) else []
+        touched = [edge] if "public" in (edge.kind, kind) else []
         if edge.kind == "public":
-            del self._receiving[edge.target][edge.key]
+            self._leave_public(edge)
         edge.kind, edge.path, edge.visit = kind, path, VISITS * next(self._keys)
         edge.mean = 1.0
         if kind == "public":
-            self._receiving[edge.target][edge.key] = edge
+            self._go_public(edge)
         for number, (one, other) in enumerate(itertools.pairwise(path)):
             hosts[one].resources.hold(key, edge.visit + number, _network(kind), other, RATE_BPS)
         self.moved += 1

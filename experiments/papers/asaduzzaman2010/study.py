@@ -327,7 +327,7 @@ STUDY = Study(
     },
     world=("links", "per_hour"),
     fixed=("hosts",),
-    asked=("tasks",),
+    asked=("tasks", "reallocation_s"),
     says={
         "cost": lambda cost: "the paper's cost" if cost == PAPERS else "our cost",
         "links": lambda links: f"{links} links",

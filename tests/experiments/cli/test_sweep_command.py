@@ -175,6 +175,8 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
         (["--replay-faults", "2", "--first-seed", "9"], "--first-seed does not go with --replay-faults"),
         (["--first-seed", "9"], "--first-seed goes with --faults; the seed of the first pool is --first-pool"),
         (["--tasks", "9"], "--tasks goes with --figure bimodal-8 or bimodal-9"),
+        (["--reallocation", "9"], "--reallocation goes with --figure bimodal-8 or bimodal-9"),
+        (["--figure", "bimodal-8", "--reallocation", "0"], "Expected `float` > 0.0 - at `$.reallocation_s`"),
     ],
 )
 def test_bad_input_starts_nothing(tmp_path: Path, options: list[str], says: str) -> None:

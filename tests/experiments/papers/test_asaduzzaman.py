@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from heapq import heappush
@@ -20,7 +21,7 @@ from thalweg.experiments.papers.asaduzzaman2010.heuristics.optimum import bound,
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.study import STUDY as MAPPED
 from thalweg.experiments.papers.asaduzzaman2010.hops.elongation import Chain, Flowed, flow
 from thalweg.experiments.papers.asaduzzaman2010.hops.study import STUDY as HOPS
-from thalweg.experiments.papers.asaduzzaman2010.platforms import platform, preferential, task
+from thalweg.experiments.papers.asaduzzaman2010.platforms import RATE_BPS, platform, preferential, task
 from thalweg.experiments.papers.asaduzzaman2010.rates import MEAN, in_lock_step
 from thalweg.experiments.papers.asaduzzaman2010.simulating import Simulated, Simulating, Simulation, simulate, workload
 from thalweg.experiments.papers.asaduzzaman2010.study import STUDY
@@ -29,7 +30,7 @@ from thalweg.experiments.papers.study import FigureResult, Study
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.mapping.messages import DEDICATED, Map, Send
+from thalweg.middleware.planning.mapping.messages import CONTROL, DEDICATED, PUBLIC, Found, Leg, Map, Send
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Dedicated, Platform, Server, Task
 
@@ -84,6 +85,48 @@ def test_a_simulation_gives_everything_back(cost: Any) -> None:
             (link,) = (one for one in world.links if {one.one, one.other} == {agent.host, to})
             assert free_bps == pytest.approx(link.rate_bps)
     assert simulate(trial) == outcome
+
+
+def _begun(world: Platform, *ways: tuple[tuple[int, str], ...]) -> Simulation:
+    """A simulation with a task on each of these ways: hosts, and the network that each sends over."""
+    tasks = [(float(at), Task(at, 0, 2, (0,), (1.0,), (RATE_BPS,) * 2)) for at in range(len(ways))]
+    simulation = Simulation(Simulating(), world, tasks)
+    for number, way in enumerate(ways):
+        legs = tuple(Leg(host, min(at, 1), 1, via) for at, (host, via) in enumerate(way))  # type: ignore[arg-type]
+        for at, (leg, after) in enumerate(itertools.pairwise(legs)):
+            simulation.exchange.hosts[leg.host].resources.hold((number, 0), at, leg.via, after.host, RATE_BPS)
+        simulation._begin(number, 0, Found(legs, 0.0))
+    return simulation
+
+
+def test_public_edges_share_what_their_sender_has_of_uplink() -> None:
+    """Where links that are allocated anew send more to the public network than was reserved of it."""
+    world = Platform((Server(9.0, frozenset(), 1e6, 1e6), *(Server(9.0, frozenset(), 9e6, 9e6) for _ in range(2))))
+    one = _begun(world, ((0, PUBLIC), (1, CONTROL))).running[0]
+    assert one.rate == in_lock_step((1.0,))
+    two = _begun(world, ((0, PUBLIC), (1, CONTROL)), ((0, PUBLIC), (2, CONTROL)))
+    assert [one.rate for one in two.running.values()] == [in_lock_step((0.5,))] * 2
+    two._end(two.running[1])
+    assert two.running[0].rate == in_lock_step((1.0,))
+
+
+def test_an_edge_over_others_takes_the_direct_link_as_soon_as_that_has_room() -> None:
+    """Also where no edge of its sender is on the public network (Algorithm 4 looks at all of them)."""
+    links = tuple(Dedicated(a, b, 1.5 * RATE_BPS) for a, b in ((0, 1), (1, 2), (0, 2)))
+    simulation = _begun(
+        Platform((Server(9.0, frozenset()),) * 3, links),
+        ((0, DEDICATED), (1, DEDICATED), (2, CONTROL)),
+        ((0, DEDICATED), (2, CONTROL)),
+    )
+    relayed = simulation.running[0].edges[0]
+    simulation._period()
+    assert (relayed.kind, relayed.path) == ("relayed", [0, 1, 2])  # another has the direct link
+    simulation._end(simulation.running[1])
+    simulation.exchange.hosts[0].resources.release((1, 0))
+    simulation._period()
+    assert (relayed.kind, relayed.path) == ("direct", [0, 2])
+    free = [agent.resources.free_bps for agent in simulation.exchange.hosts]
+    assert (free[0][1], free[1][2], free[0][2]) == (1.5 * RATE_BPS, 1.5 * RATE_BPS, 0.5 * RATE_BPS)
 
 
 def test_dedicated_links_alone_keep_the_rate() -> None:

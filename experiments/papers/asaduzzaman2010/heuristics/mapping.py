@@ -52,6 +52,10 @@ class Heuristic(Trial, frozen=True, kw_only=True):
     extend: float = 0.5
     neighbours: int = 1
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return self.heuristic, self.nodes
+
 
 class Mapped(Outcome, frozen=True, kw_only=True):
     """``ratio``: the cost of the map by the bound, None where none was found; ``messages``: maps sent; ``mapping_ms``:
