@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from thalweg.experiments.papers.claims import ERRORS, NotTested, Result, Shown, check, missing, together
@@ -21,11 +21,10 @@ def value(result: Result, column: str, arm: Arm) -> Pooled:
     return found
 
 
-def more_by(own: Pooled, others: Iterable[Pooled]) -> Pooled:
+def more_by(own: Pooled, *others: Pooled) -> Pooled:
     """Pool by pool, one less the sum of others."""
-    known = [*others]
-    seeds = set(own.by_pool).intersection(*(one.by_pool for one in known))
-    found = pooled({seed: own.by_pool[seed] - sum(one.by_pool[seed] for one in known) for seed in seeds})
+    seeds = set(own.by_pool).intersection(*(one.by_pool for one in others))
+    found = pooled({seed: own.by_pool[seed] - sum(one.by_pool[seed] for one in others) for seed in seeds})
     if found is None:
         raise NotTested("no pool has all of them")
     return found
@@ -33,7 +32,7 @@ def more_by(own: Pooled, others: Iterable[Pooled]) -> Pooled:
 
 def above(own: Pooled, *others: Pooled) -> Shown:
     """Whether one is above the sum of others, by more than ``TIE`` of it and two standard errors; or as far below."""
-    difference = more_by(own, others)
+    difference = more_by(own, *others)
     margin = max(TIE * abs(own.mean), ERRORS * (difference.error or 0.0))
     return difference.mean > 0 if abs(difference.mean) > margin else "not shown"
 
@@ -52,6 +51,24 @@ def exceeds(
         told.append(f"{mine.mean:.{digits}f} | {summed}{unit}" + (f" ({where})" if where else ""))
         numbers[f"case {number}"] = mine.mean - sum(one.mean for one in theirs)
     return Finding(together(parts), "; ".join(told), numbers)
+
+
+@check
+def alike(result: Result, column: str, *cases: tuple[Arm, Arm], within: float) -> Finding:
+    """In every case a column of an arm is that of another, within a share of it."""
+    pairs = [(value(result, column, own), value(result, column, other)) for own, other in cases]
+    told = "; ".join(f"{one.mean:.1f} | {other.mean:.1f} %" for one, other in pairs)
+    ratios = {f"case {at}": one.mean / other.mean for at, (one, other) in enumerate(pairs)}
+    return Finding(all(abs(ratio - 1) <= within for ratio in ratios.values()), told, ratios)
+
+
+@check
+def narrows(result: Result, column: str, own: str, other: str, factor: str, ats: tuple[int, ...]) -> Finding:
+    """What a column of a series is above that of another is less with each value of a factor."""
+    apart = {at: more_by(*(value(result, column, (series, {factor: at})) for series in (own, other))) for at in ats}
+    parts = [above(before, after) for before, after in itertools.pairwise(apart.values())]
+    told = ", ".join(f"{one.mean:.1f} at {at}" for at, one in apart.items())
+    return Finding(together(parts), told, {f"{at}": one.mean for at, one in apart.items()})
 
 
 @check
