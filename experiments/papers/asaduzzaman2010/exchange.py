@@ -13,7 +13,7 @@ from collections.abc import Iterable, Set
 from heapq import heappop, heappush
 
 from thalweg.middleware.planning.mapping.agent import agents
-from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Send, Settled
+from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Network, Send, Settled
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Host, Platform, Task
 
@@ -63,26 +63,29 @@ class Exchange:
 
     def post(self, sender: Host, sends: Iterable[Send]) -> None:
         """What a host sends now."""
-        now, queue, number, waiting = self.now, self._queue, self._number, self._answered
+        now, queue, number = self.now, self._queue, self._number
         dedicated, public = self._dedicated[sender], self._public[sender]
         for send in sends:
             to, message = send.to, send.message
-            at_s = now + send.wait_s + (dedicated[to] if send.via is DEDICATED else public[to])
             if message.__class__ is Map:
                 self.sent += 1
             elif message.__class__ is Ack and not message.final:
-                answered = waiting[to].get(message.task) or self._waiting(to, message.task)
-                answered.numbers.append(message.number)
-                if at_s > answered.last_s:
-                    answered.last_s = at_s
-                if len(answered.numbers) == len(answered.open):
-                    heappush(queue, (answered.last_s, next(number), to, answered))
+                self._answer(sender, to, message.task, message.number, send.via)
                 continue
+            at_s = now + send.wait_s + (dedicated[to] if send.via is DEDICATED else public[to])
             heappush(queue, (at_s, next(number), to, message))
 
-    def _waiting(self, host: Host, task: int) -> _Answered:
-        answered = self._answered[host][task] = _Answered(task, self.hosts[host].manager.unanswered(task))
-        return answered
+    def _answer(self, host: Host, to: Host, task: int, number: int, via: Network) -> None:
+        """A host answers, now and not for good, a map that another has sent."""
+        at_s = self.now + (self._dedicated if via is DEDICATED else self._public)[host][to]
+        answered = self._answered[to].get(task)
+        if answered is None:
+            answered = self._answered[to][task] = _Answered(task, self.hosts[to].manager.unanswered(task))
+        answered.numbers.append(number)
+        if at_s > answered.last_s:
+            answered.last_s = at_s
+        if len(answered.numbers) == len(answered.open):
+            heappush(self._queue, (answered.last_s, next(self._number), to, answered))
 
     def run(self, until: float) -> list[tuple[Host, Settled]]:
         """Deliver what comes until then; it stops at the first moment at which hosts have notes, and gives them."""
@@ -91,9 +94,11 @@ class Exchange:
         while queue and queue[0][0] <= until:
             self.now, _, to, message = heappop(queue)
             if message.__class__ is Map:  # nearly all messages are maps and answers: straight to who takes them
-                managers[to].on_map(message, self.now, sends)
-                self.post(to, sends)
-                sends.clear()
+                if managers[to].on_map(message, self.now, sends):
+                    self._answer(to, message.sender, message.task, message.number, message.via)
+                if sends:
+                    self.post(to, sends)
+                    sends.clear()
                 continue
             if isinstance(message, _Answered):
                 self._all_answered(to, message)

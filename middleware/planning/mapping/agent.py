@@ -48,7 +48,9 @@ class Agent:
         """What a message makes it send."""
         out: list[Send] = []
         if isinstance(message, Map):
-            self.manager.on_map(message, now, out)
+            if self.manager.on_map(message, now, out):
+                answer = Ack(message.task, self.host, message.number, message.via, False)
+                out.insert(0, Send(message.sender, message.via, 0.0, answer))
         elif isinstance(message, Ack):
             self._seek(self.manager.on_ack(message, out), now, out)
         else:

@@ -16,7 +16,7 @@ from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, Netw
 from thalweg.middleware.planning.mapping.task import Host
 
 Key = tuple[int, int]  # task and attempt
-SLACK = 1e-9  # of a resource, that rounding may leave
+SLACK = 1e-9  # as a share of what is given: what rounding may leave
 
 
 class Held(msgspec.Struct):
@@ -43,6 +43,10 @@ class Resources:
         """The load factor."""
         return self.used / self.capacity if self.capacity else 1.0
 
+    def room(self) -> float:
+        """What capacity is free."""
+        return self.capacity * (1 + SLACK) - self.used
+
     def room_bps(self, via: Network, to: Host) -> float:
         return self.uplink_bps if via == PUBLIC else self.free_bps.get(to, 0.0)
 
@@ -61,9 +65,9 @@ class Resources:
             held.until_s = until_s
             return True
         ways = [way for way in ways if way[2]]
-        if need > self.capacity - self.used + SLACK:
+        if need > self.room():
             return False
-        if any(rate_bps > self.room_bps(via, to) * (1 + SLACK) for via, to, rate_bps in ways):
+        if any(rate_bps * (1 - SLACK) > self.room_bps(via, to) for via, to, rate_bps in ways):
             return False
         if held is None:
             held = self.held[key] = Held(until_s, context)

@@ -64,10 +64,11 @@ class Mapped(NamedTuple):
 class _State:
     """What a host knows of one mapping."""
 
-    __slots__ = ("begun_s", "count", "feasible", "knows", "pred", "seen", "sent", "table", "task")
+    __slots__ = ("begun_s", "count", "feasible", "fits", "knows", "pred", "seen", "sent", "table", "task")
 
-    def __init__(self, task: Task, begun_s: float) -> None:
+    def __init__(self, task: Task, begun_s: float, services: frozenset[int]) -> None:
         self.task = task
+        self.fits = (*(service in services for service in task.services), False)  # whether the next is served here
         self.begun_s = begun_s
         self.pred: Pred | None = None
         self.sent = 0
@@ -95,6 +96,7 @@ class MapManager:
         self._resources, self._services, self._links, self._directory = resources, services, links, directory
         self._weigh, _ = COSTS[rules.cost]
         self._waits = rules.waits
+        self._lax = rules.pruning in ("exact", "annealed")  # passes on what others would prune
         self._random = random.Random(f"{seed} {host}")
         self._states: dict[int, _State] = {}
 
@@ -105,7 +107,7 @@ class MapManager:
 
     def begin(self, task: Task, now: float) -> list[Send]:
         """Map a task whose sink is here (R8)."""
-        state = self._states[task.number] = _State(task, now)
+        state = self._states[task.number] = _State(task, now, self._services)
         state.pred = ROOT
         state.sent = 1
         state.count.add(1)
@@ -118,27 +120,27 @@ class MapManager:
             del self._states[state.task.number]
         return [self._mapped(state) for state in late if state.pred is ROOT]
 
-    def on_map(self, message: Map, now: float, out: list[Send]) -> None:
-        """Extend a map, and pass it on."""
+    def on_map(self, message: Map, now: float, out: list[Send]) -> bool:
+        """Extend a map, and pass it on; whether its sender is to be told at once that it came (R5)."""
         state = self._states.get(message.task)
         sender, number = message.sender, message.number
         if state is None:
             if message.spec is None:  # R6: forgotten, or it has not come; the sender sends it again
                 out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
-                return
-            state = self._states[message.task] = _State(message.spec, now)
+                return False
+            state = self._states[message.task] = _State(message.spec, now, self._services)
         key = number * HOST_LIMIT + sender
         if key in state.seen:
-            return  # R7
+            return False  # R7
         state.seen.add(key)
-        engaged = state.pred is None
-        if engaged:
-            state.pred = Pred(sender, number, message.via)  # R5
-        else:
-            out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, False)))
+        if state.pred is not None:
+            self._extend(state, message, out)
+            return True
+        state.pred = Pred(sender, number, message.via)  # R5
         self._extend(state, message, out)
-        if engaged and not state.count:
+        if not state.count:
             self._answer_pred(state, out)
+        return False
 
     def on_ack(self, message: Ack, out: list[Send]) -> Mapped | None:
         """Count an answer; what came of a mapping that has ended here."""
@@ -178,17 +180,16 @@ class MapManager:
     # --- maps -----------------------------------------------------------------------------------------
 
     def _extend(self, state: _State, message: Map, out: list[Send]) -> None:
-        task, stop, resources = state.task, message.stop, self._resources
-        total, capacity, table, weigh = len(task.services), resources.capacity, state.table, self._weigh
-        room, used_before = capacity - resources.used + SLACK, None
+        task, stop, resources, table, weigh = state.task, message.stop, self._resources, state.table, self._weigh
+        capacity, needs, fits = resources.capacity, task.needs, state.fits
+        room, used_before = resources.room(), None
         if stop is None:  # the source
-            placed, empty, links, load, hosts, seen, came = 0, 0, 0.0, 0.0, 0, 0, CONTROL
+            placed, links, load, hosts, seen = 0, 0.0, 0.0, 0, 0
             public = dedicated = 0
         else:
-            placed, empty, came = stop.placed, stop.empty, stop.via
-            public, dedicated, links, load = stop.public, stop.dedicated, stop.links, stop.load
-            hosts, seen = stop.hosts, stop.seen
-            if came == DEDICATED:
+            placed, links, load, hosts, seen = stop.placed, stop.links, stop.load, stop.hosts, stop.seen
+            public, dedicated = stop.public, stop.dedicated
+            if stop.via == DEDICATED:
                 links += self._links.get(message.sender, 0.0)
         bit = 1 << self.host
         if seen & bit:
@@ -199,31 +200,32 @@ class MapManager:
             seen |= bit
             hosts += 1
             load += resources.used / capacity if capacity else 1.0
-        first, before_load = placed, 0.0 if stop is None else load / hosts
+        before_load, total = 0.0 if stop is None else load / hosts, len(needs)
+        extended, may_pass = stop is None, stop is None or stop.via != PUBLIC
         while True:
             cost = weigh(public, dedicated, links, load / hosts)
             if placed == total and self.host == task.sink:
                 end = Stop(self.host, placed, CONTROL, 0, public, dedicated, links, load, hosts, seen, stop)
                 state.feasible.append((cost, len(state.feasible), end))
                 return
-            extended = placed > first or stop is None
-            if (extended or came != PUBLIC) and (cost < table[placed] or self._passes(state, placed)):  # R3, R4
-                if cost < table[placed]:
+            cheaper = cost < table[placed]
+            if may_pass and (cheaper or (self._lax and self._passes(placed))):  # R3, R4
+                if cheaper:
                     table[placed] = cost
                 sums = public, dedicated, links, load, hosts, seen
                 grown = load / hosts - before_load
-                self._pass_on(state, stop, placed, 0 if extended else empty + 1, sums, grown, used_before, out)
-            if placed == total or task.services[placed] not in self._services or task.needs[placed] > room:
+                empty = 0 if extended or stop is None else stop.empty + 1
+                self._pass_on(state, stop, placed, empty, sums, grown, used_before, out)
+            if not fits[placed] or needs[placed] > room:
                 return  # R1
-            room -= task.needs[placed]
-            load += task.needs[placed] / capacity
+            room -= needs[placed]
+            load += needs[placed] / capacity
             placed += 1
+            extended = may_pass = True
 
-    def _passes(self, state: _State, placed: int) -> bool:
-        """Whether a map goes on that is no cheaper than those before."""
-        if self.rules.pruning == "annealed":
-            return self._random.random() < self.rules.extend * math.exp(-placed)
-        return self.rules.pruning == "exact"
+    def _passes(self, placed: int) -> bool:
+        """Whether a map goes on that is no cheaper than those before, where some do."""
+        return self.rules.pruning == "exact" or self._random.random() < self.rules.extend * math.exp(-placed)
 
     def _pass_on(
         self,
@@ -252,17 +254,17 @@ class MapManager:
                 there = [
                     host
                     for host, free_bps in resources.free_bps.items()
-                    if rate_bps + used.get((DEDICATED, host), 0.0) <= free_bps + SLACK and host != back
+                    if (rate_bps + used.get((DEDICATED, host), 0.0)) * (1 - SLACK) <= free_bps and host != back
                 ]
             else:
-                least_bps = rate_bps - SLACK
+                least_bps = rate_bps * (1 - SLACK)
                 there = [
                     host for host, free_bps in resources.free_bps.items() if free_bps >= least_bps and host != back
                 ]
             ways.append((stop, there))
         if before_placed < placed:  # R3
             rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
-            if rate_bps <= resources.uplink_bps + SLACK:
+            if rate_bps * (1 - SLACK) <= resources.uplink_bps:
                 last = placed == len(task.services)
                 others = self._directory.get(SINK if last else task.services[placed], ())
                 if last:
@@ -276,15 +278,16 @@ class MapManager:
         number, name, before_sent = state.sent, task.number, state.sent
         for stop, there in ways:
             via, known = stop.via, state.knows[stop.via]
-            hold = wait_s + (waits.public_s if via is PUBLIC else waits.dedicated_s)
+            hold_s = wait_s + (waits.public_s if via is PUBLIC else waits.dedicated_s)
+            links_s = 0.0 if via is PUBLIC else waits.link_s
             for host in there:
                 number += 1
                 spec = None
                 if host not in known:  # R6
                     known.add(host)
                     spec = task
-                wait = hold if via is PUBLIC else hold + waits.link_s * self._links[host]
-                out.append(Send(host, via, wait, Map(name, me, number, via, stop, spec)))
+                held_s = hold_s + links_s * self._links[host] if links_s else hold_s
+                out.append(Send(host, via, held_s, Map(name, me, number, via, stop, spec)))
         state.count.update(range(before_sent + 1, number + 1))
         state.sent = number
 

@@ -86,8 +86,8 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     final: bool
 
 
-class Probe(msgspec.Struct, frozen=True):
-    """To reserve what visit ``at`` needs; it goes from the sink to the source."""
+class _WithTask(msgspec.Struct, frozen=True):
+    """To the hosts of an attempt, visit by visit, with what its task needs; ``at``: the receiver's visit."""
 
     task: Task
     attempt: int
@@ -95,45 +95,44 @@ class Probe(msgspec.Struct, frozen=True):
     at: int
 
 
-class Rollback(msgspec.Struct, frozen=True):
-    """What was reserved for an attempt is to be released; it goes from where that failed to the sink."""
-
-    task: int
-    attempt: int
-    found: Found
-    at: int
+class Probe(_WithTask, frozen=True):
+    """To reserve what the visit needs; it goes from the sink to the source."""
 
 
-class Renew(msgspec.Struct, frozen=True):
+class Renew(_WithTask, frozen=True):
     """The task runs, or goes on: leases are prolonged; it goes from the source to the sink."""
 
-    task: Task
+
+class _OfTask(msgspec.Struct, frozen=True):
+    """The same of a task that they know."""
+
+    task: int
     attempt: int
     found: Found
     at: int
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """The sink has the renewal: every host on the way has what it needs."""
-
-    task: int
-    attempt: int
+class Rollback(_OfTask, frozen=True):
+    """What was reserved for an attempt is to be released; it goes from where that failed to the sink."""
 
 
-class Broken(msgspec.Struct, frozen=True):
-    """A host on the way cannot carry the task any more."""
-
-    task: int
-    attempt: int
-
-
-class Release(msgspec.Struct, frozen=True):
+class Release(_OfTask, frozen=True):
     """The task is over; it goes from the source to the sink."""
 
+
+class _ToSource(msgspec.Struct, frozen=True):
+    """Of an attempt that runs."""
+
     task: int
     attempt: int
-    found: Found
-    at: int
+
+
+class Kept(_ToSource, frozen=True):
+    """The sink has the renewal: every host on the way has what it needs."""
+
+
+class Broken(_ToSource, frozen=True):
+    """A host on the way cannot carry the task any more."""
 
 
 Message = Map | Ack | Probe | Rollback | Renew | Kept | Broken | Release

@@ -52,7 +52,7 @@ def reallocate(flows: Sequence[Flow], room_bps: Mapping[Host, float], period_s: 
     left = dict(room_bps)
     found: dict[int, Choice] = {}
     for flow in sorted(flows, key=lambda one: (-one.priority(period_s), one.kind != "direct", one.key)):
-        if flow.rate_bps <= left.get(flow.to, 0.0) + SLACK:  # R1
+        if flow.rate_bps * (1 - SLACK) <= left.get(flow.to, 0.0):  # R1
             left[flow.to] -= flow.rate_bps
             found[flow.key] = "direct"
         elif flow.kind == "relayed":

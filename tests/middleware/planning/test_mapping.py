@@ -154,6 +154,13 @@ def test_a_host_has_room_for_all_that_a_map_has_there() -> None:
     assert found(Talk(line({1, 3}, {2}, set(), capacity=2)).mapped(task(1, 2, 3))) is not None
 
 
+def test_a_host_without_capacity_takes_nothing_however_little_that_is() -> None:
+    """An agent is told of tasks that nobody has checked."""
+    little = msgspec.structs.replace(task(1), needs=(1e-12,))
+    assert found(Talk(line(set(), {1}, set(), capacity=0)).mapped(little)) is None
+    assert found(Talk(line(set(), {1}, set(), capacity=1e-11)).mapped(little)) is not None
+
+
 @pytest.mark.parametrize(("rate", "fits"), [(1.9, False), (2.0, True)])
 def test_two_edges_on_one_link_need_the_sum_of_both(rate: float, fits: bool) -> None:
     """The data goes from 0 to 1, back to 0, and through 1 once more."""
