@@ -21,7 +21,7 @@ import numpy as np
 
 from thalweg.experiments.bench.options import BimodalOptions
 from thalweg.experiments.bench.rounds import Progress, silent
-from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange
+from thalweg.experiments.papers.asaduzzaman2010.exchange import FOREVER_S, Exchange, undisturbed
 from thalweg.experiments.papers.asaduzzaman2010.platforms import Networks, platform, task
 from thalweg.middleware.dataflow import Code, complete_binary_tree
 from thalweg.middleware.network.networks import Network
@@ -38,14 +38,11 @@ BOUND_S = 0.030  # of a mapping with both networks
 EDGE_BOUND_S = 0.001  # of the choice of an edge's network
 MESHES = (9, 32)  # hosts
 SEED = 2026
-FOREVER_S = 1e9
 KINDS: tuple[Networks, ...] = ("dedicated", "public", "both")
 WAYS: Mapping[str, Rules] = {
-    "our cost, ordered": Rules(patience_s=FOREVER_S, lease_s=FOREVER_S, probe_s=FOREVER_S),
-    "our cost": Rules(ordered=False, patience_s=FOREVER_S, lease_s=FOREVER_S, probe_s=FOREVER_S),
-    "the paper's cost": Rules(
-        cost="balanced", ordered=False, patience_s=FOREVER_S, lease_s=FOREVER_S, probe_s=FOREVER_S
-    ),
+    "our cost, ordered": undisturbed(Rules()),
+    "our cost": undisturbed(Rules(ordered=False)),
+    "the paper's cost": undisturbed(Rules(cost="balanced", ordered=False)),
 }
 
 

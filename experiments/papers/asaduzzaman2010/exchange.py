@@ -12,10 +12,20 @@ import itertools
 from collections.abc import Iterable, Set
 from heapq import heappop, heappush
 
+import msgspec
+
 from thalweg.middleware.planning.mapping.agent import agents
 from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Network, Send, Settled
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Host, Platform, Task
+
+FOREVER_S = 1e9
+
+
+def undisturbed(rules: Rules, patience_s: float = FOREVER_S) -> Rules:
+    """The same where no message is lost, no host changes, and all know who has which service: nothing times out."""
+    forever = dict.fromkeys(("lease_s", "probe_s", "gossip_s"), FOREVER_S)
+    return msgspec.structs.replace(rules, patience_s=patience_s, **forever)
 
 
 class _Answered:

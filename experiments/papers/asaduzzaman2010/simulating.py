@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange
+from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange, undisturbed
 from thalweg.experiments.papers.asaduzzaman2010.platforms import RATE_BPS, SIZE_BITS, Networks, platform, task
 from thalweg.experiments.papers.asaduzzaman2010.rates import in_lock_step
 from thalweg.experiments.sweeps.trial import Outcome, Trial
@@ -24,7 +24,7 @@ from thalweg.middleware.planning.mapping.reallocation import Flow, Kind, realloc
 from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.mapping.task import Host, Platform, Task
 
-PATIENCE_S, FOREVER_S = 60.0, 1e9  # far more than a mapping takes; and no message is lost: nothing else times out
+PATIENCE_S = 60.0  # far more than a mapping takes
 VISITS = 1000  # more than a map has
 ROUNDED = 20  # parts of a share of a downlink: rates are looked up by it
 
@@ -107,10 +107,9 @@ class Simulation:
     """A platform while tasks come and run."""
 
     def __init__(self, trial: Simulating, world: Platform, tasks: list[tuple[float, Task]]) -> None:
-        rules = Rules(cost=trial.cost, ordered=trial.cost == "frugal", patience_s=PATIENCE_S, lease_s=FOREVER_S,
-                      probe_s=FOREVER_S)  # fmt: skip
+        rules = Rules(cost=trial.cost, ordered=trial.cost == "frugal")
         self.trial, self.world = trial, world
-        self.exchange = Exchange(world, rules)
+        self.exchange = Exchange(world, undisturbed(rules, PATIENCE_S))
         self.running: dict[int, Running] = {}
         self.ends: list[tuple[float, bool]] = []  # when a task ended
         self.done: list[tuple[float, float]] = []  # time taken and its own time

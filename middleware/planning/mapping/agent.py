@@ -1,15 +1,16 @@
-"""One host of a platform: its map manager, its reservations, and the resources that both look at."""
+"""One host of a platform: its map manager, its reservations, the resources that both look at, and its directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from thalweg.middleware.planning.mapping.directory import Directory
 from thalweg.middleware.planning.mapping.holdings import Resources
 from thalweg.middleware.planning.mapping.manager import MapManager, Mapped
-from thalweg.middleware.planning.mapping.messages import Ack, Map, Message, Send, Settled
+from thalweg.middleware.planning.mapping.messages import Ack, Entry, Gossip, Map, Message, Send, Settled
 from thalweg.middleware.planning.mapping.reserving import Reservations
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, Platform, Task
+from thalweg.middleware.planning.mapping.task import Host, Platform, Server, Task
 
 
 class Agent:
@@ -23,17 +24,19 @@ class Agent:
         host: Host,
         platform: Platform,
         rules: Rules,
-        directory: Mapping[int, tuple[Host, ...]],
         links: Mapping[Host, tuple[float, float]],
+        known: Iterable[Entry],
         seed: int = 0,
     ) -> None:
-        """``links``: rate and cost of every dedicated link, by the neighbour."""
+        """``links``: rate and cost of every dedicated link, by the neighbour; ``known``: what it has been told of who
+        has which service."""
         server = platform.servers[host]
         rates = {neighbour: rate_bps for neighbour, (rate_bps, _) in links.items()}
         costs = {neighbour: cost for neighbour, (_, cost) in links.items()}
         self.host = host
         self.resources = Resources(server.capacity, rates, server.uplink_bps)
-        self.manager = MapManager(host, self.resources, rules, server.services, costs, directory, seed)
+        self.directory = Directory(entry_of(host, server), known, rules.gossip_s, seed)
+        self.manager = MapManager(host, self.resources, rules, costs, self.directory, seed)
         self.reservations = Reservations(host, self.resources, rules)
 
     @property
@@ -53,6 +56,8 @@ class Agent:
                 out.insert(0, Send(message.sender, message.via, 0.0, answer))
         elif isinstance(message, Ack):
             self._seek(self.manager.on_ack(message, out), now, out)
+        elif isinstance(message, Gossip):
+            self.directory.on_gossip(message, out)
         else:
             self.reservations.handle(message, now, out)
         return out
@@ -69,6 +74,7 @@ class Agent:
         for mapped in self.manager.tick(now):
             self._seek(mapped, now, out)
         self.reservations.tick(now, out)
+        self.directory.tick(now, out)
         return out
 
     def end(self, task: int, now: float) -> list[Send]:
@@ -88,12 +94,21 @@ class Agent:
             self.reservations.seek(mapped.task, mapped.found, now, out)
 
 
-def agents(platform: Platform, rules: Rules, seed: int = 0) -> list[Agent]:
-    """One for every host; UsageError for what no platform has."""
+def entry_of(host: Host, server: Server) -> Entry:
+    """What a host says of itself when it begins."""
+    return Entry(host, server.services, server.uplink_bps > 0 or server.downlink_bps > 0)
+
+
+def agents(platform: Platform, rules: Rules, seed: int = 0, *, strangers: bool = False) -> list[Agent]:
+    """One for every host; UsageError for what no platform has. ``strangers``: they have been told of none but those
+    that they have dedicated links to."""
     platform.check()
     rules.check()
     links: list[dict[Host, tuple[float, float]]] = [{} for _ in platform.servers]
     for link in platform.links:
         links[link.one][link.other] = links[link.other][link.one] = link.rate_bps, link.cost
-    directory = platform.directory()
-    return [Agent(host, platform, rules, directory, own, seed) for host, own in enumerate(links)]
+    entries = [entry_of(host, server) for host, server in enumerate(platform.servers)]
+    return [
+        Agent(host, platform, rules, own, [entries[one] for one in own] if strangers else entries, seed)
+        for host, own in enumerate(links)
+    ]

@@ -26,6 +26,7 @@ import random
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
+from thalweg.middleware.planning.mapping.directory import Directory
 from thalweg.middleware.planning.mapping.holdings import SLACK, Resources
 from thalweg.middleware.planning.mapping.messages import (
     CONTROL,
@@ -80,20 +81,19 @@ class _State:
 
 
 class MapManager:
-    """Of one host. ``links``: what a dedicated link to a neighbour costs; ``directory``: of services."""
+    """Of one host. ``links``: what a dedicated link to a neighbour costs; ``directory``: who has which service."""
 
     def __init__(
         self,
         host: Host,
         resources: Resources,
         rules: Rules,
-        services: frozenset[int],
         links: Mapping[Host, float],
-        directory: Mapping[int, tuple[Host, ...]],
+        directory: Directory,
         seed: int,
     ) -> None:
         self.host, self.rules = host, rules
-        self._resources, self._services, self._links, self._directory = resources, services, links, directory
+        self._resources, self._links, self._directory = resources, links, directory
         self._weigh, _ = COSTS[rules.cost]
         self._waits = rules.waits
         self._lax = rules.pruning in ("exact", "annealed")  # passes on what others would prune
@@ -107,7 +107,7 @@ class MapManager:
 
     def begin(self, task: Task, now: float) -> list[Send]:
         """Map a task whose sink is here (R8)."""
-        state = self._states[task.number] = _State(task, now, self._services)
+        state = self._states[task.number] = _State(task, now, self._directory.services)
         state.pred = ROOT
         state.sent = 1
         state.count.add(1)
@@ -128,7 +128,7 @@ class MapManager:
             if message.spec is None:  # R6: forgotten, or it has not come; the sender sends it again
                 out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
                 return False
-            state = self._states[message.task] = _State(message.spec, now, self._services)
+            state = self._states[message.task] = _State(message.spec, now, self._directory.services)
         key = number * HOST_LIMIT + sender
         if key in state.seen:
             return False  # R7
@@ -266,7 +266,7 @@ class MapManager:
             rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
             if rate_bps * (1 - SLACK) <= resources.uplink_bps:
                 last = placed == len(task.services)
-                others = self._directory.get(SINK if last else task.services[placed], ())
+                others = self._directory.having(SINK if last else task.services[placed])
                 if last:
                     others = (task.sink,) if task.sink in others else ()
                 stop = Stop(me, placed, PUBLIC, 0, public + 1, dedicated, links, load, hosts, seen, before)

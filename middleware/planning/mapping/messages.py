@@ -135,7 +135,24 @@ class Broken(_ToSource, frozen=True):
     """A host on the way cannot carry the task any more."""
 
 
-Message = Map | Ack | Probe | Rollback | Renew | Kept | Broken | Release
+class Entry(msgspec.Struct, frozen=True):
+    """What a host says of itself: its services, and whether it is on the public network."""
+
+    host: Host
+    services: frozenset[int]
+    public: bool
+    version: int = 0
+
+
+class Gossip(msgspec.Struct, frozen=True):
+    """What a host knows of others and of itself; ``answer``: which its receiver does not, as far as its own showed."""
+
+    sender: Host
+    entries: tuple[Entry, ...]
+    answer: bool
+
+
+Message = Map | Ack | Gossip | Probe | Rollback | Renew | Kept | Broken | Release
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):

@@ -67,7 +67,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     - ``limit``: of maps of one task that a host passes on; ``patience_s``: after which a host forgets a task, and a
       sink goes by the maps that it has
     - ``lease_s``: of what a running task holds, ``probe_s`` of what is held for a task that may come to run;
-      ``attempts``: maps that a sink tries to reserve
+      ``attempts``: maps that a sink tries to reserve; ``gossip_s``: after which a host tells another who has which
+      service
     """
 
     cost: Literal["frugal", "balanced", "links"] = "frugal"
@@ -80,6 +81,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 30.0
     probe_s: float = 10.0
     attempts: int = 8
+    gossip_s: float = 10.0
 
     @property
     def waits(self) -> Waits:
@@ -87,7 +89,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> Rules:
         """Return self; UsageError for what cannot be."""
-        for name in ("patience_s", "lease_s", "probe_s", "neighbours", "limit", "attempts"):
+        for name in ("patience_s", "lease_s", "probe_s", "neighbours", "limit", "attempts", "gossip_s"):
             if not (value := getattr(self, name)) > 0:
                 raise UsageError(f"{name} of mapping is {value:g}; it must be above 0")
         if not 0 <= self.extend <= 1:

@@ -118,15 +118,6 @@ class Platform(msgspec.Struct, frozen=True):
                 raise UsageError(f"task {task.number} needs service {unknown[0]}, which no host has")
         return self
 
-    def directory(self) -> dict[int, tuple[Host, ...]]:
-        """Of every service, and of being a sink, the hosts that have it and are on the public network."""
-        found: dict[int, list[Host]] = {}
-        for number, server in enumerate(self.servers):
-            if server.uplink_bps > 0 or server.downlink_bps > 0:
-                for service in (SINK, *server.services):
-                    found.setdefault(service, []).append(number)
-        return {service: tuple(hosts) for service, hosts in found.items()}
-
 
 def ends(one: Host, other: Host) -> tuple[Host, Host]:
     """A pair of hosts, the smaller first."""

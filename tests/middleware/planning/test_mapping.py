@@ -29,7 +29,7 @@ from thalweg.middleware.planning.mapping.messages import (
 )
 from thalweg.middleware.planning.mapping.reallocation import Flow, reallocate
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import HOST_LIMIT, Dedicated, Platform, Server, Task
+from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Dedicated, Platform, Server, Task
 
 PLANS = int(os.environ.get("THALWEG_MAPPING_PLANS", "60"))
 NO_WAIT = Rules(ordered=False)
@@ -302,6 +302,34 @@ def test_priority_decides_who_has_the_direct_link() -> None:
     assert reallocate(calm[::-1], {5: 1.0}, 60.0) == {1: "direct", 2: "public"}  # who is on it stays
 
 
+def test_who_has_which_service_spreads_by_gossip() -> None:
+    """From hosts that know their neighbours alone; what changes, too, and what a host that began anew says."""
+    platform = line({1}, {2}, {3}, {4}, uplink=1.0)
+    talk = Talk(platform)
+    talk.hosts = agents(platform, NO_WAIT, strangers=True)
+
+    def gossip(*seconds: int) -> None:
+        for second in seconds:
+            for host in talk.hosts:
+                talk.post(host.host, host.tick(second * NO_WAIT.gossip_s))
+            talk.settle()
+
+    assert talk.hosts[0].directory.having(4) == ()
+    gossip(*range(1, 7))
+    assert [host.directory.having(4) for host in talk.hosts] == [(3,)] * 4
+    assert talk.hosts[2].directory.having(SINK) == (0, 1, 2, 3)
+    talk.hosts[3].directory.serve(frozenset({1}))
+    gossip(*range(7, 13))
+    assert [host.directory.having(4) for host in talk.hosts] == [()] * 4
+    assert [host.directory.having(1) for host in talk.hosts] == [(0, 3)] * 4
+    talk.hosts[3] = agents(platform, NO_WAIT, strangers=True)[3]  # it has service 4 again, and no memory
+    gossip(*range(13, 25))
+    assert [host.directory.having(4) for host in talk.hosts] == [(3,)] * 4
+    said = len(talk.said)
+    gossip(25)
+    assert len(talk.said) == said + 4  # what is known is not answered
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -359,7 +387,7 @@ def test_platforms_that_are_none_are_refused(links: tuple[Dedicated, ...], says:
 
 # --- plans of faults --------------------------------------------------------------------------------
 
-HARSH = Rules(patience_s=5.0, lease_s=6.0, probe_s=2.0, attempts=4)
+HARSH = Rules(patience_s=5.0, lease_s=6.0, probe_s=2.0, attempts=4, gossip_s=1.0)
 COMING_S, FAULTS_S, OVER_S = 15.0, 40.0, 60.0
 END_S = OVER_S + 3 * HARSH.lease_s + 2 * HARSH.patience_s + HARSH.attempts * HARSH.probe_s
 
@@ -368,14 +396,14 @@ class Storm:
     """A small platform whose messages are lost, doubled and late, whose hosts go and links are cut, by a seed."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.seed, self.random = seed, random.Random(seed)
         draw = self.random
         count = draw.randint(4, 9)
         services = [frozenset(draw.sample(range(5), draw.randint(1, 3))) for _ in range(count)]
         links = [Dedicated(draw.randrange(at), at, draw.uniform(1, 4), 0.01) for at in range(1, count)]
         servers = tuple(Server(draw.randint(1, 4), one, draw.choice((0.0, 1.5)), 2.0) for one in services)
         self.platform = Platform(servers, tuple(links))
-        self.hosts = agents(self.platform, HARSH, seed)
+        self.hosts = agents(self.platform, HARSH, seed, strangers=True)
         self.whole = [dict(host.resources.free_bps) for host in self.hosts]
         self.loss, self.doubled, self.late = (draw.choice((0.0, 0.02, 0.3)) for _ in range(3))
         self.gone: set[int] = set()
@@ -395,6 +423,9 @@ class Storm:
         if draw.random() < 0.5:
             link = draw.choice(links)
             self.put(draw.uniform(0, FAULTS_S), ("cut", link.one, link.other))
+        for _ in range(draw.choice((0, 1, 2))):
+            changed = frozenset(draw.sample(range(5), draw.randint(1, 3)))
+            self.put(draw.uniform(0, FAULTS_S), ("serve", draw.randrange(count), changed))
         for second in range(int(END_S)):
             self.put(second + 0.5, "tick")
 
@@ -437,9 +468,11 @@ class Storm:
                     self.ever_gone.add(host)
                     if back_s is not None:
                         self.put(self.now + back_s, ("back", host))
+                case ("serve", int(host), frozenset() as services):
+                    self.hosts[host].directory.serve(services)
                 case ("back", int(host)):
                     self.gone.discard(host)
-                    self.hosts[host] = agents(self.platform, HARSH)[host]
+                    self.hosts[host] = agents(self.platform, HARSH, self.seed, strangers=True)[host]
                     for one, other in self.cut:
                         if host in (one, other):
                             self.hosts[host].cut(one + other - host)
@@ -491,7 +524,11 @@ def test_whatever_goes_wrong_nothing_stays_reserved(seed: int) -> None:
     sinks = [number for number, one in storm.tasks.items() if one.sink not in storm.ever_gone]
     assert sorted(set(storm.mapped) & set(sinks)) == sinks
     assert all(storm.mapped.count(number) == 1 for number in sinks)
+    living = {host.host: host.directory.services for host in storm.living()}
     for host in storm.living():
+        known = {one.host: one.services for one in host.directory.entries if one.host in living}
+        assert known == {number: living[number] for number in known}
+        assert len(known) == len(living) or storm.gone  # who alone was between two of them
         assert not host.resources.held
         assert host.resources.used == 0
         assert not host.manager.tasks

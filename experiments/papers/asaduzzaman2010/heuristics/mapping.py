@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange
+from thalweg.experiments.papers.asaduzzaman2010.exchange import FOREVER_S, Exchange, undisturbed
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.optimum import bound, optimum
 from thalweg.experiments.papers.asaduzzaman2010.platforms import COMPONENTS, preferential
 from thalweg.experiments.sweeps.trial import Outcome, Trial
@@ -30,7 +30,6 @@ MEAN, DEVIATION, LEAST = 0.5, 0.25, 0.1  # of needs: of the average of a host or
 DELAYS_S = (0.001, 0.010)
 DRAWS = 1000  # at most, until one has a map
 EMPTY = 4  # hosts of an edge that only pass it on
-FOREVER_S = 1e9
 HEURISTICS: Mapping[str, Rules] = {
     "least-cost": Rules(cost="links", ordered=False),
     "annealed": Rules(cost="links", ordered=False, pruning="annealed"),
@@ -123,9 +122,8 @@ def map_one(trial: Heuristic) -> Mapped:
     drawn = _drawn(trial.pool_seed, trial.configuration, trial.nodes)
     if trial.heuristic == OPTIMUM:
         return Mapped(ratio=drawn.best / drawn.bound, mapping_ms=1e3 * drawn.took_s, proven=drawn.proven)
-    forever = dict.fromkeys(("patience_s", "lease_s", "probe_s"), FOREVER_S)  # nothing is lost: nothing times out
     own = {"extend": trial.extend, "neighbours": trial.neighbours}
-    rules = msgspec.structs.replace(HEURISTICS[trial.heuristic], **own, **forever)
+    rules = undisturbed(msgspec.structs.replace(HEURISTICS[trial.heuristic], **own))
     begun = time.process_time()
     exchange = Exchange(drawn.platform, rules, trial.configuration)
     exchange.begin(drawn.task)
