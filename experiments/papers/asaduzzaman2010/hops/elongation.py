@@ -8,6 +8,7 @@ A hop's mean is the task's rate; over time it is drawn as in the simulation (``d
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -26,8 +27,10 @@ from thalweg.middleware.errors import UsageError
 HOPS, HELD_S = COMPONENTS + 1, 1.0
 OWN_S = SIZE_BITS / RATE_BPS
 BLOCK = 4000  # steps that are drawn at a time
-Floats = npt.NDArray[np.float64]
 LEAST = 1e-3  # of the mean that a trace goes on with where it says 0, so that chains end
+Floats = npt.NDArray[np.float64]
+Steps = npt.NDArray[np.int_]
+Rates = Callable[[int], Floats]  # from a step on: (BLOCK steps, hops, chains), as shares of a hop's mean
 
 
 class Chain(Trial, frozen=True, kw_only=True):
@@ -61,51 +64,66 @@ def _traces(name: str) -> list[BandwidthTrace]:
     return [trace for trace in read_pool(Path(folder) / "bandwidth" / name, 0) if trace.mean_bps > 0]
 
 
+def _drawn(random: np.random.Generator, shape: tuple[int, int]) -> Rates:
+    return lambda first: np.exp2(random.standard_normal((BLOCK, *shape))) / MEAN
+
+
+def _measured(name: str, random: np.random.Generator, shape: tuple[int, int]) -> Rates:
+    """Every hop of every chain has a trace, from some moment of it on."""
+    pool = _traces(name)
+    picked = [
+        [(pool[int(random.integers(len(pool)))], random.random()) for _ in range(shape[1])] for _ in range(shape[0])
+    ]
+
+    def rates(first: int) -> Floats:
+        at_s = np.arange(first, first + BLOCK) * STEP_S
+        made = np.empty((BLOCK, *shape))
+        for hop, row in enumerate(picked):
+            for chain, (trace, share) in enumerate(row):
+                shifted = (at_s + share * trace.duration_s) % trace.duration_s
+                number = np.searchsorted(trace.times_s, shifted, "right") - 1
+                made[:, hop, chain] = np.maximum(trace.rates_bps[number] / trace.mean_bps, LEAST)
+        return made
+
+    return rates
+
+
+def _lock_step(rates: Rates, chains: int) -> Steps:
+    """The steps that each chain takes where nothing is held."""
+    done, ended, steps = np.zeros(chains), np.zeros(chains, int), 0
+    while not ended.all():
+        run = np.cumsum(np.minimum(rates(steps).min(axis=1), 1.0) * STEP_S, axis=0) + done
+        over = run >= OWN_S
+        for chain in np.flatnonzero(over.any(axis=0) & (ended == 0)):
+            ended[chain] = steps + int(over[:, chain].argmax()) + 1
+        done = run[-1]
+        steps += BLOCK
+    return ended
+
+
+def _held(rates: Rates, shape: tuple[int, int], room: float) -> Steps:
+    """The same where so many seconds of data may be before every hop but the first."""
+    held = np.zeros(shape)  # of the first hop: what has left the source
+    done, ended, steps = np.zeros(shape[1]), np.zeros(shape[1], int), 0
+    while not ended.all():
+        for can in rates(steps) * STEP_S:
+            steps += 1
+            can[0] = np.minimum(can[0], OWN_S - held[0])
+            can[1:] = np.minimum(can[1:], held[1:])
+            can[:-1] = np.minimum(can[:-1], room - held[1:])
+            held[0] += can[0]
+            held[1:] += can[:-1] - can[1:]
+            done += can[-1]
+            ended[(ended == 0) & (done >= OWN_S - 1e-9)] = steps
+    return ended
+
+
 def flow(trial: Chain) -> Flowed:
     """Run one trial; UsageError where traces are missing."""
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
     shape = trial.hops, trial.chains
-    if trial.rates == "drawn":
-
-        def block(first: int) -> Floats:
-            return np.exp2(random.standard_normal((BLOCK, *shape))) / MEAN
-
-    else:
-        pool = _traces(trial.rates)
-        picked = [
-            [(pool[int(random.integers(len(pool)))], random.random()) for _ in range(shape[1])] for _ in range(shape[0])
-        ]
-
-        def block(first: int) -> Floats:
-            at_s = np.arange(first, first + BLOCK) * STEP_S
-            made = np.empty((BLOCK, *shape))
-            for hop, row in enumerate(picked):
-                for chain, (trace, share) in enumerate(row):
-                    times = trace.times_s
-                    number = np.searchsorted(times, (at_s + share * trace.duration_s) % trace.duration_s, "right") - 1
-                    made[:, hop, chain] = np.maximum(trace.rates_bps[number] / trace.mean_bps, LEAST)
-            return made
-
-    room = (HELD_S if trial.held_s is None else trial.held_s) if trial.model == "held" else 0.0
-    held = np.zeros(shape)  # seconds of data before each hop but the first, which has all that is left
-    done, ended, steps = np.zeros(shape[1]), np.zeros(shape[1], int), 0
-    while not ended.all():
-        rates = block(steps)
-        if not room:
-            run = np.cumsum(np.minimum(rates.min(axis=1), 1.0) * STEP_S, axis=0) + done
-            over = run >= OWN_S
-            for chain in np.flatnonzero(over.any(axis=0) & (ended == 0)):
-                ended[chain] = steps + int(over[:, chain].argmax()) + 1
-            done = run[-1]
-        else:
-            for number in range(BLOCK):
-                can = rates[number] * STEP_S
-                can[0] = np.minimum(can[0], OWN_S - held[0])  # held[0]: what has left the source
-                can[1:] = np.minimum(can[1:], held[1:])
-                can[:-1] = np.minimum(can[:-1], room - held[1:])
-                held[0] += can[0]
-                held[1:] += can[:-1] - can[1:]
-                done += can[-1]
-                ended[(ended == 0) & (done >= OWN_S - 1e-9)] = steps + number + 1
-        steps += BLOCK
+    rates = _drawn(random, shape) if trial.rates == "drawn" else _measured(trial.rates, random, shape)
+    room = HELD_S if trial.held_s is None else trial.held_s
+    holds = trial.model == "held" and room > 0
+    ended = _held(rates, shape, room) if holds else _lock_step(rates, trial.chains)
     return Flowed(times=float(ended.mean()) * STEP_S / OWN_S)
