@@ -73,10 +73,12 @@ def narrows(result: Result, column: str, own: str, other: str, factor: str, ats:
 
 @check
 def between(result: Result, column: str, arm: Arm, low: float, high: float, unit: str = " %") -> Finding:
-    """A column of an arm is between two numbers."""
+    """A column of an arm is between two numbers; not shown where one is within two standard errors."""
     found = value(result, column, arm)
+    near = min(abs(found.mean - low), abs(found.mean - high)) <= ERRORS * (found.error or 0.0)
     each = [low <= one <= high for one in found.by_pool.values()]
-    return Finding(low <= found.mean <= high, f"{spread(found, 1)}{unit}", {column: found.mean}, each)
+    holds: Shown = "not shown" if near else low <= found.mean <= high
+    return Finding(holds, f"{spread(found, 1)}{unit}", {column: found.mean}, each)
 
 
 @check

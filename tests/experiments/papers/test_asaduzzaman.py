@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.asaduzzaman2010.checks import between
 from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.mapping import HEURISTICS, Heuristic, Mapped, map_one
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.optimum import bound, optimum
@@ -26,7 +27,7 @@ from thalweg.experiments.papers.asaduzzaman2010.rates import MEAN, in_lock_step
 from thalweg.experiments.papers.asaduzzaman2010.simulating import Simulated, Simulating, Simulation, simulate, workload
 from thalweg.experiments.papers.asaduzzaman2010.study import STUDY
 from thalweg.experiments.papers.plots import plot_figures
-from thalweg.experiments.papers.study import FigureResult, Study
+from thalweg.experiments.papers.study import FigureResult, Study, pooled
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
 from thalweg.middleware.errors import UsageError
@@ -242,6 +243,19 @@ def _mapped(trial: Any) -> Mapped:
 
 def _flowed(trial: Any) -> Flowed:
     return Flowed(times=3.5 if trial.model == "lock-step" else 1.7 if trial.rates == "puffer_max60" else 1.05)
+
+
+@pytest.mark.parametrize(
+    ("means", "verdict"),
+    [((230, 260, 250), True), ((190, 230, 205), "not shown"), ((180, 205, 190), "not shown"), ((150, 160, 155), False)],
+)
+def test_what_is_too_near_a_bound_to_tell_is_not_shown(means: tuple[float, ...], verdict: bool | str) -> None:
+    class One:
+        def value(self, series: str, column: str) -> Any:
+            return pooled(dict(enumerate(means)))
+
+    check: Any = between("elongation", ("public", {}), 200, 300)
+    assert check(One()).holds == verdict
 
 
 @pytest.mark.spark
