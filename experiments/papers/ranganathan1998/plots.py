@@ -342,10 +342,10 @@ def _gap(axes: Axes, result: Result) -> None:
 
 def _stripes(result: Result, palette: Palette) -> Figure:
     """By number of trees the time between images on either model of interfaces, over the bound."""
-    eight, one = (result.value("thalweg", "interarrival_s", variant=f"independent-{number}") for number in (8, 1))
+    many, one = (result.value("thalweg", "interarrival_s", variant=f"independent-{number}") for number in ("auto", 1))
     seen = result.title
-    if eight is not None and one is not None:
-        seen = f"On independent links 8 trees take {eight.mean / one.mean:.2f} of the time of one"
+    if many is not None and one is not None:
+        seen = f"On independent links as many trees as repay take {many.mean / one.mean:.2f} of the time of one"
     figure, *panels = two_panels(result, seen)
     for axes, interface in zip(panels, reversed(INTERFACES), strict=True):
         found = bars_of(result, interface)

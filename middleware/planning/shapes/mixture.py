@@ -5,8 +5,8 @@ Partitions of a stream may go over several trees by turns. Then the load of a re
 brings it by its share, and what is minimised is the *a*-norm of these sums, as for one tree (``shapes.search``): a tree
 is searched for with what the others keep busy below it. That is the steepest descent on the norm a tree at a time, and
 the norm's slope on a resource, (load)^(a-1), is its price in the packing program whose solution is the best mixture of
-all (``planning.bound``; by multiplicative weights: Wang et al., Blink, MLSys 2020, section 4.3). A few trees are found
-directly instead of many that are then thinned out.
+all (``planning.bound``). Wang et al. (Blink, MLSys 2020) pack spanning trees by multiplicative weights, and choose few
+of the many that they get by a small program; here few are found directly.
 
 - X1: trees are begun one after the other, each with those before it below.
 - X2: then they are searched for again in turn, from where they are and anew, until a round changes none.

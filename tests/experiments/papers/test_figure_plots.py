@@ -41,7 +41,7 @@ def texts(data: FigureData, pool: str = "paper") -> str:
         ("7", "More hosts to choose from change local's mean speed-up by"),
         ("8", "global over one-shot"),
         ("8", "thalweg over global"),
-        ("stripes", "On independent links 8 trees take"),
+        ("stripes", "On independent links as many trees as repay take"),
         ("stripes", "as many as repay"),
         ("9", "global is fastest with a period of"),
         ("9", "min, thalweg with"),
