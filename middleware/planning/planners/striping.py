@@ -44,11 +44,12 @@ def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], lo
     mixture = Mixture(loads, [alone])
     best = Trees([list(alone)], rates_of(loads, [alone]), 0)
     number, most = 1, min(MOST_CHOSEN, 2 * (loads.count - 1)) if count == "auto" else count
+    many = count == "auto" and loads.interface == "independent"
     while number < most:
-        number = min(2 * number, most)
+        number = most if many and number > 1 else min(2 * number, most)
         mixture.grow(number, MIXED_LOOKS * looks)
         found = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
-        decides = count == "auto" and (number == 2 or loads.interface != "independent")
+        decides = count == "auto" and (number == 2 or not many)
         if decides and 1 / sum(found.rates) > (1 - REPAYS) / sum(best.rates):
             break
         if sum(found.rates) < sum(best.rates):  # the norm is not the largest load: the same trees again lose nothing
