@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,27 @@ def tiff(tile: int) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + data
 
 
-# What follows makes, in a folder, a hostile input, and gives the command line that reads it.
+# What follows makes, in a folder, a hostile input, and gives the command line that reads it. What is large, or takes
+# long to make, is made when a test wants it.
 Make = Callable[[Path, Any], list[str]]
+Data = bytes | str | Callable[[], bytes]
 
 
-def text(name: str, data: bytes | str, *command: str) -> Make:
+def as_bytes(data: Data) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    return data if isinstance(data, bytes) else data()
+
+
+def text(name: str, data: Data, *command: str) -> Make:
     def make(folder: Path, new_run: Any) -> list[str]:
-        (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+        (folder / name).write_bytes(as_bytes(data))
         return [*command, str(folder / name)]
 
     return make
 
 
-def beside(name: str, data: bytes | str, *command: str) -> Make:
+def beside(name: str, data: Data, *command: str) -> Make:
     """A file of a run's folder."""
 
     def make(folder: Path, new_run: Any) -> list[str]:
@@ -73,30 +82,30 @@ def beside(name: str, data: bytes | str, *command: str) -> Make:
         write_image(np.zeros((4, 4), np.uint8), folder / "run/plots/arrivals.png")  # so that none is drawn
         where = folder / "run" / name
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(data.encode() if isinstance(data, str) else data)
+        where.write_bytes(as_bytes(data))
         return [*(command or ("report", "--out", str(folder / "page.html"))), str(folder / "run")]
 
     return make
 
 
-def sweep(toml: bytes | str | None, figures: bytes | str | None = None) -> Make:
+def sweep(toml: Data | None, figures: Data | None = None) -> Make:
     """A folder of a sweep with figures."""
     made = f'{{"format": {FORMAT}, "version": "{__version__}"}}'
 
     def make(folder: Path, new_run: Any) -> list[str]:
         for name, data in (("sweep.toml", "" if toml is None else toml), ("figures.json", figures or made)):
-            (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+            (folder / name).write_bytes(as_bytes(data))
         return ["report", "--out", str(folder / "page.html"), str(folder)]
 
     return make
 
 
-def picture(data: bytes, name: str = "a.png") -> Make:
+def picture(data: Data, name: str = "a.png") -> Make:
     def make(folder: Path, new_run: Any) -> list[str]:
         for site in ("a", "b"):
             (folder / "pictures" / site).mkdir(parents=True)
             write_image(np.zeros((4, 4), np.uint8), folder / "pictures" / site / "b.png")
-        (folder / "pictures/a" / name).write_bytes(data)
+        (folder / "pictures/a" / name).write_bytes(as_bytes(data))
         where = str(folder / "pictures")
         out = str(folder / "out")
         return ["run", "--testbed", "loopback", "--servers", "2", "--images", "2", "--folder", where, "--out", out]
@@ -126,23 +135,22 @@ DOTS = ".".join("a" * 1 for _ in range(DEEP)) + "=1"
 DIGITS = "x = " + "9" * 100_000
 TOML = {"nested": f"x = {NESTED}", "tables": f"x = {TABLES}", "dots": DOTS, "digits": DIGITS, "bytes": b"\xff\xfe\x00"}
 JSON = {"nested": NESTED, "objects": '{"a":' * DEEP + "1" + "}" * DEEP, "digits": '{"rows": ' + "9" * 100_000 + "}"}
-LINES = {
-    "one line": b"9" * 80_000_000,
-    "columns": b"time_s,bandwidth_bps\n" + b"," * 30_000_000,
-    "lines": b"time_s,bandwidth_bps\n" + b"\n" * 40_000_000 + b"x",
+LINES: dict[str, Data] = {
+    "one line": lambda: b"9" * 80_000_000,
+    "columns": lambda: b"time_s,bandwidth_bps\n" + b"," * 30_000_000,
+    "lines": lambda: b"time_s,bandwidth_bps\n" + b"\n" * 40_000_000 + b"x",
     "gz": b"\x1f\x8b\x08\x00" + b"\x00\xff" * 500,
 }
 SITES = "src,dst,rtt_ms\n" + "".join(f"a{i},b{i},1\n" for i in range(30_000))
 SQUARE = "node," + ",".join(f"n{i}" for i in range(60_000)) + "\n" + "x\n" * 60_000
-BOMB = png(20_000, 20_000, 8, 0, bytes(20_001 * 20_000))
-PICTURES = {
-    "bomb": BOMB,
+PICTURES: dict[str, Data] = {
+    "bomb": cache(lambda: png(20_000, 20_000, 8, 0, bytes(20_001 * 20_000))),
     "huge": png(2**31 - 1, 2**31 - 1),
     "header only": png(9_000, 9_000),
     "16 bits a band": png(9_000, 9_000, 16),
-    "truncated": png(4_000, 4_000, 8, 2, bytes(12_001 * 4_000))[:-200],
+    "truncated": cache(lambda: png(4_000, 4_000, 8, 2, bytes(12_001 * 4_000))[:-200]),
     "nothing": b"",
-    "tile": tiff(17_000),
+    "tile": cache(lambda: tiff(17_000)),
 }
 HOSTILE: dict[str, Make] = {
     **{f"scenario, {what}": text("s.toml", data, "testbed", "plan") for what, data in TOML.items()},
