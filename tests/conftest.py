@@ -14,9 +14,11 @@ What a test leaves unclosed fails that test: what it alone has made is collected
 from __future__ import annotations
 
 import ast
+import atexit
 import gc
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -47,6 +49,10 @@ for _name, _examples in (("ci", 25), ("night", 250)):
         _name, max_examples=_examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=_name == "ci"
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # hosts' processes are to compile our modules once, not each time
+    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="thalweg-compiled-")
+    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
 GROUPS = {"netns": "links", "netem": "links", "docker": "links", "uml": "kernels", "spark": "spark"}
 FIRST = list(dict.fromkeys(GROUPS.values()))

@@ -10,12 +10,17 @@ import typer
 
 def host(context: typer.Context) -> None:
     """Run a host daemon, for real machines and containers (thalweg host --help), or end one (thalweg host drain)."""
+    raise typer.Exit(execute(context.args))
+
+
+def execute(argv: list[str]) -> int:
+    """``thalweg host``: its exit status."""
     from thalweg.middleware.shell import daemon
 
-    if context.args[:1] == ["drain"]:
-        _drain(context.args)
-        return
-    raise typer.Exit(daemon.main(context.args))
+    if argv[:1] == ["drain"]:
+        _drain(argv)
+        return 0
+    return daemon.main(argv)
 
 
 def drain_parser() -> argparse.ArgumentParser:

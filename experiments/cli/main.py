@@ -44,13 +44,20 @@ def invoke(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    """``testbed exec`` at once: what reads all the others takes a third of a second to import."""
+    """``testbed exec`` and ``host`` at once: what reads all the others takes a third of a second to import."""
     if argv[:2] == ["testbed", "exec"]:
         from thalweg.experiments.cli.testbed import running
 
         asked = running.parse(argv[2:])
         if asked is not None:
             return running.execute(asked)
+    if argv[:1] == ["host"]:
+        from thalweg.experiments.cli import host
+
+        try:
+            return host.execute(argv[1:])
+        except SystemExit as end:  # of argparse
+            return end.code if isinstance(end.code, int) else int(bool(end.code))
     from thalweg.experiments.cli.verbs import REFUSED, app
 
     try:

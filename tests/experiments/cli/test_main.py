@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,11 @@ def test_a_shell_completes_verbs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         monkeypatch.setenv(name, value)
     assert invoke([]) == 0
     assert capsys.readouterr().out.split() == ["verify"]
+
+
+def test_a_host_starts_without_what_other_verbs_need() -> None:
+    code = (
+        "import sys; from thalweg.experiments.cli.main import invoke; said = invoke(['host', '--listen', '', '--name'])"
+    )
+    code += "; print(said, sorted({'pydantic', 'thalweg.experiments.cli.verbs'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "2 []\n"
