@@ -25,7 +25,10 @@ R8. Up to ``increments`` replicas after each whole one are what has changed sinc
 R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
 R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
     and instead of another where there is no room for that: what went there, or the word of it, has been lost.
-R11. Where sources give something else than before (``flow.missing``), replicas that are later than that are let go.
+R11. A whole replica that came where a change was asked for, as most of the state is another each time, has the next one
+    wait, until its bytes are at most ``SHARE`` of those that the operator has taken since, and for ``every_s`` at most;
+    then too it comes after a multiple of ``every``. States of up to ``SMALL_BYTES`` have none wait.
+R12. Where sources give something else than before (``flow.missing``), replicas that are later than that are let go.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ from thalweg.middleware.protocol.generations import generation_of
 
 TRIES = 3  # of a transfer of a replica with which an operator is to start
 MOST = 5  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
+SHARE = 0.05  # of an operator's inputs, for replicas of all of its state
+SMALL_BYTES = 65_536
 TURNS = 3  # replicas that are due before there are more outputs than are kept: consumers may start two behind
 
 Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with their bytes in them
@@ -63,7 +68,8 @@ class Since:
     """What an operator has done since its last replica; ``index``: of that which is being taken.
 
     ``last``: the replica on which a change may follow, which ``holders`` have, -1 for none. On the last whole one
-    ``changes`` have followed, which leaves ``room_bytes`` for more.
+    ``changes`` have followed, which leaves ``room_bytes`` for more. ``delta``: a change was asked for; ``wait_bytes``:
+    of inputs, before the next is due.
     """
 
     made: int = 0
@@ -75,6 +81,8 @@ class Since:
     holders: tuple[str, ...] = ()
     changes: int = 0
     room_bytes: int = 0
+    delta: bool = False
+    wait_bytes: float = 0.0
 
 
 @dataclass
@@ -125,7 +133,7 @@ class Checkpoints:
         self._arm()
 
     def _drop_wrong(self) -> None:
-        """R11: let go of what was of another history, and have the rest be of this generation."""
+        """R12: let go of what was of another history, and have the rest be of this generation."""
         for name, kept in list(self.replicas.items()):
             right = {
                 index: msgspec.structs.replace(each, run=self._out.run)
@@ -152,6 +160,9 @@ class Checkpoints:
         most_bytes = min(options.every_bytes, options.retained_bytes // TURNS)
         due = since.due or since.made >= options.every or since.size_bytes >= most_bytes
         due = due or (note.index + 1) % options.every == 0
+        waits = since.size_bytes < since.wait_bytes or (note.index + 1) % options.every > 0
+        if since.wait_bytes and waits and since.size_bytes < most_bytes:
+            due = since.due  # R11
         if not due and now - since.at_s < options.every_s:
             return
         if name in self._stateless:  # R5
@@ -167,8 +178,8 @@ class Checkpoints:
             self._flow.hold(name)
             version = self._directory.locations[name].version
             known = since.last >= 0 and self._directory.hosts.issuperset(since.holders)
-            delta = known and since.changes < options.increments  # R8
-            self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=delta))
+            since.delta = known and since.changes < options.increments  # R8
+            self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=since.delta))
 
     def on_taken(self, event: e.StateTaken) -> None:
         """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
@@ -211,6 +222,8 @@ class Checkpoints:
             since.changes, since.room_bytes = since.changes + 1, since.room_bytes - size_bytes
         else:
             since.holders, since.changes, since.room_bytes = self._holders(name), 0, size_bytes
+        if delta or since.delta:
+            since.wait_bytes = 0.0 if delta or size_bytes <= SMALL_BYTES else size_bytes / SHARE  # R11
         sent = [self._send(host, message) for host in since.holders]
         since.last = index if all(sent) and since.room_bytes > 0 else -1  # R8
         detail = {"detail": {"since": message.since}} if delta else {}

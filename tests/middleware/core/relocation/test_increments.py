@@ -16,7 +16,7 @@ from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.experiments.bench.workload import Told
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.core.relocation.checkpoints import MOST
+from thalweg.middleware.core.relocation.checkpoints import MOST, SMALL_BYTES
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
@@ -241,6 +241,39 @@ def test_the_next_is_whole_again_after_so_many_or_so_large_changes(asked: Any) -
     assert [each.since for each in step(b"56", delta=True)] == [6]
     book << got("client", m.Settled("r", (Start("o", 7),))) >> ANY
     step(b"123456", delta=False)  # six bytes of changes on a state of six
+
+
+def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book: Any, make_install: Any) -> None:
+    """Until it is a twentieth of them, at multiples of ``every``, or for ``every_s``; not once it is a change again."""
+    book, index, at = make_book("h2"), 0, 0.0
+    book << got("client", lasting(make_install(others=("h3", "h4")), 0, every=2)) >> ANY
+    large, took, asked = b"x" * (SMALL_BYTES + 1), list[int](), list[bool]()
+
+    def make(until: int, size_bytes: int, answer: bytes, **more: bool) -> list[int]:
+        nonlocal index
+        took.clear()
+        while index < until:
+            book.at(at) << got("client", m.Demand("r", "o", "t", index)) >> ANY
+            book << got("h1", m.Partition("r", "s", "o", index), b"p", size_bytes) >> ANY
+            book << e.OperatorFinished("r", "o", index, b"q", 1) >> ANY
+            index += 1
+            if takes := book.only(e.TakeState):
+                took.append(index)
+                asked.append(takes[0].delta)
+                book << e.StateTaken("r", "o", 1, answer, "", 1, **more) >> ANY
+                for send in [each for each in book.only(e.Send) if isinstance(each.message, m.State)]:
+                    book << e.TransferMeasured(send.to, send.message, len(answer), 1.0) >> ANY
+                book << got("client", m.Settled("r", (Start("o", index),))) >> ANY
+        return [*took]
+
+    assert make(5, 1, large) == [1, 2], "the first, which nothing was before, and one that went whole again"
+    assert asked == [False, True]
+    assert make(30, len(large), large) == [26], "the first even one after 20 of that size"
+    at = 61.0
+    assert make(31, 1, large) == [31], "a minute has passed"
+    at = 122.0
+    assert make(32, 1, b"changed", delta=True) == [32]
+    assert make(37, 1, b"changed", delta=True) == [34, 36]
 
 
 @pytest.mark.parametrize("what", ["lost", "failed", "error"])
