@@ -27,16 +27,25 @@ from thalweg.middleware.client.checks import (
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import agree, say_hello
-from thalweg.middleware.client.journal import Journal
+from thalweg.middleware.client.journal import Found, Journal, Stream
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
-from thalweg.middleware.client.resuming import find, go_on
+from thalweg.middleware.client.resuming import find, go_on, go_on_over
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home
-from thalweg.middleware.client.stripes import Stripes, all_of, check_stripes, request_of, run_of, strategy_of, trees_of
+from thalweg.middleware.client.stripes import (
+    StripedRun,
+    Stripes,
+    all_of,
+    check_stripes,
+    request_of,
+    run_of,
+    strategy_of,
+    trees_of,
+)
 from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.core.relocation.shape import MAX_NAME
 from thalweg.middleware.dataflow import FIXED, Dataflow
@@ -300,7 +309,7 @@ class Client:
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         check_counts(partitions, call_timeout_s)
         check_ahead(ahead)
-        others = {"networks": networks, "subscribers": allowed, "journal": self._journal}
+        others = {"networks": networks, "subscribers": allowed}
         check_stripes(stripes, window, dataflow, self._allow, others)
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
         over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
@@ -381,7 +390,10 @@ class Client:
         run._first, run._journal = start, self._journal
         if self._journal is not None and given:
             self._journal.begun(run_id, given)
-        asks = e.RunRequested if self._journal is None else e.KeptRunRequested
+        if self._journal is not None and isinstance(run, StripedRun):
+            end = None if partitions is None else start + partitions
+            run.keep(Stream(self.name, trees, start, end, window, ahead, label, call_timeout_s, failover))
+        asks = e.RunRequested if self._journal is None or len(trees) > 1 else e.KeptRunRequested
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
         self.shell.tell(request_of(request, trees, window, start))
         if allowed:
@@ -405,7 +417,8 @@ class Client:
         It begins with the first partition that the application has not had (``Run.commit``), from replicas of
         operators' states where hosts still have them: they keep the run for as long as a client may be silent
         (``lease_s``). Later all is made again from the first partition on, and what the application has had is not
-        handed out.
+        handed out. A stream over several trees goes on as another run, of another ``Run.id``, over those of its trees
+        whose hosts are there.
 
         Args:
             run: its ``Run.id``; None: the only one there is that is not over.
@@ -425,6 +438,11 @@ class Client:
             raise UsageError(f"run {run_id} goes on in this client; take its partitions there")
         if start is not None:
             check_start(start)
+        if isinstance(found.kept, Stream):
+            return self._resume_stream(
+                run_id, found, start,
+                strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
+            )  # fmt: skip
         there = {host: self._roster.peers[host] for host in self.hosts}
         install, first = go_on(run_id, found, start, self.name, there)
         install = msgspec.structs.replace(install, version=self._roster.version)
@@ -449,6 +467,25 @@ class Client:
             self._open.add(run_id)
         self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=found.kept))
         self._tell_gone(run_id)
+        return again
+
+    def _resume_stream(self, run_id: str, found: Found, start: int | None, **options: Any) -> Run[Any]:
+        """Go on with a stream over several trees, none of which remembers anything: as another run over them."""
+        kept, journal = found.kept, self._journal
+        assert isinstance(kept, Stream)
+        assert journal is not None
+        trees, first = go_on_over(run_id, found, start, self.name, self.hosts)
+        if options["adaptation"] is None and found.by:
+            strategy = get_strategy(found.by)
+            options |= {"adaptation": strategy.adaptation, "planner": strategy.again}
+        again = self.run(
+            trees[0].dataflow, trees[0].placement, stripes=trees, start=first, window=kept.window, ahead=kept.ahead,
+            partitions=None if kept.end is None else kept.end - first, label=kept.label,
+            call_timeout_s=kept.call_timeout_s, failover=kept.failover, **options,
+        )  # fmt: skip
+        if found.by:
+            journal.begun(again.id, found.by)
+        journal.over(run_id)
         return again
 
     def _tell_gone(self, run_id: str) -> None:

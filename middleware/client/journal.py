@@ -27,7 +27,9 @@ from typing import IO
 import msgspec
 
 from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 
 VERSION = 1
 FILE, LOCK = "journal.sqlite", "lock"
@@ -56,6 +58,24 @@ _log = logging.getLogger("thalweg")
 _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 
 
+class Stream(msgspec.Struct, frozen=True):
+    """What a client has to know to go on with a stream over several trees that another has begun.
+
+    ``trees``: as they are now; ``start``: the first partition, ``end``: the one after the last, if that was said. The
+    others are as for ``Client.run``.
+    """
+
+    client: str
+    trees: tuple[Stripe, ...]
+    start: int
+    end: int | None = None
+    window: int | None = None
+    ahead: int = 1
+    label: str = ""
+    call_timeout_s: float | None = None
+    failover: m.Failover | None = None
+
+
 class Found(msgspec.Struct, frozen=True):
     """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
 
@@ -63,18 +83,21 @@ class Found(msgspec.Struct, frozen=True):
     it was begun, if that had one.
     """
 
-    kept: e.Kept
+    kept: e.Kept | Stream
     had: dict[str, int]
     said: str = ""
     by: str = ""
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
+        if isinstance(self.kept, Stream):
+            return max(self.kept.start, self.had.get(sink, -1) + 1)
         bases = [self.kept.bases.get(name, 0) for name in self.kept.install.dataflow.below(sink)]
         return self.had.get(sink, min(bases) - 1) + 1
 
 
 _decode = msgspec.msgpack.Decoder(e.Kept).decode
+_decode_stream = msgspec.msgpack.Decoder(Stream).decode
 
 
 class Journal:
@@ -137,9 +160,9 @@ class Journal:
 
     # --- writing --------------------------------------------------------------------------------------
 
-    def keep(self, run: str, kept: e.Kept) -> None:
+    def keep(self, run: str, kept: e.Kept | Stream) -> None:
         """What is needed to go on with a run."""
-        self._write(run, "kept", msgspec.msgpack.encode(kept))
+        self._write(run, "stream" if isinstance(kept, Stream) else "kept", msgspec.msgpack.encode(kept))
 
     def begun(self, run: str, by: str) -> None:
         """A run was begun with the placement of that name."""
@@ -188,7 +211,7 @@ class Journal:
             if any(kind == "over" for kind, _ in own):
                 found[run] = None
                 continue
-            kept = next((known for kind, body in reversed(own) if kind == "kept" and (known := _known(body))), None)
+            kept = next((known for kind, body in reversed(own) if (known := _known(kind, body))), None)
             if kept is not None:
                 had: dict[str, int] = {}
                 for kind, body in own:
@@ -277,8 +300,11 @@ def _written_anew(path: Path) -> bool:
     return bool(rows)
 
 
-def _known(body: bytes) -> e.Kept | None:
+def _known(kind: str, body: bytes) -> e.Kept | Stream | None:
+    """What an entry keeps; None of one that keeps nothing, or that this client cannot read."""
     try:
-        return _decode(body)
+        if kind == "stream":
+            return _decode_stream(body)
+        return _decode(body) if kind == "kept" else None
     except (msgspec.DecodeError, UsageError, RecursionError):
         return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from thalweg.middleware.client.journal import Found, Journal
+from thalweg.middleware.client.journal import Found, Journal, Stream
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.errors import UsageError, nearest, shown
+from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import messages as m
 
 
@@ -35,13 +36,44 @@ def go_on(
 
     ``start``: that of every sink, where the application knows it. Raises UsageError where nothing is left to be had.
     """
-    kept, flow = found.kept, found.kept.install.dataflow
-    if kept.install.client != client:
-        raise UsageError(f"run {run_id} is of client {kept.install.client!r}, and this is {client!r}; take its name")
+    kept = found.kept
+    assert not isinstance(kept, Stream)
+    flow = kept.install.dataflow
+    _check_owner(run_id, kept.install.client, client)
     after = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
-    most = kept.install.partitions
-    if most is not None and min(after.values()) >= most:
+    _check_left(run_id, min(after.values()), kept.install.partitions)
+    _say(found, client)
+    return resumed(kept, after, peers, client), min(after.values())
+
+
+def go_on_over(
+    run_id: str, found: Found, start: int | None, client: str, hosts: Collection[str]
+) -> tuple[tuple[Stripe, ...], int]:
+    """The trees of a stream that was found, those whose hosts are there if any has all of them, and its next partition.
+
+    Raises UsageError where nothing is left to be had.
+    """
+    kept = found.kept
+    assert isinstance(kept, Stream)
+    _check_owner(run_id, kept.client, client)
+    (sink,) = kept.trees[0].dataflow.sinks
+    first = found.next_of(sink) if start is None else start
+    _check_left(run_id, first, kept.end)
+    _say(found, client)
+    whole = tuple(tree for tree in kept.trees if {*tree.placement.values()} <= {*hosts})
+    return whole or kept.trees, first
+
+
+def _check_owner(run_id: str, owner: str, client: str) -> None:
+    if owner != client:
+        raise UsageError(f"run {run_id} is of client {owner!r}, and this is {client!r}; take its name")
+
+
+def _check_left(run_id: str, first: int, end: int | None) -> None:
+    if end is not None and first >= end:
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
+
+
+def _say(found: Found, client: str) -> None:
     if found.said:
         logging.getLogger("thalweg").warning("client %r: %s", client, found.said)
-    return resumed(kept, after, peers, client), min(after.values())

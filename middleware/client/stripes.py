@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from thalweg.middleware.client.journal import Stream
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.run import Attached, Run
 from thalweg.middleware.client.stream import Home, T
@@ -168,12 +169,25 @@ class StripedRun(Run[T]):
         super().__init__(home, run_id, first.placement, first.dataflow, None, strict=strict, nothing=nothing)
         self._trees = [(tree.dataflow, tree.placement) for tree in trees]
         self._searches = searches_of(search, trees)
+        self._shares = [tree.share for tree in trees]
+        self._kept: Stream | None = None
 
     @property
     def trees(self) -> tuple[tuple[Dataflow, Placement], ...]:
         """Every stripe's graph, and where its nodes are, as far as the client has heard."""
         with self._news:
             return tuple(self._trees)
+
+    def keep(self, stream: Stream) -> None:
+        """Have the journal keep what another client needs to go on, now and as the trees change."""
+        assert self._journal is not None
+        self._kept = stream
+        self._journal.keep(self.id, stream)
+
+    def _keep_trees(self) -> None:
+        if self._journal is not None and self._kept is not None:
+            trees = tuple(Stripe(*tree, share) for tree, share in zip(self._trees, self._shares, strict=True))
+            self._journal.keep(self.id, msgspec.structs.replace(self._kept, trees=trees))
 
     def take(self, command: e.Command) -> None:
         number = stripe_of(getattr(command, "run", ""))
@@ -185,8 +199,10 @@ class StripedRun(Run[T]):
             match command:
                 case e.Placed(_, node, host):
                     self._trees[number] = dataflow, {**placement, node: host}
+                    self._keep_trees()
                 case e.TreeChanged():
                     self._trees[number] = command.dataflow, command.placement
+                    self._keep_trees()
                 case e.Plan() if self._searches:
                     self._plan_aside(self._searches[number], command)
             self.dataflow, self.placement = self._trees[0]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.journal import Found, Stream
+from thalweg.middleware.client.resuming import go_on_over
 from thalweg.middleware.client.stripes import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
@@ -158,3 +162,47 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
             run.move({}, stripe=3)
         with pytest.raises(PlacementError):
             run.move({"nobody": "h1"}, stripe=1)
+
+
+def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
+    hosts, folder = dict(cluster.addresses), tmp_path / "journal"
+    trees = tuple(at(host) for host in HOSTS)
+
+    def another(number: int) -> Client:
+        return Client(hosts, listen=f"{hosts['h1']}-journal-{number}", allow=ALLOW, journal=folder)
+
+    with another(0) as first:
+        run = first.run(FLOW, trees[0].placement, stripes=trees, partitions=90, window=10, ahead=2)
+        got = [next(run) for _ in range(20)]
+        run.commit(got[-1].index)
+        got += [next(run) for _ in range(5)]  # of which nobody has heard
+    with another(1) as second:
+        again = second.resume(run.id)
+        assert isinstance(again, StripedRun)
+        assert [tree for tree, _ in again.trees] == [FLOW] * 3
+        later = [next(again) for _ in range(30)]
+        again.commit(later[-1].index)
+        with pytest.raises(UsageError, match="over: nothing of it is left"):
+            second.resume(run.id)
+    with another(2) as third:
+        last = [*third.resume()]
+        with pytest.raises(UsageError, match="has 0 runs that are not over"):
+            third.resume()
+    got = [*got[:20], *later, *last]
+    assert [each.index for each in got] == list(range(90))
+    assert_reference([each.value for each in got], FLOW, 90)
+
+
+def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
+    stream = Stream("client", (at("h1"), at("h3")), 5, 90)
+    (sink,) = FLOW.sinks
+    here = ("h1", "h2", "h3", "client")
+    placed = tuple(Stripe(FLOW, {**at(host).placement, sink: "client"}, 0.5) for host in ("h1", "h3"))
+    found = Found(msgspec.structs.replace(stream, trees=placed), {sink: 41})
+    assert go_on_over("r", found, None, "client", here) == (placed, 42)
+    assert go_on_over("r", found, 7, "client", here[:2] + here[3:]) == (placed[:1], 7)
+    assert go_on_over("r", found, 7, "client", ("h2", "client")) == (placed, 7), "its loss will be said by the run"
+    with pytest.raises(UsageError, match="run r is of client 'client', and this is 'other'"):
+        go_on_over("r", found, None, "other", here)
+    with pytest.raises(UsageError, match="run r is over"):
+        go_on_over("r", Found(stream, {sink: 89}), None, "client", here)
