@@ -4,10 +4,10 @@ Of mixtures of one, two, four, … trees (``shapes.mixture``) that is taken beyo
 each tree has partitions of its own under way, which hosts hold, and which are to be in order again. Where a host's one
 interface is what is busy, as with ``single`` interfaces, that is mostly after the first.
 
-Where links do not hinder each other, and two trees repay, so do more: ``MOST_CHOSEN`` are taken, or two for each host
-that sends. Rates count what keeps a resource busy. They do not count that a tree has one partition under way over each
-edge, so that a link stands idle while what it would carry next waits for another one, which the more trees meet on a
-link happens the less; nor that slow trees get few partitions, so that many trees follow a network that changes.
+Where links do not hinder each other ``MOST_CHOSEN`` are taken, or two for each host that sends, if these repay beside
+one. Rates count what keeps a resource busy. They do not count that a tree has one partition under way over each edge,
+so that a link stands idle while what it would carry next waits for another one, which the more trees meet on a link
+happens the less; nor that slow trees get few partitions, so that many trees follow a network that changes.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], lo
     """``count`` trees, or as many as repay; ``alone``: the best tree by itself."""
     loads = replace(loads, shape=max(loads.shape, MIXED_SHAPE))
     mixture = Mixture(loads, [alone])
-    best = Trees([list(alone)], rates_of(loads, [alone]), 0)
+    best = one = Trees([list(alone)], rates_of(loads, [alone]), 0)
     number, most = 1, min(MOST_CHOSEN, 2 * (loads.count - 1)) if count == "auto" else count
     many = count == "auto" and loads.interface == "independent"
     while number < most:
         number = most if many and number > 1 else min(2 * number, most)
         mixture.grow(number, MIXED_LOOKS * looks)
         found = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
-        decides = count == "auto" and (number == 2 or not many)
-        if decides and 1 / sum(found.rates) > (1 - REPAYS) / sum(best.rates):
-            break
         if sum(found.rates) < sum(best.rates):  # the norm is not the largest load: the same trees again lose nothing
             again = [tree for _, tree in zip(range(number), itertools.cycle(best.parents), strict=False)]
             found = Trees(again, rates_of(loads, again), mixture.spent)
-        best = found
+        least = sum((one if many else best).rates) / (1 - REPAYS)
+        if count != "auto" or sum(found.rates) >= least:
+            best = found
+        elif not many:
+            break
     return best._replace(spent=mixture.spent)
 
 

@@ -18,7 +18,7 @@ from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import Period, Task, Thalweg
 from thalweg.middleware.planning.bound import packing_rate
-from thalweg.middleware.planning.planners.striping import MOST_CHOSEN, rates_of, several
+from thalweg.middleware.planning.planners.striping import MOST_CHOSEN, REPAYS, rates_of, several
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, propagate_hints
 from thalweg.middleware.planning.problem.task import Stripe
 from thalweg.middleware.planning.shapes.host_tree import host_tree
@@ -184,8 +184,22 @@ def test_as_many_trees_as_repay():
     assert Thalweg(stripes="auto").plan(narrow, Period()).placement == Thalweg().plan(narrow, Period()).placement
 
 
+def test_two_trees_need_not_repay_where_many_do():
+    """With single interfaces, where each must repay beside half of them, this is where the search ends."""
+    for seed in range(12):
+        loads = make_loads(seed, 9, "independent")
+        loads = replace(loads, compute_s=lambda host, inputs: 2.0 * max(len(inputs) - 1, 0))
+        alone, _ = search_tree(loads, 4860, 0)
+        rates = {count: sum(several(loads, alone, count, 4860).rates) for count in (1, 2, 16)}
+        chosen = len(several(loads, alone, "auto", 4860).parents)
+        assert chosen == (16 if rates[16] * (1 - REPAYS) >= rates[1] else 1)
+        if rates[2] * (1 - REPAYS) < rates[1] < rates[16] * (1 - REPAYS):
+            return
+    pytest.fail("no network on which two do not repay and many do")
+
+
 @pytest.mark.parametrize(("count", "trees"), [(5, 8), (9, MOST_CHOSEN), (12, MOST_CHOSEN)])
-def test_links_that_do_not_hinder_each_other_have_many_trees_if_two_repay(count, trees):
+def test_links_that_do_not_hinder_each_other_have_many_trees_if_they_repay(count, trees):
     loads = make_loads(4, count, "independent")
     alone, _ = search_tree(loads, 4860, 0)
     auto = several(loads, alone, "auto", 4860)
