@@ -59,7 +59,7 @@ def _nine(result: Result, palette: Palette) -> Figure:
         axes.set_title(head)
         axes.set_ylim(bottom=0)
     handles = dict(zip(*reversed(panels[1].get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower left", ncols=3)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower left", ncols=3, handlelength=4)
     return figure
 
 
@@ -83,7 +83,7 @@ def _eight(result: Result, palette: Palette) -> Figure:
                 _line(axes, result, column, "per_hour", "both", given, label=f"{on}, {NAMES[cost]}", **style)
         axes.set_title(head)
         axes.set_ylim(bottom=0)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=4)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, handlelength=4)
     return figure
 
 

@@ -344,7 +344,7 @@ class Simulation:
 
     def outcome(self) -> Simulated:
         """What came of it."""
-        slower = [took_s / own_s for took_s, own_s in self.done]
+        slower = [max(1.0, took_s / own_s) for took_s, own_s in self.done]  # no rounding below it
         return Simulated(
             accepted=self.accepted,
             finished_per_hour=3600 * self.finished / self.last_s,
