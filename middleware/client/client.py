@@ -27,7 +27,7 @@ from thalweg.middleware.client.checks import (
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import agree, say_hello
-from thalweg.middleware.client.journal import Found, Journal, Stream
+from thalweg.middleware.client.journal import Asked, Found, Journal, Stream
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.preparing import Preparing
@@ -388,8 +388,8 @@ class Client:
         if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         run._first, run._journal = start, self._journal
-        if self._journal is not None and given:
-            self._journal.begun(run_id, given)
+        if self._journal is not None:
+            self._journal.begun(run_id, given, Asked(dict(asked), wanted_hz, hops))
         if self._journal is not None and isinstance(run, StripedRun):
             end = None if partitions is None else start + partitions
             run.keep(Stream(self.name, trees, start, end, window, ahead, label, call_timeout_s, failover))
@@ -428,8 +428,8 @@ class Client:
                 hosts decide, or as the name of the placement says with which the run was begun. A planner that was an
                 object of the application's is to be given again.
 
-        Queries that were attached are not, nor are further networks. Raises UsageError for a run that is over, or not
-        in the journal, and without one.
+        It has its further networks again, as far as hosts are there that are joined to them. Queries that were attached
+        are not. Raises UsageError for a run that is over, or not in the journal, and without one.
         """
         self._roster.check_open()
         run_id, found = find(self._journal, run)
@@ -452,15 +452,21 @@ class Client:
             strategy = get_strategy(found.by)
             if isinstance(strategy.adaptation, GlobalMoves):
                 adaptation, planner = strategy.adaptation, strategy.again
-        search, free = None, FIXED
-        if adaptation is not None:
-            flow, costing = install.dataflow, get_cost_model(model) if isinstance(model, str) else model
+        search, free, flow = None, FIXED, install.dataflow
+        asked = found.asked or Asked({}, None, HOPS)
+        networks = where_joined(asked.networks, self._roster.ends)
+        if networks or adaptation is not None:
             task = self._preparing.task(flow, None, None)
+            task = task.but(networks=networks, wanted_hz=asked.wanted_hz, hops=asked.hops)
+        ways = first_ways(task, where, self.probe)[0] if networks else ()
+        if adaptation is not None:
+            costing = get_cost_model(model) if isinstance(model, str) else model
             search = Search(task, costing, adaptation, planner, found.by or "global")
             free = reorderable((flow.by_name[name].code for name in flow.operators), self._allow)
             install = msgspec.structs.replace(install, news=needs_while(adaptation, planner) or True)
         again: Run[Any] = Run(self._home(), run_id, where, install.dataflow, search, strict=strict, nothing=nothing)
         again._first, again._journal = first, self._journal
+        again.ways, again.networks = ways, asked.networks
         with self._roster.news:
             self._roster.check_open()
             self._runs[run_id] = again

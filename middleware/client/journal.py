@@ -20,13 +20,14 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 
 from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -76,17 +77,26 @@ class Stream(msgspec.Struct, frozen=True):
     failover: m.Failover | None = None
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """The further networks with which a run was begun, as for ``Client.run``."""
+
+    networks: dict[str, Network]
+    wanted_hz: float | None
+    hops: int
+
+
 class Found(msgspec.Struct, frozen=True):
     """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
 
-    ``said``: what was damaged; ``by``: the name of the placement with which
-    it was begun, if that had one.
+    ``said``: what was damaged; ``by``: the name of the placement with which it was begun, if that had one; ``asked``:
+    the networks with which it was.
     """
 
     kept: e.Kept | Stream
     had: dict[str, int]
     said: str = ""
     by: str = ""
+    asked: Asked | None = None
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
@@ -96,8 +106,10 @@ class Found(msgspec.Struct, frozen=True):
         return self.had.get(sink, min(bases) - 1) + 1
 
 
-_decode = msgspec.msgpack.Decoder(e.Kept).decode
-_decode_stream = msgspec.msgpack.Decoder(Stream).decode
+_kept = msgspec.msgpack.Decoder(e.Kept)
+_stream = msgspec.msgpack.Decoder(Stream)
+_asked = msgspec.msgpack.Decoder(Asked)
+_Entry = TypeVar("_Entry")
 
 
 class Journal:
@@ -164,9 +176,12 @@ class Journal:
         """What is needed to go on with a run."""
         self._write(run, "stream" if isinstance(kept, Stream) else "kept", msgspec.msgpack.encode(kept))
 
-    def begun(self, run: str, by: str) -> None:
-        """A run was begun with the placement of that name."""
-        self._write(run, "by", by.encode())
+    def begun(self, run: str, by: str, asked: Asked | None = None) -> None:
+        """A run was begun with the placement of that name, if it has one, and these networks."""
+        if by:
+            self._write(run, "by", by.encode())
+        if asked is not None and asked.networks:
+            self._write(run, "asked", msgspec.msgpack.encode(asked))
 
     def had(self, run: str, sink: str, index: int) -> None:
         """R3: the application has had that partition, and all before."""
@@ -211,14 +226,14 @@ class Journal:
             if any(kind == "over" for kind, _ in own):
                 found[run] = None
                 continue
-            kept = next((known for kind, body in reversed(own) if (known := _known(kind, body))), None)
+            kept = _last(own, "stream", _stream) or _last(own, "kept", _kept)
             if kept is not None:
                 had: dict[str, int] = {}
                 for kind, body in own:
                     if kind.startswith("had "):
                         had[kind[4:]] = max(int(body), had.get(kind[4:], -1))
                 by = next((body.decode() for kind, body in own if kind == "by"), "")
-                found[run] = Found(kept, had, damaged, by)
+                found[run] = Found(kept, had, damaged, by, _last(own, "asked", _asked))
         return found
 
     def _read(self) -> tuple[list[tuple[str, str, bytes]], str]:
@@ -300,11 +315,11 @@ def _written_anew(path: Path) -> bool:
     return bool(rows)
 
 
-def _known(kind: str, body: bytes) -> e.Kept | Stream | None:
-    """What an entry keeps; None of one that keeps nothing, or that this client cannot read."""
-    try:
-        if kind == "stream":
-            return _decode_stream(body)
-        return _decode(body) if kind == "kept" else None
-    except (msgspec.DecodeError, UsageError, RecursionError):
-        return None
+def _last(entries: Iterable[tuple[str, bytes]], kind: str, decoder: msgspec.msgpack.Decoder[_Entry]) -> _Entry | None:
+    """R1: the last entry of that kind that can be read."""
+    last = None
+    for known, body in entries:
+        if known == kind:
+            with contextlib.suppress(msgspec.DecodeError, UsageError, RecursionError):
+                last = decoder.decode(body)
+    return last

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.stream import Delivered
 from thalweg.middleware.dataflow import complete_binary_tree
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.networks import Network
@@ -205,3 +208,28 @@ def test_a_relay_that_dies_is_left_and_nothing_is_lost(tmp_path: Path) -> None:
             values += [next(run) for _ in range(20)]
     assert [each.index for each in values] == list(range(len(values)))
     assert_reference([each.value for each in values], tree, len(values))
+
+
+def test_a_resumed_run_has_its_networks_again(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
+    """All goes over the one whose bytes cost less, as so little is wanted."""
+    tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(20_000,)), MIX)
+
+    def over() -> Counter[str]:
+        rows = [row for _, row in rows_of(records, "h1", "h2") if row["kind"] == "transfer"]
+        return Counter((row.get("detail") or {}).get("via", "net") for row in rows)
+
+    values: list[Delivered[object]] = []
+    with Client(cluster, allow=ALLOW, insecure=True, journal=tmp_path) as client:
+        first = client.run(tree, {"op0": "h1"}, networks=CHEAP, wanted_hz=0.01, hops=3)
+        values += islice(first, 5)
+    before = over()
+    assert before["fast"] > 0
+    moves = GlobalMoves(period_s=1000.0)
+    with Client(cluster, allow=ALLOW, insecure=True, journal=tmp_path) as client:
+        with client.resume(adaptation=moves) as run:
+            values += islice(run, 20)
+        assert isinstance(run, Run) and run.search is not None
+        task = run.search.task
+        assert (run.networks, task.networks.keys(), task.wanted_hz, task.hops) == (CHEAP, CHEAP.keys(), 0.01, 3)
+    assert over()["fast"] > before["fast"] + 10
+    assert [each.index for each in values[-20:]] == list(range(values[-20].index, values[-20].index + 20))
