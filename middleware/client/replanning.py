@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import OperatorError, PlacementError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
@@ -275,9 +274,9 @@ class Search(msgspec.Struct, frozen=True):
             lost = told is not None and not told.rate_bps
             if lost or not any(via != NET and each.joins(*link.hosts) for via, each in task.networks.items()):
                 continue
-            sample = past.samples[link][-1] if past.samples.get(link) else None
-            if sample is not None and past.now_s - sample.at_s <= self.options.period_s / 2:
-                latest[link] = LinkEstimate(exp(sample.log_rate), sample.number, 0.0, sample.at_s)
+            measured = past.latest.get(link)
+            if measured is not None and past.now_s - measured.measured_at_s <= self.options.period_s / 2:
+                latest[link] = measured
             elif link not in past.asked:
                 needed.add(link)
             others = (Link(*link.hosts, via) for via, each in task.networks.items() if via != NET)

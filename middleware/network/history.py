@@ -55,13 +55,17 @@ class Variability(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a planner is told of before: samples up to ``now_s``, and what this look has asked for in so many rounds."""
+    """What a planner is told of before: samples up to ``now_s``, and what this look has asked for in so many rounds.
+
+    ``latest``: what was last measured of each link, which is in the samples as part of a mean.
+    """
 
     samples: dict[Link, tuple[Sample, ...]]
     now_s: float
     asked: frozenset[Link] = frozenset()
     rounds: int = 0
     variability: Variability | None = None
+    latest: dict[Link, LinkEstimate] = {}
 
 
 class History:
@@ -80,7 +84,7 @@ class History:
     ) -> None:
         self._kept, self._most, self._since_s = kept, most, since_s
         self._samples: dict[tuple[str, ...], list[Sample]] = {}
-        self._latest_s: dict[tuple[str, ...], float] = {}
+        self._latest: dict[tuple[str, ...], LinkEstimate] = {}
         for link, estimate in known.items():
             self.add(link, estimate)
 
@@ -96,7 +100,7 @@ class History:
             if len(self._samples) >= self._most:
                 return
             found = self._samples[link] = []
-        self._latest_s[link] = at_s
+        self._latest[link] = estimate
         new = Sample(at_s, log(estimate.rate_bps), 1)
         if found and at_s - found[-1].at_s < SLOT_S:
             found[-1] = _merged(found[-1], new)
@@ -111,7 +115,11 @@ class History:
 
     def latest_s(self, link: tuple[str, ...]) -> float:
         """When a link was last measured; -inf if it never was."""
-        return self._latest_s.get(link, -math.inf)
+        return self._latest[link].measured_at_s if link in self._latest else -math.inf
+
+    def latest(self) -> dict[Link, LinkEstimate]:
+        """What was last measured of each link."""
+        return {Link(*link): estimate for link, estimate in self._latest.items()}
 
     def samples(self) -> dict[Link, tuple[Sample, ...]]:
         """All of them, oldest first."""

@@ -169,7 +169,8 @@ class Planned:
         dataflow, where = self._as_without_guests()
         past, view = None, search.view
         if history is not None:
-            past = Past(history.samples(), out.now, search.asked, search.rounds, self._variability)
+            known = history.samples(), out.now, search.asked, search.rounds
+            past = Past(*known, self._variability, history.latest())
             view = self._slow(history)
             lost = directory.peers.keys() - directory.hosts
             others = {**search.view, **self._monitor.view(out.now)}

@@ -185,12 +185,11 @@ def test_a_plan_that_looks_ahead_takes_the_networks_by_what_links_carry_now() ->
     history = History({link: msgspec.structs.replace(each, measured_at_s=100.0) for link, each in view().items()})
     for link, rates in ((Link("h1", "h2"), (8e4, 8e6)), (Link("h1", "client"), (8e4,))):
         for number, rate_bps in enumerate(rates, 1):
-            history.add(link, LinkEstimate(rate_bps, number, 0.0, 114.0 + 12 * number))
+            history.add(link, LinkEstimate(rate_bps, number, 0.0, 130.0 + 4 * number))  # one sample
     networks = {"net": Network(Tariff(per_gb=0.02)), "fast": Network(Tariff("dedicated", 0.2), {("h1", "h2"): 4e6})}
     ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
     ahead = msgspec.structs.replace(ahead, task=ahead.task.but(networks=networks))
-    found = ahead.answer(
-        e.Plan("r", HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=Past(history.samples(), 140.0))
-    )
+    past = Past(history.samples(), 140.0, latest=history.latest())
+    found = ahead.answer(e.Plan("r", HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=past))
     assert found.worth and found.placement == {**HERE, "op0": "h2"}
-    assert found.ways == (m.Way("h1", "h2", ("net", "fast"), (7_999_999, 4_000_000)),)
+    assert found.ways == (m.Way("h1", "h2", ("net", "fast"), (8_000_000, 4_000_000)),)

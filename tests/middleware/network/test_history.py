@@ -31,6 +31,7 @@ def test_what_comes_within_seconds_is_one_sample_and_what_is_no_news_is_none() -
     history.add(LINK, estimate(1e8, 100.0 + SLOT_S / 2))
     (sample,) = history.samples()[LINK]
     assert sample == pytest.approx((100.0 + SLOT_S / 4, math.log(1e7), 2))  # the geometric mean
+    assert history.latest() == {LINK: estimate(1e8, 100.0 + SLOT_S / 2)}
     before = history.samples()
     history.add(LINK, estimate(5e6, 100.0 + SLOT_S / 2))  # as old as the last
     history.add(LINK, estimate(5e6, 50.0))  # older
