@@ -255,9 +255,10 @@ class World:
             return
         send, part = passage.what, passage.what.message
         assert isinstance(part, m.Partition)
+        on, relays = passage.hops, tuple(relay.name for relay in passage.relays[:-1])
         for number, relay in enumerate(passage.relays[:-1], 1):
-            relayed = e.Relayed(passage.source, part, passage.hops[number:], send.size_bytes, passage.took_s[number])
-            self._handle(relay, relayed)
+            took_s = passage.took_s[number]
+            self._handle(relay, e.Relayed(passage.source, part, on[number:], send.size_bytes, took_s, relays))
         whole = Transfer(passage.number, passage.source, send.to, send.size_bytes, BULK, send, transfer.via)
         whole.took_s, whole.began_s = passage.took_s[0] + self.config.startup_s, passage.began_s
         self._arrived(whole)

@@ -58,6 +58,8 @@ class Detail(msgspec.Struct, frozen=True):
     news_bytes: int = 0
     probe_bytes: int = 0
     bytes_sent: int = 0
+    # relayed
+    relays: tuple[str, ...] = ()
     # proof, link, replay
     via: str | None = None
     asked_bps: float | None = None

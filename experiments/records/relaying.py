@@ -10,7 +10,7 @@ from thalweg.experiments.records.log import Row
 
 
 class Relaying(msgspec.Struct, frozen=True):
-    """What went from one host to another over ``relays``: so many partitions, and their bytes."""
+    """What went from one host to another over ``relays``, in this order: so many partitions, and their bytes."""
 
     source: str
     target: str
@@ -25,15 +25,13 @@ class Relaying(msgspec.Struct, frozen=True):
 
 
 def relayings(rows: Iterable[Row]) -> list[Relaying]:
-    """Of records of kind ``relayed``, by source and target: the relays between them, and what the last passed on."""
-    found: dict[tuple[str, str], Relaying] = {}
+    """Of records of kind ``relayed``, by source, target and relays: what the last of these passed on."""
+    found: dict[tuple[str, str, tuple[str, ...]], Relaying] = {}
     for row in rows:
-        source, target = row.detail.source, row.detail.target
-        if source is None or target is None:
+        source, target, relays = row.detail.source, row.detail.target, row.detail.relays
+        if source is None or target is None or row.host not in relays[-1:]:
             continue
-        known = found.get((source, target), Relaying(source, target, (), 0, 0))
-        relays = known.relays if row.host in known.relays else tuple(sorted((*known.relays, row.host)))
-        last = row.peer == target
-        there = known.partitions + last, known.size_bytes + (row.size_bytes or 0) * last
-        found[source, target] = Relaying(source, target, relays, *there)
-    return [found[pair] for pair in sorted(found)]
+        known = found.get((source, target, relays), Relaying(source, target, relays, 0, 0))
+        there = known.partitions + 1, known.size_bytes + (row.size_bytes or 0)
+        found[source, target, relays] = Relaying(source, target, relays, *there)
+    return [found[route] for route in sorted(found)]

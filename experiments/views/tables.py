@@ -84,7 +84,7 @@ def lines_of(summary: RunSummary) -> list[str]:
         if row.bill is not msgspec.UNSET:
             told.append(f"{label} cost {row.bill.text}")
         for each in row.relayed or ():
-            told.append(f"{label}: {' and '.join(each.relays)} passed on {each.text}")
+            told.append(f"{label}: {', then '.join(each.relays)} passed on {each.text}")
         told += [f"{label}: {said}" for said in (gave and f"nothing from {', '.join(gave)}", ", ".join(late)) if said]
     return told
 

@@ -115,7 +115,8 @@ class TransferMeasured(Event, frozen=True, omit_defaults=True):
 class Relayed(Event, frozen=True, omit_defaults=True):
     """A partition of ``source`` was passed on from here, and is at the end of the ``hops`` that were still to go.
 
-    Its ``size_bytes`` took ``duration_s`` seconds (emulated time) over the first of these.
+    Its ``size_bytes`` took ``duration_s`` seconds (emulated time) over the first of these. ``relays``: all hosts that
+    passed it on, in the order of its way.
     """
 
     source: str
@@ -123,6 +124,7 @@ class Relayed(Event, frozen=True, omit_defaults=True):
     hops: Annotated[tuple[Over, ...], msgspec.Meta(min_length=1)]
     size_bytes: int
     duration_s: float
+    relays: tuple[str, ...] = ()
 
 
 class TransferFailed(Event, frozen=True, omit_defaults=True):

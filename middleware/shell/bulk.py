@@ -213,7 +213,8 @@ class Bulk:
         self._hold(line, passage.last_credit, now)
         busy_s = passage.busy_s * self._time_scale
         assert isinstance(first.message, m.Partition)
-        self._shell.handle(e.Relayed(first.source, first.message, passage.hops, passage.total, busy_s), now)
+        relays = tuple(hop.host for hop in first.hops[:-1])
+        self._shell.handle(e.Relayed(first.source, first.message, passage.hops, passage.total, busy_s, relays), now)
 
     def _end(self, out: Sending) -> None:
         """Nothing more of a transfer is sent."""

@@ -95,7 +95,7 @@ class Links:
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
         detail = {} if via == NET else told(via)
         if isinstance(event, e.Relayed):
-            detail = {"via": event.hops[0].via, "source": event.source, "target": peer}
+            detail = {"via": event.hops[0].via, "source": event.source, "target": peer, "relays": event.relays}
         out.record(
             "relayed" if relayed else "transfer", peer=link[1] if relayed else peer, node=message.producer,
             index=message.index, size_bytes=size, duration_s=duration_s, value=rate,

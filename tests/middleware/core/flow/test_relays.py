@@ -78,12 +78,12 @@ def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(r
 def test_what_a_relay_passed_on_measures_its_link_and_touches_no_node_of_its_own(relay: Playbook) -> None:
     relay.core.desk.recording = True
     before = repr(relay.core.runs["r"].flow.nodes)
-    relay.at(9.0) << e.Relayed("h1", PART, HOPS[1:], 100_000, 0.5) >> ANY
+    relay.at(9.0) << e.Relayed("h1", PART, HOPS[1:], 100_000, 0.5, ("h2",)) >> ANY
     known = relay.core.links.monitor.estimate(Link("h2", "client", "slow"), 9.0)
     assert known is not None and known.rate_bps == pytest.approx(1.6e6)
     (row,) = [record for record in relay.only(e.Record) if record.kind == "relayed"]
     assert (row.fields["peer"], row.fields["node"], row.fields["index"]) == ("client", "s", 1)
-    assert row.fields["detail"] == {"via": "slow", "source": "h1", "target": "client"}
+    assert row.fields["detail"] == {"via": "slow", "source": "h1", "target": "client", "relays": ("h2",)}
     assert repr(relay.core.runs["r"].flow.nodes) == before
 
 
