@@ -285,11 +285,11 @@ class Bulk:
             self._pump(out)
             return
         self._end(out)
-        total, arrived = out.total, credit.received_bytes >= out.total
+        total, arrived = out.total, out.begun and out.sent == out.total <= credit.received_bytes
         if arrived and total >= CHUNK_BYTES:
             out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
         if isinstance(out, Passage):
-            self._passed(out, now, arrived=arrived and out.begun and out.sent == total)
+            self._passed(out, now, arrived=arrived)
             return
         assert isinstance(out, Outgoing)
         if not arrived:

@@ -69,7 +69,7 @@ class Sending(ABC):
     def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
         """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""
         self.progress_s = now
-        received, pieces, sent = credit.received_bytes, self.pieces, []
+        received, pieces, sent = min(credit.received_bytes, self.sent), self.pieces, []
         if received > self.credit:
             self.credit = received
         while pieces and pieces[0][0] <= received:

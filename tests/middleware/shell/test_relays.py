@@ -159,6 +159,16 @@ def test_a_host_that_says_that_all_is_there_which_was_not_sent_is_not_believed(r
     assert relay.credits[-1][1].received_bytes == 0 and relay.credits[-1][1].done and relay.teller.told == []
 
 
+def test_credit_for_what_was_not_sent_lets_no_more_go_on(relay: Relay) -> None:
+    sent = chunks()
+    for chunk, piece in sent[:2]:
+        relay.comes(chunk, piece)
+    relay.credit(len(BODY))
+    for chunk, piece in sent[2:]:
+        relay.comes(chunk, piece)
+    assert len(relay.on) == 2 + WINDOW_CHUNKS
+
+
 def test_what_goes_on_no_more_is_given_up(relay: Relay) -> None:
     chunk, piece = chunks()[0]
     relay.comes(chunk, piece)
