@@ -202,6 +202,8 @@ class Search(msgspec.Struct, frozen=True):
             task = task.but(
                 routes={Link(way.source, way.target): way.links[0] for way in command.ways if way.over[0] != NET}
             )
+        if command.shunned:
+            task = task.but(shunned=command.shunned)
         if command.state_bytes:
             states = {name: float(size) for name, size in command.state_bytes.items() if name in task.dataflow.by_name}
             task = task.but(quality=msgspec.structs.replace(task.quality, state_bytes=states))

@@ -129,6 +129,7 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Leave: Membership.on_leave,
     m.Relocated: Departures.on_relocated,
     m.Wish: Proposer.on_wish,
+    m.Impassable: Planned.on_impassable,
 }
 FROM_CLIENT = frozenset(
     {
@@ -137,7 +138,7 @@ FROM_CLIENT = frozenset(
         m.Enrol, m.Dismiss, m.Stay, m.Settled, m.Given,
     }
 )  # fmt: skip
-TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish, m.Leave, m.Stable})
+TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish, m.Leave, m.Stable, m.Impassable})
 FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
 
 

@@ -10,6 +10,7 @@ from thalweg.middleware.protocol.fields import (
     INLINE_STATE_BYTES,
     BookState,
     Demanded,
+    Hops,
     Index,
     Location,
     Move,
@@ -122,6 +123,13 @@ class ProposeWays(Propose, frozen=True):
     """The same, with other networks between hosts."""
 
     ways: tuple[Way, ...] = ()
+
+
+class Impassable(OfRun, frozen=True):
+    """To the client: what this host sends to ``target`` does not come over these hops, whatever their links carry."""
+
+    target: Name
+    hops: Hops
 
 
 class Vote(OfProposal, frozen=True):

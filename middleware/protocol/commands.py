@@ -260,7 +260,8 @@ class Plan(Command, frozen=True):
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
     for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
     tell by what forecasts it was decided. ``latencies``, ``hosts``, ``nodes``, ``places`` (of hosts): what is known of
-    them, where the planner needs that. ``ways``: the networks between hosts at present.
+    them, where the planner needs that. ``ways``: the networks between hosts at present; ``shunned``: the routes over
+    relays that nothing came over lately.
     """
 
     run: str
@@ -275,6 +276,7 @@ class Plan(Command, frozen=True):
     nodes: dict[str, NodeFigures] = {}
     places: dict[str, Place] = {}
     ways: tuple[Way, ...] = ()
+    shunned: frozenset[tuple[Link, ...]] = frozenset()
 
 
 class PlanAnew(Plan, frozen=True):

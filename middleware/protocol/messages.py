@@ -194,6 +194,7 @@ Control = (
     | Vote
     | Commit
     | CommitWays
+    | Impassable
     | Abort
     | Retire
     | Done

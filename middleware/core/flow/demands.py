@@ -636,8 +636,7 @@ class Demands:
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
         part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
         if self._ways.table and not output.end:
-            via = self._ways.via(to, index)
-            self._ways.sent(to, via, part, output.size_bytes)
+            via = self._ways.send(to, part, output.size_bytes)
             out.send(to, part, output.value, output.size_bytes, bulk=True, via=via)
         else:
             out.send(to, part, output.value, output.size_bytes, bulk=not output.end)

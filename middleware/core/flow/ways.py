@@ -14,10 +14,13 @@ R3. Down is also a link that a transfer has failed on. It is up again when somet
     was left first.
 R4. That a link is stuck is a sample of it, of ``STUCK`` times as long as was waited: so the client hears, and plans
     without it. How long the link is waited for next time still goes by what it carried before, or by what the client
-    said that it does. Of hops over relays it is not known here which one is stuck.
+    said that it does. Of hops over relays it is not known here which one is stuck: the client hears that they are.
 R5. A relay passes on what comes from where, and over what, the client's word has it come, now or before the last
     change: ``passes``. The same word has the host at the last hop take it as what the host at the first one sent.
 R6. Over a relay that is lost nothing goes, as long as there is another choice, until it has joined again.
+R7. What relays say is at the end of the route is not, where it was asked for again so that it is sent again for the
+    ``DROPPED``-th time. The route is left then, the first time as long as a link that a transfer failed on, and twice
+    as long each time, whatever is said to have come over it meanwhile. The client hears.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from thalweg.middleware.protocol import messages as m
 PATIENT = 4.0  # times what the estimate says: more than any estimate is wrong by for long
 LEAST = 4.0  # times CoreConfig.retry_s
 STUCK = 10.0
+DROPPED = 2
+LONGEST = 64.0  # times what a link is left for: a route whose relay says what is not so
 Way = tuple[str, m.Via]  # to which host, over what
 
 
@@ -53,11 +58,19 @@ class _Busy:
     parts: dict[tuple[str, int, str], tuple[m.Partition, int]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Landed:
+    """R7: the last partition of an edge that is said to have come over relays, and how often it was sent again."""
+
+    index: int
+    again: int = 0
+
+
 class Ways:
     """The networks from this host to others, in one run."""
 
     def __init__(self, setting: Setting) -> None:
-        self._out, self.least_s = setting.out, LEAST * setting.limits.retry_s
+        self._out, self._client, self.least_s = setting.out, setting.install.client, LEAST * setting.limits.retry_s
         self._again_s = setting.limits.monitor.max_age_s
         self.table: tuple[m.Way, ...] = ()  # of all hosts, as the client said last
         self._former: tuple[m.Way, ...] = ()  # and before that
@@ -69,6 +82,8 @@ class Ways:
         self.busy: dict[Way, _Busy] = {}
         self._down: dict[Way, float] = {}  # until when
         self._rates_bps: dict[Way, float] = {}  # of those that were left: what they carried
+        self._landed: dict[Way, dict[tuple[str, str], _Landed]] = {}  # R7, by producer and consumer
+        self._false: dict[Way, tuple[float, float]] = {}  # R7: until when, and for how long
 
     def change(self, ways: Iterable[m.Way], after: int) -> None:
         """R1: other networks, from the partition after that one on."""
@@ -78,6 +93,19 @@ class Ways:
         self._told_bps = {
             (way.target, via): bps for way in mine for via, bps in zip(way.over, way.rates_bps, strict=False)
         }
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was known of ways that the client has named neither now nor before, and nothing is left of."""
+        named = {(to, via) for over in (self._over, self._before) for to, each in over.items() for via in each}
+        now = self._out.now
+        self._down = {way: until_s for way, until_s in self._down.items() if way in named or now < until_s}
+        self._false = {
+            way: (until_s, for_s) for way, (until_s, for_s) in self._false.items() if now < until_s + 2 * for_s
+        }
+        kept = named | self.busy.keys() | self._down.keys()
+        self._rates_bps = {way: bps for way, bps in self._rates_bps.items() if way in kept}
+        self._landed = {way: edges for way, edges in self._landed.items() if way in kept}
 
     def goes_over(self, ways: Iterable[m.Way]) -> bool:
         """Whether that is what counts now; what links carry is another with every look, and changes nothing."""
@@ -86,9 +114,12 @@ class Ways:
 
     def passes(self, chunk: m.RelayedChunk, more: Iterable[m.Way] = ()) -> bool:
         """R5: whether the client has said, or with ``more`` says, that this comes so."""
-        said = chunk.source, chunk.hops[-1].host
+        return self.names(chunk.source, chunk.hops[-1].host, chunk.hops, more)
+
+    def names(self, source: str, target: str, hops: m.Hops, more: Iterable[m.Way] = ()) -> bool:
+        """Whether the client has said that what goes from the one host to the other may go over these hops."""
         tables = itertools.chain(self.table, self._former, more)
-        return any((way.source, way.target) == said and chunk.hops in way.over for way in tables)
+        return any((way.source, way.target) == (source, target) and hops in way.over for way in tables)
 
     def via(self, to: str, index: int) -> m.Via:
         """Over what a partition goes to that host."""
@@ -102,7 +133,8 @@ class Ways:
 
     def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
-        return self._out.now < self._down.get((to, via), 0.0) or self._is_cut(via)  # R3, R6
+        until_s = max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
+        return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
 
     def _is_cut(self, via: m.Via) -> bool:
         """R6: whether a relay on the way is lost."""
@@ -112,11 +144,37 @@ class Ways:
         """R3: nothing comes through that link."""
         self._down[to, via] = self._out.now + self._again_s
 
-    def sent(self, to: str, via: m.Via, part: m.Partition, size_bytes: int) -> None:
-        """A partition's transfer has begun."""
+    def send(self, to: str, part: m.Partition, size_bytes: int) -> m.Via:
+        """Over what a partition goes to that host, whose transfer begins."""
+        if self._landed:
+            self._ask_again(to, part)
+        via = self.via(to, part.index)
         if to in self._over:
             busy = self.busy.setdefault((to, via), _Busy(self._out.now))
             busy.parts[part.producer, part.index, part.consumer] = part, size_bytes
+        return via
+
+    def _ask_again(self, to: str, part: m.Partition) -> None:
+        """R7: a partition is sent that is perhaps said to be there already."""
+        edge = part.producer, part.consumer
+        for (host, via), edges in list(self._landed.items()):
+            landed = edges.get(edge)
+            if host != to or landed is None or landed.index != part.index:
+                continue
+            landed.again += 1
+            if landed.again >= DROPPED:
+                del self._landed[host, via]
+                for_s = 2 * self._false[host, via][1] if (host, via) in self._false else self._again_s
+                for_s = min(LONGEST * self._again_s, for_s)
+                self._false[host, via] = self._out.now + for_s, for_s
+                self._say_impassable(host, via)
+                detail = {"what": "does not come, though relays say so", **told(via)}
+                self._out.record("fault", peer=to, node=part.producer, index=part.index, detail=detail)
+
+    def _say_impassable(self, to: str, via: m.Via) -> None:
+        """To the client, which plans without it."""
+        assert not isinstance(via, str)
+        self._out.send(self._client, m.Impassable(self._out.run, to, via))
 
     def came_through(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: all of a message is there."""
@@ -125,6 +183,10 @@ class Ways:
         if (busy := self.busy.get((to, via))) is not None:
             busy.since_s = self._out.now
         self._over_with(to, via, message)
+        if not isinstance(via, str) and isinstance(message, m.Partition):
+            edges, edge = self._landed.setdefault((to, via), {}), (message.producer, message.consumer)
+            if edge not in edges or edges[edge].index != message.index:
+                edges[edge] = _Landed(message.index)
 
     def failed(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: nobody knows what became of it."""
@@ -168,6 +230,8 @@ class Ways:
         self._rates_bps[to, via] = rate_bps
         if link is not None:
             monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
+        else:
+            self._say_impassable(to, via)
         detail = {"what": "nothing comes through", **told(via), "parts": len(busy.parts)}
         self._out.record("fault", peer=to, duration_s=waited_s, detail=detail)
         return True

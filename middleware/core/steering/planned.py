@@ -15,6 +15,8 @@ R5. A plan may name other networks between hosts, which are proposed with its mo
 R6. Before a run that has lost a host begins anew it is asked, once, where the operators of lost hosts go, by what is
     known: all others stay. It is waited for ``place_s``; where it fails, or says nothing that can be, a rule holds
     (``recovery``).
+R7. A route over relays over which nothing comes, as its sender says, is not planned with for a period, and for twice as
+    long each time that this is said again soon after: its links may carry what they should (``flow.ways``, R7).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from msgspec import UNSET
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.ways import LONGEST, told
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
 from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Sounded, Started
 from thalweg.middleware.core.outbox import Setting, Timer
@@ -54,6 +57,13 @@ class _InVain(msgspec.Struct, frozen=True):
     rate_bps: float
     asked_s: float
     given_up_s: float
+
+
+class _Shunned(msgspec.Struct, frozen=True):
+    """R7: a route that is not planned with until then, for so long by now."""
+
+    until_s: float
+    for_s: float
 
 
 class _Search:
@@ -101,6 +111,7 @@ class Planned:
         self._variability: Variability | None = None  # as the planner last read it
         self._delivered_s: deque[float] = deque(maxlen=LATELY + 1)  # when the last partitions were, or the run began
         self._in_vain: dict[Link, _InVain] = {}
+        self._shunned: dict[tuple[Link, ...], _Shunned] = {}
 
     def begin(self, event: e.RunRequested) -> None:
         """This host's application leads the run."""
@@ -191,8 +202,23 @@ class Planned:
                 nodes=self._gossip.nodes(),
                 places=search.places,
                 ways=directory.ways.table,
+                shunned=frozenset(route for route, each in self._shunned.items() if out.now < each.until_s),
             )
         )
+
+    def on_impassable(self, sender: str, message: m.Impassable) -> None:
+        """R7: of a route that hosts were told to take."""
+        now, route = self._out.now, m.links_over(sender, message.target, message.hops)
+        before = self._shunned.get(route)
+        named = self._directory.ways.names(sender, message.target, message.hops)
+        if not named or (before is not None and now < before.until_s):
+            return
+        for_s = max(self._options.period_s, self._monitor.config.max_age_s)  # for which its sender leaves it
+        if before is not None and now < before.until_s + 2 * before.for_s:
+            for_s = min(LONGEST * for_s, 2 * before.for_s)
+        self._shunned = {each: one for each, one in self._shunned.items() if now < one.until_s + 2 * one.for_s}
+        self._shunned[route] = _Shunned(now + for_s, for_s)
+        self._out.record("fault", peer=sender, duration_s=for_s, detail={"what": "route left", **told(message.hops)})
 
     def asks_anew(self, install: m.Lasting, there: Set[str]) -> bool:
         """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
@@ -386,8 +412,8 @@ class Planned:
         known = {**self._gossip.latencies(), **search.latencies}
         both = {Link(b, a): each for (a, b), each in known.items()} | known
         links = sorted((self._in_use(here) | self._in_use(there or here)) & both.keys())
-        told = {f"{a}>{b}": [both[Link(a, b)].latency_s, both[Link(a, b)].count] for a, b in links}
-        return {"latencies": told} if told else {}
+        figures = {f"{a}>{b}": [both[Link(a, b)].latency_s, both[Link(a, b)].count] for a, b in links}
+        return {"latencies": figures} if figures else {}
 
     def on_changed_over(self, _: ChangedOver) -> Notes:
         """A proposal is over, whatever became of it: what had to wait for its end goes on."""

@@ -230,7 +230,8 @@ def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -
 def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: _Loads) -> dict[Pair, dict[Over, float]]:
     """What the networks, and routes over relays among these hosts, carry between those that edges join."""
     agreed, known, needed = links_of(task.networks), task.view.estimates, set()
-    over_relays = relayed(task.networks, reachable(task.view, hosts), task.hops, edges.size_bytes)
+    there = reachable(task.view, hosts)
+    over_relays = relayed(task.networks, there, task.hops, edges.size_bytes, task.shunned)
     over: dict[Pair, list[Over]] = {}
     for pair in edges.size_bytes:
         networks = {NET: None, **dict.fromkeys(task.networks)}

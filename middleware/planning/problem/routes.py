@@ -32,17 +32,22 @@ Route = tuple[Link, ...]
 
 
 def relayed(
-    networks: Mapping[str, Network], hosts: Collection[str], hops: int, pairs: Iterable[Pair]
+    networks: Mapping[str, Network],
+    hosts: Collection[str],
+    hops: int,
+    pairs: Iterable[Pair],
+    shunned: Collection[Route] = (),
 ) -> dict[Pair, list[Route]]:
     """By pair of hosts, of these, the routes over relays among ``hosts`` of at most ``hops`` links, the best first.
 
-    Of those that carry as much, and have as many links, it may be any.
+    None of those that are ``shunned``. Of those that carry as much, and have as many links, it may be any.
     """
     agreed = links_of(networks) if hops > 1 else {}
     rented = _Rented({link: bps for link, bps in agreed.items() if link.source in hosts and link.target in hosts})
     found = {}
     for pair in pairs:
-        if routes := list(itertools.islice(rented.between(pair, hops), KEPT)):
+        ranked = (route for route in rented.between(pair, hops) if route not in shunned)
+        if routes := list(itertools.islice(ranked, KEPT)):
             found[pair] = routes
     return found
 

@@ -37,6 +37,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
       plan says over which each link goes (``choice``). ``routes``: over which links they go now
     - ``wanted_hz``: partitions a second that are wanted of it; None: as many as sources give, and links carry
     - ``hops``: rented links that a route between two hosts has at most; 1: no host passes on what others send
+    - ``shunned``: routes over relays that are not taken, as nothing came over them lately, whatever their links carry
     - ``quality``: what else hosts and nodes are known by, and the objective, for who goes by it
     - ``share``: the part of the stream's partitions that goes over what is planned; ``beside``: over which other trees
       the rest goes, which keep the same links and hosts busy
@@ -55,6 +56,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     share: float = 1.0
     beside: tuple[Stripe, ...] = ()
     hops: int = HOPS
+    shunned: frozenset[tuple[Link, ...]] = frozenset()
 
     @cached_property
     def dataflow(self) -> Dataflow:

@@ -10,6 +10,7 @@ import pytest
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.links import Transfer
 from thalweg.emulation.virtual.world import World
 from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -42,7 +43,10 @@ class Sized(NodeCode):
 class Relayed(World):
     """When each partition came, and from which host's hands the last of them."""
 
-    def __init__(self, count: int, hops: int = 3, model: str = "independent", **rates: BandwidthTrace) -> None:
+    def __init__(
+        self, count: int, hops: int = 3, model: str = "independent", *, drops: bool = False, **rates: BandwidthTrace
+    ) -> None:
+        self.drops = drops
         links: dict[Link, BandwidthTrace] = {Link(a, b): steady(0.5e6) for a, b in itertools.permutations(HOSTS, 2)}
         for link in WAY:
             there = rates.get(f"{link.source}_{link.target}", steady(5e6))
@@ -73,6 +77,13 @@ class Relayed(World):
         if isinstance(send.message, m.Partition) and not send.message.end:
             self.sent.append((self.now, send.message.index, send.via))
         super()._send(host, send)
+
+    def _arrived(self, transfer: Transfer) -> None:
+        send = transfer.item
+        if self.drops and isinstance(send, e.Send) and not isinstance(send.via, str):
+            self._handle(self.hosts[transfer.source], self._measured(transfer))  # whatever the relay has done with it
+        else:
+            super()._arrived(transfer)
 
     def over(self, from_s: float, until_s: float) -> set[m.Via]:
         return {via for at_s, _, via in self.sent if from_s <= at_s < until_s}
@@ -114,3 +125,15 @@ def test_a_link_on_the_way_that_dies_is_left_and_taken_again(at: int) -> None:
     gaps_s = [b - a for a, b in itertools.pairwise(world.came_s)]
     assert max(gaps_s) < 2 * PERIOD_S + 20.0  # over the public link one takes 20 s
     assert world.over(160.0 + 3 * PERIOD_S, world.now) == {HOPS}
+
+
+def test_a_relay_that_drops_what_it_says_is_there_is_left_and_not_planned_with() -> None:
+    """Its links measure well, so that the client would take it again at each look."""
+    world = Relayed(40, drops=True)
+    assert world.failed is None and world.values == list(range(40))
+    lost = [at_s for at_s, _, via in world.sent if via == HOPS]
+    apart_s = [b - a for a, b in itertools.pairwise(lost[1::2])]  # two and two are sent until it is left
+    assert len(lost) <= 12 and apart_s == sorted(apart_s) and apart_s[-1] > 10 * PERIOD_S
+    faults = [row.fields for _, _, row in world.records if row.kind == "fault"]
+    left = [fault["duration_s"] for fault in faults if fault["detail"]["what"] == "route left"]
+    assert left[:2] == [2 * PERIOD_S, 4 * PERIOD_S] and left == sorted(left)

@@ -130,6 +130,7 @@ def test_a_plan_may_have_a_host_pass_on_what_goes_between_two_others() -> None:
     assert own.routes == {Link(*AC): OVER_B}
     assert ask_planner(Routed(*OVER_B), known.but(hops=1), model).routes == {Link(*AC): OVER_B}  # its own word
     assert choose(known.but(hops=1), FLOW, AT)[AC] == ("net",)
+    assert choose(known.but(shunned=frozenset({OVER_B})), FLOW, AT) == {AC: ("net",), BC: ("fast", "net")}
     assert (
         with_all_networks(known).view.rate_bps(*AC) == 0.5e6
     )  # planners would take b -> c for the other source as well

@@ -73,7 +73,8 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case msgspec.inspect.TupleType():
             return st.tuples(*map(strategy_of, kind.item_types))
         case msgspec.inspect.VarTupleType():
-            return st.lists(strategy_of(kind.item_type), max_size=3).map(tuple)
+            least = kind.min_length or 0
+            return st.lists(strategy_of(kind.item_type), min_size=least, max_size=least + 3).map(tuple)
         case msgspec.inspect.DictType():
             return st.dictionaries(strategy_of(kind.key_type), strategy_of(kind.value_type), max_size=3)
         case msgspec.inspect.AnyType():

@@ -10,6 +10,7 @@ from playbook import ANY, Playbook, got
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 HOPS = m.Over("h2", "fast"), m.Over("client", "slow")
 WAYS = (m.Way("h1", "client", (HOPS, "net"), (2_000_000, 0)),)
@@ -108,6 +109,7 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
     book.at(33.0)
     assert sent(again=True) == ["net"]
     assert "fault" in book.recorded()
+    assert book.sent("client") == [m.Impassable("r", "h2", ways[0].over[0])]
     book.at(34.0) << e.TransferMeasured("h2", m.Partition("r", "s", "o", 0), 100_000, 8.0, ways[0].over[0]) >> ANY
     assert book.core.runs["r"].directory.ways.via("h2", 1) == ways[0].over[0]  # it came through after all
 
@@ -123,8 +125,118 @@ def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playboo
     directory.lose("h2")
     assert directory.ways.via("client", 1) == "net"
     part = m.Partition("r", "s", "t", 1)
-    directory.ways.sent("client", "net", part, 10)
+    assert directory.ways.send("client", part, 10) == "net"
     directory.ways.failed("client", "net", part)
     assert directory.ways.via("client", 1) == "net"  # of both, that which is not lost
     directory.join(peer, 1)
     assert directory.ways.via("client", 1) == over
+
+
+BY_CLIENT = m.Over("client", "fast"), m.Over("h2", "fast")
+
+
+@pytest.fixture
+def source(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
+    """Host h1, which sends to h2 over the client, as long as that is of use."""
+    book, ways = make_book("h1"), (m.Way("h1", "h2", (BY_CLIENT, "net"), (100_000, 0)),)
+    book << got("client", install) >> ANY
+    book << got("client", m.ProposeWays("r", 1, (), None, ways)) >> ANY
+    book << got("client", m.CommitWays("r", 1, -1, (), ways=ways)) >> ANY
+    return book
+
+
+def sent(book: Playbook, index: int = 0, *, again: bool = False) -> list[m.Via]:
+    """Over what this partition goes as it is demanded; after the first one each is made by then."""
+    made = e.OperatorFinished("r", "s", index, b"x", 10_000)
+    if index and not again:
+        book << made >> ANY
+    book << got("h2", m.Demand("r", "s", "o", index, version=1, again=again)) >> ANY
+    if not (index or again):
+        book << made >> ANY
+    return [send.via for send in book.only(e.Send) if send.bulk]
+
+
+def landed(book: Playbook, index: int = 0, via: m.Via = BY_CLIENT) -> None:
+    book << e.TransferMeasured("h2", m.Partition("r", "s", "o", index), 10_000, 1.0, via) >> ANY
+
+
+def dropped(book: Playbook, index: int, from_s: float) -> None:
+    """It is said to have come, and asked for as often as it takes to be sent over the other network."""
+    assert sent(book.at(from_s), index) == [BY_CLIENT]
+    landed(book, index)
+    assert sent(book.at(from_s + 1.0), index, again=True) == []  # which it may have crossed
+    assert sent(book.at(from_s + 2.0), index, again=True) == [BY_CLIENT]
+    landed(book, index)
+    assert sent(book.at(from_s + 3.0), index, again=True) == [] == book.sent("client")
+    assert sent(book.at(from_s + 4.0), index, again=True) == ["net"]
+    assert "fault" in book.recorded() and book.sent("client") == [m.Impassable("r", "h2", BY_CLIENT)]
+
+
+def test_a_relay_that_says_that_all_is_there_and_drops_it_is_left_and_longer_each_time(source: Playbook) -> None:
+    again_s = source.core.config.monitor.max_age_s
+    dropped(source, 0, 10.0)
+    landed(source, 0, "net")
+    landed(source)  # a lie told late
+    assert sent(source.at(10.0 + again_s), 1) == ["net"]
+    landed(source, 1, "net")
+    dropped(source, 2, 20.0 + again_s)
+    landed(source, 2, "net")
+    assert sent(source.at(20.0 + 2.5 * again_s), 3) == ["net"]
+    landed(source, 3, "net")
+    assert sent(source.at(30.0 + 3 * again_s), 4) == [BY_CLIENT]
+
+
+def test_what_is_asked_for_again_as_it_comes_costs_a_relay_nothing(source: Playbook) -> None:
+    for index in range(10):
+        assert sent(source.at(10.0 + index), index) == [BY_CLIENT]
+        assert sent(source, index, again=True) == []
+        landed(source, index)
+        assert sent(source, index, again=True) == []
+        assert sent(source, index, again=True) == [BY_CLIENT]  # two demands that were long on their way
+        landed(source, index)
+    assert "fault" not in source.recorded()
+
+
+def test_what_was_known_of_routes_that_nobody_names_any_more_is_forgotten(source: Playbook) -> None:
+    dropped(source, 0, 10.0)
+    ways = source.core.runs["r"].directory.ways
+    for number in range(2, 30):
+        over = (m.Over("client", f"v{number}"), m.Over("h2", "fast"))
+        ways.leave("h2", over)
+        ways.came_through("h2", over, m.Partition("r", "s", "o", number))
+        ways.leave("h2", over)
+        source.core.desk.now = 1000.0 * number
+        ways.change((m.Way("h1", "h2", (over, "net")),), number)
+    assert max(map(len, (ways._down, ways._false, ways._landed, ways._rates_bps))) <= 4
+
+
+def test_the_client_plans_without_a_route_that_its_sender_says_nothing_comes_over(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
+    book, over = make_book("client"), (m.Over("h2", "fast"), m.Over("client", "fast"))
+    ways = (m.Way("h1", "client", (over, "net")),)
+    route = m.links_over("h1", "client", over)
+    book << e.RunRequested(install, GlobalMoves(period_s=50.0)) >> ANY
+    for host in ("h1", "h2"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    book.core.runs["r"].directory.ways.change(ways, -1)
+
+    def shunned(at_s: float) -> frozenset[tuple[Link, ...]]:
+        book.at(at_s) << e.TimerFired("plan r") >> ANY
+        (plan,) = book.only(e.Plan)
+        book << e.Planned("r", plan.placement, worth=False) >> ANY
+        return plan.shunned
+
+    def said(sender: str, hops: m.Hops, at_s: float) -> None:
+        book.at(at_s) << got(sender, m.Impassable("r", "client", hops)) >> ANY
+
+    said("h2", over, 10.0)  # of another's route
+    said("h1", (m.Over("h2", "slow"), over[1]), 10.0)  # that nobody was told to take
+    assert shunned(50.0) == frozenset()
+    said("h1", over, 60.0)
+    said("h1", over, 60.5)  # once more, as messages may come twice
+    assert shunned(100.0) == {route} and shunned(150.0) == frozenset()
+    said("h1", over, 151.0)
+    assert shunned(200.0) == {route} == shunned(250.0) and shunned(300.0) == frozenset()
+    said("h1", over, 1000.0)  # long after
+    assert shunned(1049.0) == {route} and shunned(1100.0) == frozenset()
