@@ -39,6 +39,9 @@ from thalweg.middleware.planning import (
 )
 from thalweg.middleware.planning.odp.objective import value_of
 from thalweg.middleware.planning.odp.tasks import QualityCost
+from thalweg.middleware.planning.problem.choice import choice_of, cost_of, with_all_networks
+from thalweg.middleware.planning.problem.routes import HOPS, route_of
+from thalweg.middleware.protocol.messages import MAX_HOPS
 
 
 def _options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
@@ -87,6 +90,18 @@ class PlaceOptions(msgspec.Struct, frozen=True):
         int | None,
         Option("With --compare, in place of FILE: so many random problems, of which ratios are told.", least=1),
     ] = None
+    wanted_hz: Annotated[
+        float | None,
+        Option(
+            "Where the file has networks: partitions a second that are wanted; the placement is taken, and links take"
+            " the network, whose bytes cost least of those that keep this.",
+            flag="--wanted",
+            shown="as many as links carry",
+        ),
+    ] = None
+    hops: Annotated[
+        int, Option("Where the file has networks: rented links that an edge takes one after the other at most.")
+    ] = HOPS
     seed: Annotated[int, Option("With --compare: of the random problems, and of heuristics.", least=0)] = 1
 
 
@@ -113,6 +128,9 @@ def place(
 
     Every heuristic beside it: thalweg place docs/examples/optimal.toml --compare
 
+    Over which network each edge goes: thalweg place docs/examples/two-networks-placement.toml --cost period
+    --wanted 0.2
+
     What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
     if options.random is not None:
@@ -124,7 +142,7 @@ def place(
         return
     if file is None:
         raise UsageError("place needs a FILE, or --compare --random N; docs/examples/placement.toml is an example")
-    task, planner, cost = load_placement(file), options.planner, options.cost
+    task, planner, cost = _with_wanted(file, options, load_placement(file)), options.planner, options.cost
     if options.compare:
         _compare(file, options, task, as_json=as_json)
         return
@@ -132,6 +150,8 @@ def place(
     model = get_cost_model(cost, **_options(options.cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(options.option, "--option"))
     if isinstance(chosen, Odp):
+        if task.networks:
+            raise UsageError(f"{file} has networks, of which odp knows nothing; take another planner")
         _place_odp(file, _for_a_file(chosen), task, options.mps, as_json)
         return
     if options.mps is not None:
@@ -145,7 +165,7 @@ def place(
         result = ask_planner(chosen, task, model)
     except LinksNeeded as needed:
         raise _not_given(file, needed, planner) from None
-    baseline_s = DownloadAll().plan(task, model).cost_s
+    baseline_s = DownloadAll().plan(with_all_networks(task), model).cost_s
     bound_s = _bound_s(file, task, _interface(chosen, model)) if options.bound else None
     if as_json:
         answer = {
@@ -165,6 +185,14 @@ def place(
         if result.beside:
             trees = (result, *result.beside)
             answer["trees"] = [{"share": each.share, "edges": _links(each)} for each in trees]
+        elif task.networks:
+            choice = choice_of(task, result)
+            answer["edges"] = [
+                {"src": pair[0], "dst": pair[1], "over": [link.row for link in route_of(pair, over)]}
+                for pair, (over,) in choice.items()
+            ]
+            period_s, price = cost_of(task, result.dataflow, result.placement, choice, result.hints)
+            answer |= {"networks_period_s": period_s, "price_per_partition": price}
         if bound_s is not None:
             answer["bound_period_s"] = bound_s
         print_json(answer)
@@ -173,6 +201,17 @@ def place(
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
             output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _with_wanted(file: Path, options: PlaceOptions, task: Task) -> Task:
+    """With what is wanted of its networks, where it has some."""
+    if not task.networks and (options.wanted_hz is not None or options.hops != HOPS):
+        raise UsageError(f"--wanted and --hops choose between networks, and {file} has none; add [networks.NAME]")
+    if options.wanted_hz is not None and not 0 < options.wanted_hz < math.inf:
+        raise UsageError(f"--wanted is {options.wanted_hz:g}; give partitions a second, above 0")
+    if not 1 <= options.hops <= MAX_HOPS:
+        raise UsageError(f"--hops is {options.hops}; give 1, for links from host to host, to {MAX_HOPS}")
+    return task.but(wanted_hz=options.wanted_hz, hops=options.hops)
 
 
 def _links(plan: Plan) -> list[tuple[str, str]]:
@@ -327,6 +366,16 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
     for number, each in enumerate((result, *result.beside) if result.beside else (), 1):
         edges = ", ".join(f"{a} > {b}" for a, b in _links(each))
         out.print(f"tree {number}, {each.share:.0%} of the partitions: {edges}", soft_wrap=True)
+    if task.networks and not result.beside:
+        choice = choice_of(task, result)
+        for (source, target), (over,) in choice.items():
+            on = [over] if isinstance(over, str) else [f"{link.via} to {link.target}" for link in over]
+            out.print(f"{source} > {target}: over {', '.join(on)}", soft_wrap=True)
+        period_s, price = cost_of(task, result.dataflow, result.placement, choice, result.hints)
+        out.print(
+            f"over these a partition takes {_seconds(period_s)}, and the bytes of a thousand ${1000 * price:.3g}",
+            soft_wrap=True,
+        )
     if result.critical:
         where = [f"{name} at {result.placement[name]}" for name in result.critical]
         path = cost == "critical-path"

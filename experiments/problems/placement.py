@@ -17,7 +17,9 @@ from thalweg.experiments.problems.reading import latency_s, naming, rate_bps, re
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.figures import HostFigures
-from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.network.tariffs import TARIFFS, Kind, Tariff
+from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate, NetworkView, Pair, links_between
 from thalweg.middleware.planning import Answers, CostParameters, Hints, Quality, Task, propagate_hints
 from thalweg.middleware.planning.odp.tasks import objective_of
 
@@ -88,8 +90,34 @@ class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     demands: dict[str, float] = {}
 
 
+class NetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a network of a ``kind`` costs, in dollars; without prices as its kind does. As in scenario files."""
+
+    kind: Kind | None = None
+    price_per_gb: float | None = None
+    price_per_hour: float | None = None
+    price_per_port_hour: float | None = None
+    source: str = ""
+
+    def tariff(self, name: str) -> Tariff:
+        kind = self.kind or ("public" if name == NET else "dedicated")
+        prices = self.price_per_gb, self.price_per_hour, self.price_per_port_hour
+        if name == NET and kind != "public":
+            raise UsageError(f"network {NET!r} joins all hosts, so it is public; give rented links one of their own")
+        if any(price is not None and not 0 <= price < math.inf for price in prices):
+            raise UsageError(f"network {name!r} has a price that is none; give dollars, 0 or more")
+        if kind == "public" and (self.price_per_hour or self.price_per_port_hour):
+            raise UsageError(f"network {name!r} is public, where no link is rented; give price_per_gb alone")
+        if prices == (None, None, None):
+            return TARIFFS[kind]
+        per_gb, per_hour, per_port_hour = (price or 0.0 for price in prices)
+        return Tariff(kind, per_gb, per_hour, per_port_hour, self.source)
+
+
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rate from host ``src`` to host ``dst``: tc's notation or bits per second; ``both``: and back.
+
+    ``network``: over which it goes, by default over that which all hosts share.
 
     ``latency``: what an empty message takes, as ``"20ms"`` or seconds; ``bandwidth``: B_uv, what placements may use of
     it; ``availability``: A_uv. Any may be left out.
@@ -102,6 +130,7 @@ class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: str | float | None = None
     bandwidth: str | float | None = None
     availability: float = 1.0
+    network: str = NET
 
 
 class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +139,7 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``default_rate``: of the links not listed; ``latency``: round trips between all hosts, a file or data set, of which
     their latency is half; ``default_latency``: of other links not listed. ``capacities``: speed, cores and load of
     hosts, their room and availability. ``placement``: where operators are now, for planners that start there.
+    ``networks``: further ones between hosts, and what these, and ``net``, which all share, cost.
     ``objective``: weights by metric; ``availability``: whether operators count for it or hosts.
     """
 
@@ -123,6 +153,7 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacities: dict[str, HostSpec] = {}
     costs: CostParameters = CostParameters()
     placement: dict[str, str] = {}
+    networks: dict[str, NetworkSpec] = {}
     objective: dict[str, float] = {}
     availability: Literal["operators", "hosts"] = "operators"
 
@@ -151,14 +182,25 @@ def _task(spec: PlacementFile, folder: Path) -> Task:
             raise UsageError(f"capacities name unknown host {host!r}; {nearest(host, spec.hosts)}")
     hints = hints.measured({}, {host: HostFigures(of.speed, of.cores, of.load) for host, of in spec.capacities.items()})
     quality = _quality(spec, dataflow)
-    return Task((dataflow,), spec.hosts, _view(spec, folder), hints, spec.costs, current, quality)
+    view, rented = _view(spec, folder)
+    networks = {
+        name: Network(tariff, rented.get(name, {}) if tariff.kind == "dedicated" else None)
+        for name, tariff in _tariffs(spec).items()
+    }
+    if networks.keys() == {NET}:
+        raise UsageError(f"networks has {NET!r} alone; give another one with links of its own, or leave it out")
+    return Task((dataflow,), spec.hosts, view, hints, spec.costs, current, quality, networks)
+
+
+def _tariffs(spec: PlacementFile) -> dict[str, Tariff]:
+    return {name: each.tariff(name) for name, each in spec.networks.items()}
 
 
 def _quality(spec: PlacementFile, dataflow: Dataflow) -> Quality:
     objective_of(spec.objective or "response")
     demand = {node.name: spec.dataflow.demand for node in dataflow.nodes if node.kind == "operator"}
     demand |= {node.name: node.demand for node in spec.dataflow.nodes if node.demand is not None}
-    ends = [(link, pair) for link in spec.links for pair in _pairs(link)]
+    ends = [(link, pair) for link in spec.links for pair in _pairs(link) if pair.via == NET]
     return Quality(
         demand | spec.dataflow.demands,
         {node.name: node.candidates for node in spec.dataflow.nodes if node.candidates is not None},
@@ -173,11 +215,12 @@ def _quality(spec: PlacementFile, dataflow: Dataflow) -> Quality:
 
 
 def _pairs(link: LinkSpec) -> list[Link]:
-    return [Link(link.src, link.dst), Link(link.dst, link.src)][: 1 + link.both]
+    there = Link(link.src, link.dst, link.network)
+    return [there, there.back][: 1 + link.both]
 
 
 def _name(link: LinkSpec) -> str:
-    return f"the link {link.src} to {link.dst}"
+    return f"the link {link.src} to {link.dst}" + (f" over {link.network}" if link.network != NET else "")
 
 
 def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
@@ -224,7 +267,10 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     return dataflow, msgspec.structs.replace(hints, input_bytes=takes).check(dataflow)
 
 
-def _view(spec: PlacementFile, folder: Path) -> NetworkView:
+def _view(spec: PlacementFile, folder: Path) -> tuple[NetworkView, dict[str, dict[Pair, float]]]:
+    """What links carry, and by network what those do that are rented."""
+    tariffs = _tariffs(spec)
+    rented: dict[str, dict[Pair, float]] = {}
     rates: dict[Link, float] = {}
     delays_s: dict[Link, float] = {}
     if spec.latency is not None:
@@ -234,23 +280,34 @@ def _view(spec: PlacementFile, folder: Path) -> NetworkView:
         for host in (link.src, link.dst):
             if host not in spec.hosts:
                 raise UsageError(f"a link names unknown host {host!r}; {nearest(host, spec.hosts)}")
+        if link.network not in (NET, *tariffs):
+            known = [NET, *tariffs]
+            raise UsageError(f"{_name(link)}: there is no such network; {nearest(link.network, known)}, or add"
+                             f" [networks.{link.network}]")  # fmt: skip
+        dedicated = link.network != NET and tariffs[link.network].kind == "dedicated"
+        if dedicated and (link.rate is None or link.latency is not None or link.bandwidth is not None):
+            raise UsageError(f"{_name(link)} is rented: give its rate, as was agreed, and nothing else of it")
         if link.src == link.dst:
             raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
         for pair in _pairs(link):
             if pair in given:
-                raise UsageError(f"the link {pair[0]} to {pair[1]} is given twice")
+                raise UsageError(f"{_name(LinkSpec(*pair.hosts, network=pair.via))} is given twice")
             given.add(pair)
-            if link.rate is not None:
+            if link.rate is not None and dedicated:
+                rented.setdefault(pair.via, {})[pair.hosts] = rate_bps(link.rate, _name(link))
+            elif link.rate is not None:
                 rates[pair] = rate_bps(link.rate, _name(link))
             if link.latency is not None:
                 delays_s[pair] = latency_s(link.latency, _name(link))
     if spec.default_rate is not None:
         default = rate_bps(spec.default_rate, "default_rate")
-        for pair in links_between(spec.hosts):
-            rates.setdefault(pair, default)
+        public = [name for name, tariff in tariffs.items() if tariff.kind == "public"]
+        for via in dict.fromkeys((NET, *public)):
+            for pair in links_between(spec.hosts, via):
+                rates.setdefault(pair, default)
     if spec.default_latency is not None:
         default_s = latency_s(spec.default_latency, "default_latency")
         for pair in links_between(spec.hosts):
             delays_s.setdefault(pair, delays_s.get(Link(*pair[::-1]), default_s))
     estimates = {pair: LinkEstimate(rate) for pair, rate in rates.items()}
-    return NetworkView(estimates, {pair: Latency(delay_s) for pair, delay_s in delays_s.items()})
+    return NetworkView(estimates, {pair: Latency(delay_s) for pair, delay_s in delays_s.items()}), rented

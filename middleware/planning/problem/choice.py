@@ -21,7 +21,7 @@ R7. Instead of a network it may be a route over relays (``routes``). Routes may 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from thalweg.middleware.dataflow import Dataflow, Placement
@@ -29,7 +29,9 @@ from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.tariffs import HOUR_S
 from thalweg.middleware.network.view import NET, Link, LinkEstimate, LinksNeeded, Pair
 from thalweg.middleware.planning.problem.hints import Hints
-from thalweg.middleware.planning.problem.routes import Route, reachable, relayed
+from thalweg.middleware.planning.problem.loads import LinkLoads
+from thalweg.middleware.planning.problem.plan import Plan
+from thalweg.middleware.planning.problem.routes import Over, Route, over_of, reachable, relayed, route_of
 from thalweg.middleware.planning.problem.task import Task
 
 SLACK = 0.05
@@ -37,7 +39,6 @@ TOLERANCE = 0.15
 GAIN = 0.05
 FREE = Network()
 
-Over = str | Route  # a network, or the links over relays
 Choice = dict[Pair, tuple[Over, ...]]  # between two hosts: over what, the first choice first
 
 
@@ -47,44 +48,6 @@ class _Option(NamedTuple):
     via: Over
     rate_bps: float
     price: float
-
-
-class _Loads:
-    """R7: what links carry, and the bytes of a partition that go over each."""
-
-    def __init__(self) -> None:
-        self.links_bps: dict[Link, float] = {}
-        self._bytes: dict[Link, float] = {}
-        self._routes: dict[tuple[Pair, Over], Route] = {}
-
-    def links(self, pair: Pair, over: Over) -> Route:
-        """As ``route_of``, which is asked for often."""
-        route = self._routes.get((pair, over))
-        if route is None:
-            route = self._routes[pair, over] = route_of(pair, over)
-        return route
-
-    def put(self, pair: Pair, over: Over, size_bytes: float) -> None:
-        """So many more, or fewer."""
-        for link in self.links(pair, over):
-            self._bytes[link] = self._bytes.get(link, 0.0) + size_bytes
-
-    def rate_bps(self, pair: Pair, over: Over) -> float:
-        """What the slowest link carries."""
-        return min([self.links_bps[link] for link in self.links(pair, over)])
-
-    def time_s(self, links: Iterable[Link], more_bytes: float = 0.0) -> float:
-        """How long the slowest of these links takes, with so many bytes more on each."""
-        slowest_s, known, bps = 0.0, self._bytes, self.links_bps
-        for link in links:
-            size_bytes = known.get(link, 0.0) + more_bytes
-            slowest_s = max(slowest_s, size_bytes * 8 / bps[link] if bps[link] else math.inf)
-        return slowest_s
-
-    @property
-    def all_s(self) -> float:
-        """How long the slowest link of all takes."""
-        return self.time_s(self._bytes)
 
 
 class _Edges(NamedTuple):
@@ -117,13 +80,20 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
 
     Raises LinksNeeded with the links that nobody has measured.
     """
-    edges, loads = _edges(task, dataflow, placement, hints or task.hints), _Loads()
+    edges, loads = _edges(task, dataflow, placement, hints or task.hints), LinkLoads(task.networks)
     rates = _rates(task, edges, {*task.hosts, *placement.values()}, loads)
     first = _first(rates, edges, loads)
     at = {pair: rates[pair][over] for pair, over in first.items()}
     period_s = max([loads.all_s, *(_cycle_s(edges, node, at) for node in edges.alone_s)])
     wanted_s = _wanted_s(task, dataflow, period_s)
-    options = {pair: _options(task, pair, edges.size_bytes[pair], known, wanted_s) for pair, known in rates.items()}
+    hourly = HOUR_S / wanted_s if 0 < wanted_s < math.inf else 0.0  # partitions
+    options = {
+        pair: [
+            _Option(over, bps, loads.price_of(loads.links(pair, over), edges.size_bytes[pair] * hourly))  # R6
+            for over, bps in known.items()
+        ]
+        for pair, known in rates.items()
+    }
     now = {pair: over_of(task.routes.get(Link(*pair), (Link(*pair),))) for pair in rates}
     if task.current is None:
         now = dict.fromkeys(rates, "")
@@ -158,7 +128,7 @@ def _fastest(options: list[_Option]) -> list[_Option]:
     return sorted(options, key=lambda each: -each.rate_bps)
 
 
-def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: _Loads) -> dict[Pair, Over]:
+def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: LinkLoads) -> dict[Pair, Over]:
     """R3, R7: the fastest of each, beside those before it, the largest first; the links get their loads."""
     first: dict[Pair, Over] = {}
     for pair in sorted(rates, key=lambda pair: -edges.size_bytes[pair]):
@@ -170,20 +140,16 @@ def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: _Lo
     return first
 
 
-def route_of(pair: Pair, over: Over) -> Route:
-    """The links that it takes."""
-    return (Link(*pair, over),) if isinstance(over, str) else over
-
-
-def over_of(route: Route) -> Over:
-    """The network that a route is over, or, over relays, the route."""
-    return route[0].via if len(route) == 1 else route
-
-
 def in_order(choice: Choice, routes: Mapping[Link, Route]) -> Choice:
     """The same choice but for what comes first, as these routes say."""
     first = {pair: over_of(routes.get(Link(*pair), (Link(*pair),))) for pair in choice}
     return {pair: (first[pair], *(via for via in over if via != first[pair])) for pair, over in choice.items()}
+
+
+def choice_of(task: Task, plan: Plan) -> Choice:
+    """What a plan's routes say, between all hosts that it has send to each other."""
+    pairs = _edges(task, plan.dataflow, plan.placement, plan.hints or task.hints).size_bytes
+    return {pair: (over_of(plan.routes.get(Link(*pair), (Link(*pair),))),) for pair in sorted(pairs)}
 
 
 def routes_of(choice: Choice) -> dict[Link, Route]:
@@ -195,14 +161,13 @@ def cost_of(
     task: Task, dataflow: Dataflow, placement: Placement, choice: Choice, hints: Hints | None = None
 ) -> tuple[float, float]:
     """Seconds that a partition takes the slowest node or link over these networks, and dollars that its bytes cost."""
-    edges, loads = _edges(task, dataflow, placement, hints or task.hints), _Loads()
+    edges, loads = _edges(task, dataflow, placement, hints or task.hints), LinkLoads(task.networks)
     rates = _rates(task, edges, {*task.hosts, *placement.values()}, loads)
-    at, price = dict[Pair, float](), 0.0
+    at = dict[Pair, float]()
     for pair, (first, *_) in choice.items():
-        size_bytes, at[pair] = edges.size_bytes[pair], rates[pair][first]
-        loads.put(pair, first, size_bytes)
-        price += sum(task.networks.get(link.via, FREE).tariff.carrying(size_bytes) for link in route_of(pair, first))
-    return max([loads.all_s, *(_cycle_s(edges, node, at) for node in edges.alone_s)]), price
+        at[pair] = rates[pair][first]
+        loads.put(pair, first, edges.size_bytes[pair])
+    return max([loads.all_s, *(_cycle_s(edges, node, at) for node in edges.alone_s)]), loads.price
 
 
 def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -> _Edges:
@@ -227,7 +192,7 @@ def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -
     return edges
 
 
-def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: _Loads) -> dict[Pair, dict[Over, float]]:
+def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: LinkLoads) -> dict[Pair, dict[Over, float]]:
     """What the networks, and routes over relays among these hosts, carry between those that edges join."""
     agreed, known, needed = links_of(task.networks), task.view.estimates, set()
     there = reachable(task.view, hosts)
@@ -256,15 +221,6 @@ def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:
         return 1 / task.wanted_hz
     rates_hz = [node.rate for node in dataflow.nodes if node.rate]
     return max([period_s * (1 + SLACK), *(1 / rate_hz for rate_hz in rates_hz)])
-
-
-def _options(task: Task, pair: Pair, size_bytes: float, rates: Mapping[Over, float], period_s: float) -> list[_Option]:
-    hourly_bytes = size_bytes * HOUR_S / period_s if 0 < period_s < math.inf else 0.0
-    found = []
-    for via, rate_bps in rates.items():
-        tariffs = [task.networks.get(link.via, FREE).tariff for link in route_of(pair, via)]
-        found.append(_Option(via, rate_bps, sum(tariff.carrying(hourly_bytes) for tariff in tariffs)))  # R6
-    return found
 
 
 def _keeps(edges: _Edges, pair: Pair, at: Mapping[Pair, float], period_s: float) -> bool:

@@ -3,7 +3,8 @@
 Each transfer, computation and read is work on some resources. Which resources a transfer keeps busy is said once, in
 ``CARRIERS``, for all who add up loads: placements of operators (:class:`LoadModel`), trees of hosts (``shapes.search``)
 and linear programs (``bound``). A cost is a reduction of loads: the largest (:class:`Period`), a norm
-(:class:`ExpectedPeriod`), or their price (:meth:`LoadModel.price`).
+(:class:`ExpectedPeriod`), and where edges have a network or relays each, what is paid for the bytes as well
+(:class:`LinkLoads`).
 
 A host's interface carries one message at a time in either direction (``single``; Ranganathan et al. 1998, section 2,
 assumption 2), one in each (``duplex``), or every directed link has its own capacity (``independent``).
@@ -12,12 +13,18 @@ assumption 2), one in each (``duplex``), or every directed link has its own capa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.network.tariffs import GB
+from thalweg.middleware.network.view import Link, Pair
+from thalweg.middleware.planning.problem.routes import Over, Route, route_of
 
 Interface = Literal["single", "duplex", "independent"]
 Kind = Literal["interface", "out", "in", "link", "processor", "disk"]
@@ -55,12 +62,11 @@ def transfer_s(sizes_bytes: Floats, rates_bps: Floats, startup_s: float) -> Floa
 
 
 class Resource(NamedTuple):
-    """``hosts``: whose it is, or between which two; ``capacity``: work in a second; ``price``: of a second of work."""
+    """``hosts``: whose it is, or between which two; ``capacity``: work in a second."""
 
     kind: Kind
     hosts: tuple[str, ...]
     capacity: float = 1.0
-    price: float = 0.0
 
 
 class Moved(NamedTuple):
@@ -79,8 +85,7 @@ class Moved(NamedTuple):
 class LoadModel:
     """The resources of some hosts, numbered: first what carries transfers, then a processor a host, then a disk a host.
 
-    ``cores``: computations that a processor does at once, of all hosts or of each; ``prices``: of a second's work on a
-    kind of resources.
+    ``cores``: computations that a processor does at once, of all hosts or of each.
     """
 
     def __init__(
@@ -88,9 +93,8 @@ class LoadModel:
         hosts: Sequence[str],
         interface: Interface,
         cores: float | Sequence[float] = 1.0,
-        prices: Mapping[Kind, float] | None = None,
     ) -> None:
-        self.hosts, self.interface, self.prices = tuple(hosts), interface, prices or {}
+        self.hosts, self.interface = tuple(hosts), interface
         self.carriers = CARRIERS[interface]
         self.of_links = interface == "independent"
         count = len(hosts)
@@ -109,7 +113,7 @@ class LoadModel:
         kinds: list[tuple[Kind, Sequence[tuple[str, ...]]]] = [(each.kind, owners) for each in self.carriers]
         numbered = [(kind, hosts) for kind, of in (*kinds, ("processor", own), ("disk", own)) for hosts in of]
         return tuple(
-            Resource(kind, hosts, capacity, self.prices.get(kind, 0.0))
+            Resource(kind, hosts, capacity)
             for (kind, hosts), capacity in zip(numbered, self.capacity.tolist(), strict=True)
         )
 
@@ -166,6 +170,53 @@ class LoadModel:
             found.append((first + anywhere, sum(own[1:], own[0]) if own else np.zeros(count)))
         return found
 
-    def price(self, loads: Floats) -> float:
-        """What the work of ``loads`` (resources,) costs: its sum, each second at the price of its resource."""
-        return float(sum(load * each.price for load, each in zip(loads.tolist(), self.resources, strict=True)))
+
+class LinkLoads:
+    """The bytes of a partition that go over each link, of whatever network: for how long, and at what price.
+
+    ``networks``: what these cost; one that is not among them costs nothing. ``links_bps``: what links carry, bit/s.
+    """
+
+    def __init__(self, networks: Mapping[str, Network]) -> None:
+        self.links_bps: dict[Link, float] = {}
+        self._per_gb = {via: network.tariff.per_gb for via, network in networks.items()}
+        self._bytes: dict[Link, float] = {}
+        self._routes: dict[tuple[Pair, Over], Route] = {}
+
+    def links(self, pair: Pair, over: Over) -> Route:
+        """As ``route_of``, which is asked for often."""
+        route = self._routes.get((pair, over))
+        if route is None:
+            route = self._routes[pair, over] = route_of(pair, over)
+        return route
+
+    def put(self, pair: Pair, over: Over, size_bytes: float) -> None:
+        """So many more, or fewer."""
+        for link in self.links(pair, over):
+            self._bytes[link] = self._bytes.get(link, 0.0) + size_bytes
+
+    def rate_bps(self, pair: Pair, over: Over) -> float:
+        """What the slowest link carries."""
+        return min([self.links_bps[link] for link in self.links(pair, over)])
+
+    def time_s(self, links: Iterable[Link], more_bytes: float = 0.0) -> float:
+        """How long the slowest of these links takes, with so many bytes more on each."""
+        slowest_s, known, bps = 0.0, self._bytes, self.links_bps
+        for link in links:
+            size_bytes = known.get(link, 0.0) + more_bytes
+            slowest_s = max(slowest_s, size_bytes * 8 / bps[link] if bps[link] else math.inf)
+        return slowest_s
+
+    def price_of(self, links: Iterable[Link], size_bytes: float) -> float:
+        """Dollars for so many bytes over each of these links; the hours of those that are rented are paid anyway."""
+        return sum([self._per_gb.get(link.via, 0.0) for link in links]) * size_bytes / GB
+
+    @property
+    def all_s(self) -> float:
+        """How long the slowest link of all takes."""
+        return self.time_s(self._bytes)
+
+    @property
+    def price(self) -> float:
+        """Dollars for all bytes."""
+        return sum([self.price_of((link,), size_bytes) for link, size_bytes in self._bytes.items()])

@@ -29,6 +29,17 @@ from thalweg.middleware.protocol.messages import MAX_HOPS
 HOPS = 2  # links of a route, unless more are allowed: each more is a host that has to be there, and bytes paid again
 KEPT = 2
 Route = tuple[Link, ...]
+Over = str | Route  # a network, or the links over relays
+
+
+def route_of(pair: Pair, over: Over) -> Route:
+    """The links that it takes."""
+    return (Link(*pair, over),) if isinstance(over, str) else over
+
+
+def over_of(route: Route) -> Over:
+    """The network that a route is over, or, over relays, the route."""
+    return route[0].via if len(route) == 1 else route
 
 
 def relayed(

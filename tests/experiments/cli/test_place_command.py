@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -405,3 +406,66 @@ def test_several_trees_are_told_with_what_each_carries() -> None:
     assert "trees" not in one
     assert found["cost_s"] < one["cost_s"]
     assert "tree 4, " in run(EXAMPLE, *options, "--option", "stripes=4")
+
+
+NETWORKS = EXAMPLE.parent / "two-networks-placement.toml"
+
+
+@pytest.mark.parametrize(
+    ("options", "op1", "over", "dollars"),
+    [
+        ((), "client", {("h1", "h2"): ["leased"], ("h2", "client"): ["leased"], ("h3", "client"): ["net"]}, 0.13),
+        (
+            ("--wanted", 0.2), "h2",
+            {("h1", "h2"): ["leased"], ("h3", "h2"): ["leased"], ("h2", "client"): ["leased"]}, 0.06,
+        ),
+        (
+            ("--planner", "download-all"), "client",
+            {("h1", "client"): ["leased", "leased"], ("h2", "client"): ["leased"], ("h3", "client"): ["net"]}, 0.15,
+        ),
+        (
+            ("--planner", "download-all", "--hops", 1), "client",
+            {("h1", "client"): ["net"], ("h2", "client"): ["leased"], ("h3", "client"): ["net"]}, 0.20,
+        ),
+    ],
+)  # fmt: skip
+def test_the_networks_of_edges_are_chosen_and_priced(
+    options: tuple[object, ...], op1: str, over: dict[tuple[str, str], list[str]], dollars: float
+) -> None:
+    answer = run_json(NETWORKS, "--cost", "period", *options)
+    assert answer["placement"]["op1"] == op1
+    chosen = {(edge["src"], edge["dst"]): [link.get("via", "net") for link in edge["over"]] for edge in answer["edges"]}
+    assert chosen == over
+    assert answer["price_per_partition"] == pytest.approx(131_072 / 1e9 * dollars)
+    assert answer["networks_period_s"] < 5.0
+    assert f"the bytes of a thousand ${131_072 / 1e6 * dollars:.3g}" in run(NETWORKS, "--cost", "period", *options)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ('network = "leased"', 'network = "leasd"', "over leasd: there is no such network; did you mean 'leased'?"),
+        ('rate = "1mbit"\n', "", "h1 to h2 over leased is rented: give its rate"),
+        ('src = "h3"\ndst = "h2"', 'src = "h1"\ndst = "h2"', "the link h1 to h2 over leased is given twice"),
+        ('kind = "dedicated"', 'kind = "public"', "network 'leased' is public, where no link is rented"),
+        ("price_per_gb = 0.09", "price_per_gb = -1", "network 'net' has a price that is none"),
+        ('[networks.net]', '[networks.net]\nkind = "dedicated"', "joins all hosts, so it is public"),
+    ],
+)  # fmt: skip
+def test_what_networks_cannot_be_is_said_in_a_line(was: str, now: str, says: str, write: Any) -> None:
+    text = NETWORKS.read_text()
+    assert was in text
+    with pytest.raises(UsageError, match=re.escape(says)) as raised:
+        run(write(text.replace(was, now, 1)))
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_wanted_of_networks_needs_some(write: Any) -> None:
+    for options, says in (
+        ((EXAMPLE, "--wanted", "1"), "--wanted and --hops choose between networks"),
+        ((NETWORKS, "--wanted", "0"), "--wanted is 0; give partitions a second, above 0"),
+        ((NETWORKS, "--hops", "9"), "--hops is 9; give 1, for links from host to host, to 8"),
+        ((NETWORKS, "--planner", "odp"), "of which odp knows nothing"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            run(*options)
