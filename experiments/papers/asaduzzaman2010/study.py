@@ -136,29 +136,27 @@ def _falls(links: tuple[int, ...]) -> list[tuple[Of, tuple[Of, ...]]]:
     return [(("both", {"links": few}), (("both", {"links": many}),)) for few, many in itertools.pairwise(links)]
 
 
+def _figure(**fields: Any) -> Figure:
+    return Figure(pairs=lambda own, other, usual: False, configurations=DRAWS, columns=COLUMNS, **fields)
+
+
 _FIGURES = (
-    Figure(
+    _figure(
         number="bimodal-8",
         head="Fig. 8",
         title="Links allocated anew every minute, and not",
         question="What does it bring to allocate the links of running tasks anew?",
         sweep=_eight(),
         varied=("cost", "per_hour", "reallocation"),
-        pairs=lambda own, other, usual: False,
-        configurations=DRAWS,
-        columns=COLUMNS,
         claims=(*_eight_claims(PAPERS), *_eight_claims(OURS)),
     ),
-    Figure(
+    _figure(
         number="bimodal-9",
         head="Fig. 9",
         title="Dedicated links, the public network, and both",
         question="What does the public network add to dedicated links, and what do they add to it?",
         sweep=_nine(),
         varied=("cost", "links", "per_hour"),
-        pairs=lambda own, other, usual: False,
-        configurations=DRAWS,
-        columns=COLUMNS,
         published=(
             Published(
                 own="accepted, dedicated, 120 links", value=50, ours=_at("dedicated", "accepted", links=120), unit="%"

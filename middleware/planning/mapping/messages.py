@@ -7,12 +7,13 @@ over which network it does. The rest of a stop sums up the chain, so that the ne
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from thalweg.middleware.planning.mapping.task import Host, Task
 
+T = TypeVar("T")
 Network = Literal["dedicated", "public", "control"]
 DEDICATED: Final = "dedicated"
 PUBLIC: Final = "public"
@@ -86,37 +87,29 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     final: bool
 
 
-class _WithTask(msgspec.Struct, frozen=True):
-    """To the hosts of an attempt, visit by visit, with what its task needs; ``at``: the receiver's visit."""
+class _Along(msgspec.Struct, Generic[T], frozen=True):
+    """To the hosts of an attempt, visit by visit; ``task``: what it needs, or the number of one that they know; ``at``:
+    the receiver's visit."""
 
-    task: Task
+    task: T
     attempt: int
     found: Found
     at: int
 
 
-class Probe(_WithTask, frozen=True):
+class Probe(_Along[Task], frozen=True):
     """To reserve what the visit needs; it goes from the sink to the source."""
 
 
-class Renew(_WithTask, frozen=True):
+class Renew(_Along[Task], frozen=True):
     """The task runs, or goes on: leases are prolonged; it goes from the source to the sink."""
 
 
-class _OfTask(msgspec.Struct, frozen=True):
-    """The same of a task that they know."""
-
-    task: int
-    attempt: int
-    found: Found
-    at: int
-
-
-class Rollback(_OfTask, frozen=True):
+class Rollback(_Along[int], frozen=True):
     """What was reserved for an attempt is to be released; it goes from where that failed to the sink."""
 
 
-class Release(_OfTask, frozen=True):
+class Release(_Along[int], frozen=True):
     """The task is over; it goes from the source to the sink."""
 
 
