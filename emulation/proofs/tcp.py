@@ -21,7 +21,6 @@ from contextlib import ExitStack, suppress
 from thalweg.emulation.kernel.world import World
 from thalweg.middleware.network.view import Link
 
-FLOW_PORT = 47_810  # any: the namespaces are ours
 HEADERS_BYTES = {3: 52, 2: 66}  # IPv4 and TCP with time stamps, and Ethernet
 SEGMENT_BYTES = (256, 1460)
 SEGMENTS_WANTED = 30  # smaller ones on slow links rather than few of them

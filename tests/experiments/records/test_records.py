@@ -19,7 +19,6 @@ from thalweg.middleware.errors import RunError, UsageError
 from thalweg.operators import sequence_digest
 
 LINE = '{"t":1.5,"wall":2e9,"host":"h1","placement":"one-shot","kind":"x"}'
-INFO = RunInfo(run="r", testbed="netns", seed=1, images=2, placements=["one-shot"])
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 scalars = text | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
