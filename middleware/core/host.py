@@ -123,10 +123,10 @@ class HostCore(Runs):
         for run in self.runs.values():
             assert not self.past.knows(run.install.client, run.id, self.desk.now), f"run {run.id} is over"
             run.validate()
-        here = [(run.install.client, base_of(run.id)) for run in self.runs.values()]
-        assert len({*here}) == len(here), f"two generations of a run are here: {sorted(self.runs)}"
+        here = {(run.install.client, base_of(run.id)) for run in self.runs.values()}
+        assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(self.runs)}"
         kept = self._lasting.replicas.keys()
-        assert kept <= {*here}, f"replicas of a run that is over: {kept}"
+        assert kept <= here, f"replicas of a run that is over: {kept}"
 
     # --- events ---------------------------------------------------------------------------------------
 

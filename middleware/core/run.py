@@ -461,9 +461,10 @@ class RunCore:
         self.inheritance.validate()
         self.checkpoints.validate()
         self.member.validate(self.tree.former is not None)
-        known = set(self.tree.dataflow.by_name)
+        known: Set[str] = self.tree.dataflow.by_name.keys()
         if self.tree.former is not None:
-            known |= self.tree.former.by_name.keys()
+            known = known | self.tree.former.by_name.keys()
         assert self.directory.locations.keys() == known, self.directory.locations.keys() ^ known
         for node in self.flow.nodes.values():
-            assert known.issuperset(node.node.inputs), node
+            for name in node.node.inputs:
+                assert name in known, node

@@ -266,6 +266,8 @@ class Inheritance:
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
+        if not (self.heirs or self.legacies):
+            return
         waiting = {heir.node for heir in self._waiting}
         assert self._tree.former is not None or not (waiting or self.legacies), (waiting, self.legacies)
         assert self._flow.nodes.keys() >= waiting | self.legacies.keys(), (waiting, self.legacies)
