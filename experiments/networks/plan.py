@@ -168,7 +168,7 @@ def sampled_rates(plan: Plan, steps: int) -> tuple[npt.NDArray[np.float64], npt.
     return with_events, without
 
 
-def matrix(plan: Plan, values: Mapping[Link, float]) -> npt.NDArray[np.float64]:
-    """Values of links by source (rows) and destination, in the hosts' order; nan where there is no link."""
+def matrix(plan: Plan, values: Mapping[Link, float], via: str = NET) -> npt.NDArray[np.float64]:
+    """Values of a network's links by source (rows) and destination, in the hosts' order; nan where there is none."""
     names = list(plan.scenario.hosts)
-    return np.array([[values.get(Link(a, b), math.nan) for b in names] for a in names])
+    return np.array([[values.get(Link(a, b, via), math.nan) for b in names] for a in names])

@@ -24,7 +24,7 @@ from thalweg.experiments.reports.page import coordinate, render, spread_out
 from thalweg.experiments.views.plots import COLOURS
 from thalweg.experiments.views.tables import seconds, size
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import NET, Link
 
 FRAMES = 8  # drawn of a placement
 TOGETHER = 0.02
@@ -77,8 +77,8 @@ def frames(course: Course) -> list[Frame]:
     found.append(msgspec.structs.replace(now, until_s=max(now.at_s, course.end_s)))
     starts = [frame.at_s for frame in found]
     carried: list[dict[Link, int]] = [defaultdict(int) for _ in found]
-    for at_s, source, target, size_bytes in course.transfers:
-        carried[max(0, bisect_right(starts, at_s) - 1)][Link(source, target)] += size_bytes
+    for at_s, link, size_bytes in course.transfers:
+        carried[max(0, bisect_right(starts, at_s) - 1)][link] += size_bytes
     return [msgspec.structs.replace(frame, carried=dict(own)) for frame, own in zip(found, carried, strict=True)]
 
 
@@ -178,14 +178,15 @@ class Drawing:
             for producer in producers
             if node in frame.placement and producer in frame.placement
         }
-        idle = {link for link in wanted if link[0] != link[1] and not frame.carried.get(link)}
+        busy = {link.hosts for link, size_bytes in frame.carried.items() if size_bytes} | self.course.relayed
+        idle = {link for link in wanted if link[0] != link[1] and link not in busy}
         return render(
             "frame.svg",
             side=self.side,
             radius=self.radius,
             box=_BOX_H,
             what=", ".join(f"{node} at {host}" for node, host in frame.placement.items() if node in self.short),
-            idle=[self._curve(*link)[0] for link in sorted(idle)],
+            idle=[self._curve(link)[0] for link in sorted(idle)],
             edges=self._carried(frame),
             # the client last: its box is the widest and covers its neighbours' edges
             hosts=[self._host(host, host in here, frame) for host in reversed(self.hosts)],
@@ -197,14 +198,16 @@ class Drawing:
         for link, size_bytes in sorted(frame.carried.items(), key=lambda item: item[1]):
             if link[0] in self.at and link[1] in self.at and size_bytes:
                 width = 0.8 + 6.2 * size_bytes / busiest
-                path, head = self._curve(*link, head=4.5 + width * 0.9)
-                told = f"{link[0]} → {link[1]}: {size(size_bytes)}"
-                yield {"told": told, "width": width, "path": path, "head": head}
+                path, head = self._curve(link, head=4.5 + width * 0.9)
+                told = f"{link.text}: {size(size_bytes)}"
+                yield {"told": told, "width": width, "path": path, "head": head, "other": link.via != NET}
 
-    def _curve(self, source: str, target: str, head: float = 0.0) -> tuple[str, str]:
-        """A bow that passes the one in the other direction, and a triangle on it that tells the direction."""
-        (x0, y0, *_), (x2, y2, *_) = self.at[source], self.at[target]
-        x1, y1 = (x0 + x2) / 2 - (y2 - y0) * 0.13, (y0 + y2) / 2 + (x2 - x0) * 0.13
+    def _curve(self, link: Link, head: float = 0.0) -> tuple[str, str]:
+        """A bow that passes those in the other direction, and over another network, and a triangle on it that tells the
+        direction."""
+        (x0, y0, *_), (x2, y2, *_) = self.at[link.source], self.at[link.target]
+        bow = 0.13 if link.via == NET else 0.26
+        x1, y1 = (x0 + x2) / 2 - (y2 - y0) * bow, (y0 + y2) / 2 + (x2 - x0) * bow
         path = f"M{coordinate(x0)} {coordinate(y0)}Q{coordinate(x1)} {coordinate(y1)} {coordinate(x2)} {coordinate(y2)}"
         t = 0.6
         x = (1 - t) ** 2 * x0 + 2 * t * (1 - t) * x1 + t * t * x2
@@ -261,7 +264,8 @@ def drawings(course: Course, hosts: Sequence[str], tints: Mapping[str, str]) -> 
     found = frames(course)
     chosen = choose(found)
     made = Drawing(course, chosen, hosts, tints)
-    hint = f"{len(chosen)} of {len(found)} placements." if len(chosen) < len(found) else ""
+    hint = f"{len(chosen)} of {len(found)} placements. " if len(chosen) < len(found) else ""
+    hint += _dashes([course])
     return _beside(made, [(made.svg(frame), made.caption(frame)) for frame in chosen], hint)
 
 
@@ -273,7 +277,13 @@ def still(courses: Sequence[Course], hosts: Sequence[str], tints: Mapping[str, s
         for one, course in zip(made, courses, strict=True)
         for frame in one.shown
     ]
-    return _beside(made[0], figures)
+    return _beside(made[0], figures, _dashes(courses))
+
+
+def _dashes(courses: Sequence[Course]) -> str:
+    """What dashed edges are, if there are any."""
+    others = sorted({link.via for course in courses for _, link, _ in course.transfers} - {NET})
+    return f"Dashed: over {' or '.join(others)}." if others else ""
 
 
 def _beside(made: Drawing, figures: Sequence[tuple[Markup, str]], hint: str = "") -> Markup:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +35,21 @@ Point = tuple[float, float]
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A dataflow as it ended: the inputs and, in their order, the hosts of every node, and what edges carried."""
+    """A dataflow as it ended: the inputs and, in their order, the hosts of every node, and what edges carried.
+
+    ``over``: the networks and relays by which that went, where these are not one.
+    """
 
     inputs: dict[str, list[str]]
     hosts: dict[str, list[str]]
     carried: dict[Edge, int] = {}
+    over: dict[Edge, tuple[str, ...]] = {}
 
 
-def shown(course: Course, sent: Mapping[tuple[str, str], int]) -> Shown:
-    """How a placement ended. ``sent``: the bytes that nodes sent to other hosts.
+def shown(
+    course: Course, sent: Mapping[tuple[str, str], int], over: Mapping[tuple[str, str], Sequence[str]] = {}
+) -> Shown:
+    """How a placement ended. ``sent``: the bytes that nodes sent to other hosts; ``over``: by which networks, relays.
 
     What was sent to several consumers on one host counts for each of them in equal parts.
     """
@@ -55,12 +62,14 @@ def shown(course: Course, sent: Mapping[tuple[str, str], int]) -> Shown:
             hosts[stay.node].append(stay.host)
     whole: dict[str, list[str]] = {**producers, **inputs}
     edges = [Edge(producer, name) for name, each in whole.items() for producer in each]
-    carried = dict.fromkeys(edges, 0)
+    carried, by = dict.fromkeys(edges, 0), defaultdict[Edge, dict[str, None]](dict)
     for (node, host), size_bytes in sent.items():
         takers = [edge for edge in edges if edge.producer == node and host in hosts.get(edge.consumer, ())]
         for edge in takers:
             carried[edge] += size_bytes // len(takers)
-    return Shown(whole, {name: hosts.get(name, ["?"]) for name in whole}, carried)
+            by[edge] |= dict.fromkeys(over.get((node, host), ()))
+    told = {edge: tuple(each) for edge, each in by.items() if each}
+    return Shown(whole, {name: hosts.get(name, ["?"]) for name in whole}, carried, told)
 
 
 def places(inputs: Mapping[str, Sequence[str]]) -> tuple[dict[str, Point], dict[Edge, list[Point]]]:
@@ -111,18 +120,22 @@ def graph_figure(drawn: Shown, title: str, tints: Mapping[str, str]) -> Figure:
     axes.axis("off")
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows / 2 + 0.05, -rows / 2 - 0.05))
     axes.set_title(title, loc="left")
-    axes.text(0, -2 / 72 / high_inch, KEY, transform=axes.transAxes, va="top", fontsize=8, color="#666666")
+    key = KEY + " Below bytes: what they went over, most over the first." * bool(drawn.over)
+    axes.text(0, -2 / 72 / high_inch, key, transform=axes.transAxes, va="top", fontsize=8, color="#666666")
     scale = high_inch / rows / ROW_INCH  # of rows that are less high than usual
     busiest = max(drawn.carried.values(), default=0)
     for edge, way in ways.items():
         local = drawn.hosts[edge.producer][-1] == drawn.hosts[edge.consumer][-1]
-        _draw_edge(axes, way, drawn.carried.get(edge, 0), busiest, local=local, named=len(ways) <= LABELLED)
+        carried, label = drawn.carried.get(edge, 0), ""
+        if carried and len(ways) <= LABELLED:
+            label = "\n".join([size(carried), *drawn.over.get(edge, ())])
+        _draw_edge(axes, way, carried, busiest, label, local=local)
     for name, (x, y) in at.items():
         _draw_node(axes, (x, y), name, drawn.hosts[name], tints, scale)
     return figure
 
 
-def _draw_edge(axes: Axes, way: Sequence[Point], carried: int, busiest: int, *, local: bool, named: bool) -> None:
+def _draw_edge(axes: Axes, way: Sequence[Point], carried: int, busiest: int, label: str, *, local: bool) -> None:
     """A line from box to box through the places that it has in the layers between."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
@@ -144,11 +157,11 @@ def _draw_edge(axes: Axes, way: Sequence[Point], carried: int, busiest: int, *, 
             linestyle="--" if local and not carries else "-", zorder=1.5 if carries else 1,
         )
     )  # fmt: skip
-    if carries and named:
+    if label:
         (x0, y0), (x1, y1) = way[-2:]
         begin, end = x0 + (WIDE / 2 if len(way) == 2 else 0.2), x1 - WIDE / 2
         axes.text(
-            begin + (end - begin) * 0.52, y0 + (y1 - y0) * 0.56, size(carried), fontsize=7, ha="center", va="center",
+            begin + (end - begin) * 0.52, y0 + (y1 - y0) * 0.56, label, fontsize=7, ha="center", va="center",
             color=INK, zorder=2, bbox={"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"},
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from thalweg.experiments.command import clipped
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
 from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, styled
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,11 +48,13 @@ def plan_figure(plan: Plan) -> Figure:
     hosts = len(plan.scenario.hosts)
     lanes = _lanes(plan) if changing else []
     heights = [2.0, *([0.5 + 0.27 * len(lanes)] if lanes else []), max(1.6, 0.6 + 0.135 * hosts)] if changing else []
-    side = min(5.2, max(3.6, 0.18 * hosts))
+    others = sorted({one.link.via for one in plan.links} - {NET})
+    side = min(5.2, max(3.6, 0.18 * hosts)) * (1 + len(others))
     below = [sum(heights) + 0.5 * len(heights)] if changing else []
     figure = new_figure(11.0, side + sum(below) + 0.4)
     parts = figure.subfigures(1 + len(below), 1, squeeze=False, height_ratios=[side, *below])[:, 0]
-    _matrices(plan, parts[0])
+    for via, part in zip((NET, *others), parts[0].subfigures(1 + len(others), 1, squeeze=False)[:, 0], strict=True):
+        _matrices(plan, via, part)
     if changing:
         changed, usual = sampled_rates(plan, STEPS)
         span_s = plan.until_s
@@ -76,19 +79,22 @@ def plan_figure(plan: Plan) -> Figure:
 # --- matrices -----------------------------------------------------------------------------------------
 
 
-def _matrices(plan: Plan, part: SubFigure) -> None:
-    rates = matrix(plan, {one.link: one.mean_bps for one in plan.links})
-    delays = matrix(plan, {one.link: one.delay_s * 1e3 for one in plan.links})
+def _matrices(plan: Plan, via: str, part: SubFigure) -> None:
+    """The links of one network."""
+    links = [one for one in plan.links if one.link.via == via]
+    rates = matrix(plan, {one.link: one.mean_bps for one in links}, via)
+    delays = matrix(plan, {one.link: one.delay_s * 1e3 for one in links}, via)
+    over = "" if via == NET else f" over {via}"
     factor, unit = next((one for one in UNITS if np.nanmedian(rates) >= one[0]), UNITS[-1])
     delayed = bool(np.nanmax(delays, initial=0.0) > 0)
     left, right = part.subplots(1, 2)
     names = list(plan.scenario.hosts)
-    _heat(left, part, rates / factor, names, f"Mean rate ({unit})", "viridis", logarithmic=True)
+    _heat(left, part, rates / factor, names, f"Mean rate{over} ({unit})", "viridis", logarithmic=True)
     if delayed:
-        _heat(right, part, delays, names, "One-way delay (ms)", "YlOrRd", logarithmic=False)
+        _heat(right, part, delays, names, f"One-way delay{over} (ms)", "YlOrRd", logarithmic=False)
     else:
         right.axis("off")
-        right.text(0.5, 0.5, "no link has a delay", ha="center", va="center", color="#777777")
+        right.text(0.5, 0.5, f"no link{over} has a delay", ha="center", va="center", color="#777777")
 
 
 def _heat(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -38,6 +38,7 @@ from thalweg.experiments.views.timelines import (
     timeline,
 )
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.network.view import NET
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -100,6 +101,19 @@ def at_most(points: Sequence[tuple[float, float]], most: int = POINTS) -> Sequen
     return points[::stride]
 
 
+def read_over(folder: Path) -> dict[str, dict[tuple[str, str], list[str]]]:
+    """By placement, node, and host that it sent to: the networks and relays by which that went, most bytes first."""
+    found: defaultdict[str, defaultdict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for row in read_log(folder, "transfer"):
+        if row.placement is not None and row.node is not None and row.peer is not None:
+            by = f" by {', '.join(row.detail.relays)}" if row.detail.relays else ""
+            found[row.placement][row.node, row.peer][(row.detail.via or NET) + by] += row.size_bytes or 0
+    return {
+        name: {edge: [way for way, _ in ways.most_common()] for edge, ways in edges.items()}
+        for name, edges in found.items()
+    }
+
+
 class RunSeries:
     """What the pictures show of a run, by placement: arrivals, the busiest links, the hosts' load, the moves.
 
@@ -119,6 +133,7 @@ class RunSeries:
         self.sent: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
         for (name, node, peer), some in sum_links(folder, "transfer", "size_bytes", of="node").items():
             self.sent[name][node, peer] = int(some.total)
+        self.over = read_over(folder) if info.config.get("scenario") else {}  # which alone has networks
         self.carried = read_carried(folder)
         self.courses = {name: course for name, course in self.all_courses.items() if course.moves or course.changes}
         self.end_s: defaultdict[str, float] = defaultdict(float)
@@ -214,7 +229,10 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
     for name, course in series.all_courses.items():
         if course.inputs:
             title = f"{name}: where nodes were at the end" + f" ({course.title})" * (not course.stayed)
-            yield f"graph-{_in_path(name)}", graph_figure(shown(course, series.sent[name]), title, tints)
+            yield (
+                f"graph-{_in_path(name)}",
+                graph_figure(shown(course, series.sent[name], series.over.get(name, {})), title, tints),
+            )
     if series.arrivals_s:
         yield "arrivals", _arrivals(series, info)
     if any(len(times) > 1 for times in series.arrivals_s.values()):

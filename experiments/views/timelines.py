@@ -18,6 +18,7 @@ from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import Move, TreeChange, changes_of, moves_of
 from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.records.recoveries import recoveries_of
+from thalweg.middleware.network.view import NET, Link, Pair
 
 SHORT_S = 180.0  # a placement that took no longer is shown in seconds
 HOST_COLOURS = (  # Tol's muted and bright ones, neighbours in the list far apart
@@ -42,18 +43,20 @@ class Befell(msgspec.Struct, frozen=True):
 class Course(msgspec.Struct, frozen=True):
     """One placement of a run: where everything was at first, its moves, when it ended, and what links carried.
 
-    ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts. ``inputs``: of every
-    operator and sink. ``changes``: of the tree.
+    ``transfers``: when (emulated seconds), over which link, how many bytes; only between different hosts. What relays
+    passed on is one of each link on its way; ``relayed``: from where to where. ``inputs``: of every operator and sink.
+    ``changes``: of the tree.
     """
 
     name: str
     start: dict[str, str]
     moves: list[Move]
     end_s: float
-    transfers: list[tuple[float, str, str, int]]
+    transfers: list[tuple[float, Link, int]]
     befell: list[Befell] = []
     inputs: dict[str, list[str]] = {}
     changes: list[TreeChange] = []
+    relayed: frozenset[Pair] = frozenset()
 
     @property
     def operators(self) -> list[str]:
@@ -95,7 +98,7 @@ class Course(msgspec.Struct, frozen=True):
     def hosts(self) -> set[str]:
         """Every host that something was at, came to, or was sent between."""
         ends = {host for move in self.moves for host in (move.source, move.target)}
-        ends |= {host for _, source, target, _ in self.transfers for host in (source, target)}
+        ends |= {host for _, link, _ in self.transfers for host in link.hosts}
         ends |= {host for change in self.changed for host in change.hosts.values()}
         return set(self.start.values()) | ends
 
@@ -109,7 +112,8 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
     """Every placement of a run that says where operators were; ``transfers``: also what links carried."""
     start: dict[str, Row] = {}
     said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    carried: defaultdict[str, list[tuple[float, str, str, int]]] = defaultdict(list)
+    carried: defaultdict[str, list[tuple[float, Link, int]]] = defaultdict(list)
+    relayed: defaultdict[str, set[Pair]] = defaultdict(set)
     end_s: defaultdict[str, float] = defaultdict(float)
     kinds = (
         "placed",
@@ -119,7 +123,7 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
         "scenario",
         "recovered",
         "befallen",
-        *(("transfer",) if transfers else ()),
+        *(("transfer", "relayed") if transfers else ()),
     )
     for row in read_log(folder, *kinds):
         name = row.placement
@@ -129,10 +133,14 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
             start.setdefault(name, row)
         elif row.kind == "delivered":
             end_s[name] = max(end_s[name], row.t_s)
-        elif row.kind != "transfer":
+        elif row.kind not in ("transfer", "relayed"):
             said[name][row.kind].append(row)
         elif row.peer is not None and row.peer != row.host:
-            carried[name].append((row.t_s, row.host, row.peer, row.size_bytes or 0))
+            first = row.peer
+            if row.kind == "transfer" and row.detail.relays:
+                first = row.detail.relays[0]
+                relayed[name].add((row.host, row.peer))
+            carried[name].append((row.t_s, Link(row.host, first, row.detail.via or NET), row.size_bytes or 0))
     courses = {}
     for name in dict.fromkeys([*info.placements, *start, *said]):
         moves, changes = moves_of(said[name]["relocated"]), changes_of(said[name]["reshaped"])
@@ -148,7 +156,8 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
         ]
         befell += [Befell(one.host, one.at_s, one.until_s, "recovery") for one in recoveries]
         placement, inputs = (start[name].detail.placement, start[name].detail.inputs) if name in start else ({}, {})
-        courses[name] = Course(name, placement, moves, last_s, carried[name], befell, inputs, changes)
+        over = carried[name], befell, inputs, changes, frozenset(relayed[name])
+        courses[name] = Course(name, placement, moves, last_s, *over)
     return courses
 
 

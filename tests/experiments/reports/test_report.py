@@ -39,9 +39,11 @@ from thalweg.experiments.reports.placements import (
 )
 from thalweg.experiments.reports.report import write_report
 from thalweg.experiments.sweeps.simulations import AS_IS, Arm
+from thalweg.experiments.views.graph import graph_figure, shown
 from thalweg.experiments.views.tables import run_table
 from thalweg.experiments.views.timelines import Course, host_colours, timeline
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link
 from thalweg.operators import write_image
 
 VOID = {"meta", "img", "input", "br", "link", "hr"}
@@ -401,7 +403,8 @@ def test_json_is_the_last_line(
 def test_a_frame_for_every_change_with_what_was_carried_meanwhile() -> None:
     moves = [move("a", "h1", "h2", 9.0, 10.0), move("b", "h1", "h2", 9.0, 11.0), move("a", "h2", "h1", 49.0, 50.0)]
     moves.append(move("b", "h2", "h3", 60.0, 61.0, "stayed"))
-    transfers = [(5.0, "h1", "c", 10), (11.0, "h2", "c", 5), (40.0, "h2", "c", 6), (99.0, "h1", "c", 7)]
+    sent = (5.0, "h1", 10), (11.0, "h2", 5), (40.0, "h2", 6), (99.0, "h1", 7)
+    transfers = [(at_s, Link(host, "c"), size_bytes) for at_s, host, size_bytes in sent]
     course = Course("global", {"a": "h1", "b": "h1", "sink": "c"}, moves, 100.0, transfers)
     found = frames(course)
     assert [(frame.at_s, frame.until_s, frame.moved) for frame in found] == [
@@ -433,7 +436,7 @@ def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bo
     hosts = [f"h{i}" for i in range(1, servers + 1)]
     start = {f"source@{host}": host for host in hosts} | {"sink": "client"}
     start |= {f"op{i}": "client" if everything_at_client else hosts[0] for i in range(servers - 1)}
-    transfers = [(1.0, host, "client", 1000) for host in hosts]
+    transfers = [(1.0, Link(host, "client"), 1000) for host in hosts]
     inputs = {
         f"op{i}": [f"source@{hosts[i]}", f"op{i - 1}" if i else f"source@{hosts[-1]}"] for i in range(servers - 1)
     }
@@ -452,6 +455,24 @@ def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bo
     bars = strip(course, {})
     assert Checker(bars).wrong == []
     assert all(0 <= value <= 960 for value in numbers(bars, ["x", "x1", "x2"]))
+
+
+def test_edges_are_drawn_over_the_network_and_the_relays_that_they_took() -> None:
+    by_h2 = Link("h1", "h2", "fast"), Link("h2", "c", "fast")
+    transfers = [(1.0, link, 1000) for link in (*by_h2, Link("h3", "c"), Link("h3", "c", "fast"))]
+    start = {"s1": "h1", "s3": "h3", "o": "c", "sink": "c"}
+    course = Course(
+        "one", start, [], 10.0, transfers, inputs={"o": ["s1", "s3"], "sink": ["o"]}, relayed=frozenset({("h1", "c")})
+    )
+    drawn = drawings(course, ["h1", "h2", "h3"], {})
+    assert drawn.count('class="edge other"') == 3 and drawn.count('class="edge"') == 1
+    assert re.findall(r"<title>(\w+ → [^:]+): ", drawn) == [link.text for _, link, _ in transfers]
+    assert 'class="tree"' not in drawn  # nothing that was sent another way looks as if nothing had been
+    assert "Dashed: over fast." in drawn
+    ended = shown(course, {("s1", "c"): 9, ("s3", "c"): 8}, {("s1", "c"): ["fast by h2"], ("s3", "c"): ["net", "fast"]})
+    assert ended.over == {("s1", "o"): ("fast by h2",), ("s3", "o"): ("net", "fast")}
+    labels = [text.get_text() for text in graph_figure(ended, "one", {}).axes[0].texts]
+    assert {"9 B\nfast by h2", "8 B\nnet\nfast"} <= {*labels}
 
 
 def test_dots_have_numbers_and_hosts_colours() -> None:
