@@ -40,7 +40,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
-            " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
+            " sensitivity, how much hangs on what traces are made by; stripes, what several trees at once bring; or"
+            " sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
             " sbon-13, sbon-14, sbon-operators of Pietzuch et al. (2006); or odp-4, odp-5, odp-6, odp-7, odp-9,"
             " odp-10 of Cardellini et al. (2016); or benoit-2 to benoit-9 and benoit-table2 of Benoit et al. (2008); or"
             " bimodal-7, bimodal-8, bimodal-9, bimodal-hops of Asaduzzaman and Maheswaran (2010).",
