@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from thalweg.experiments.views.timelines import read_courses
 from thalweg.middleware.errors import UsageError
 
 KILLS = int(os.environ.get("THALWEG_KILLS", "1"))
+SCALE = 60.0
 HOSTS = ["h1", "h2", "h3"]
 SCENARIO = """
 hosts = 4
@@ -180,18 +182,21 @@ def test_hosts_are_killed_and_come_back_as_processes(tmp_path: Path) -> None:
 @pytest.mark.netns
 def test_everything_comes_once_on_namespaces_while_hosts_are_killed(tmp_path: Path) -> None:
     """``THALWEG_KILLS=1000``: so many, 20 in a run, while operators move at random."""
-    left, number = KILLS, 0
+    left, number, still_s = KILLS, 0, list[float]()
     while left > 0:
         dice, count = Random(number), min(left, 20)
-        at_s = [60.0 * (place + dice.uniform(0.2, 1.0)) for place in range(count)]  # a wall second apart
+        at_s = [SCALE * (place + dice.uniform(0.2, 1.0)) for place in range(count)]  # a wall second apart
         kills = [f"--kill=h{dice.randrange(1, 4)}@{when:.1f}:restart=0.1" for when in at_s]
         options = ("--testbed", "netns", "--servers", "3", "--images", str(40 + 50 * count), "--image-bytes", "20000")
-        options += ("--time-scale", "60", "--link-mean", "0.2mbit", "--operator", "running", "--no-prove")
+        options += ("--time-scale", f"{SCALE}", "--link-mean", "0.2mbit", "--operator", "running", "--no-prove")
         found = run(*options, *kills, "--placement", "random-moves", "--moves", "100000", out=tmp_path / str(number))
         killed = [row for row in read_log(tmp_path / str(number), "befallen") if row.detail.outcome == "crash"]
         assert killed, "the run was over before"
         assert found["recoveries"], "hosts were lost that held something"
+        still_s += [one["stood_still_s"] / SCALE for one in found["recoveries"]]
         left, number = left - len(killed), number + 1
+    median, p99 = np.quantile(still_s, [0.5, 0.99])
+    print(f"{KILLS} kills, {len(still_s)} recoveries: it stood still for {median:.2f} s (median), {p99:.2f} s (p99)")
 
 
 def test_of_several_beginnings_before_anything_came_each_host_is_told_once() -> None:
