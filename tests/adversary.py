@@ -109,6 +109,7 @@ class World(FaultyWorld):
     """Some cores and the adversary between them. ``run()`` returns what the application got."""
 
     run_id, patience_s, message_s = "r", FOREVER_S, 0.0
+    depth = 1  # partitions under way over an edge
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class World(FaultyWorld):
         return [*(self.random.choice(members) for _ in range(moves)), self.placement[node]]
 
     def _install(self) -> m.Install:
-        return m.Install(
+        install = m.Install(
             run="r",
             dataflow=self.dataflow,
             locations=tuple(m.Location(node, past[-1], len(past)) for node, past in self.history.items()),
@@ -212,6 +213,7 @@ class World(FaultyWorld):
             partitions=self.partitions,
             moves=self.adaptation if isinstance(self.adaptation, LocalMoves) else None,
         )
+        return m.AheadInstall.of(install, self.depth)
 
     def _make_stale(self, host: str) -> None:
         """Let a host forget the latest moves, except that one which a node left knows where to."""

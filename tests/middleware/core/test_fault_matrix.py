@@ -222,9 +222,10 @@ def refuse(refusal: str) -> Then:
 # --- cells ------------------------------------------------------------------------------------------
 
 
-def check_cell(protocol: str, step: str, fault: str, expected: str, dataflow: Dataflow) -> None:
+def check_cell(protocol: str, step: str, fault: str, expected: str, dataflow: Dataflow, depth: int = 1) -> None:
     target, happens = FAULTS[fault]
     world = begin(Scripted(STEPS[step], happens, dataflow=dataflow), protocol, target)
+    world.depth = depth
     world.padding = PADDING if fault == "no bulk" else 1
     if step == "change: aborted":
         world.errors[e.OpenNode] = (target, "no such operator")
@@ -243,6 +244,14 @@ def test_epoch(step: str, fault: str, expected: str) -> None:
 @pytest.mark.parametrize(("step", "fault", "expected"), BARRIER)
 def test_barrier(step: str, fault: str, expected: str) -> None:
     check_cell("barrier", step, fault, expected, SCRIPTED_DATAFLOW)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "step", "fault", "expected"),
+    [*(("epoch", *cell) for cell in EPOCH[::SOME]), *(("barrier", *cell) for cell in BARRIER[::SOME])],
+)
+def test_with_several_partitions_under_way(protocol: str, step: str, fault: str, expected: str) -> None:
+    check_cell(protocol, step, fault, expected, SCRIPTED_DATAFLOW, depth=3)
 
 
 class Lasting(Scripted):

@@ -108,7 +108,11 @@ def _worlds() -> dict[str, World]:
     local = World(
         Mood(3, 0.05, 0.05), 5, 4, partitions=12, length=None, adaptation=LocalMoves(period_s=0.2, k=2, gate=False)
     )
-    return {"epoch": epoch, "barrier": barrier, "shape": shape, "local": local}
+    several = World(
+        Mood(4, 0.05, 0.05), 5, 4, partitions=12, length=None, adaptation=LocalMoves(period_s=0.2, k=2, gate=False)
+    )
+    several.depth = 3
+    return {"epoch": epoch, "barrier": barrier, "shape": shape, "local": local, "several": several}
 
 
 @pytest.fixture(scope="module")

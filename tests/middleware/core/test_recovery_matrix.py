@@ -260,6 +260,13 @@ def test_replicas(step: str, fault: str, expected: str) -> None:
     check(Lasting(STEPS[step], FAULTS[fault]), expected)
 
 
+@pytest.mark.parametrize(("step", "fault", "expected"), cells(REPLICAS)[::5])
+def test_with_several_partitions_under_way(step: str, fault: str, expected: str) -> None:
+    world = Lasting(STEPS[step], FAULTS[fault])
+    world.depth = 3
+    check(world, expected)
+
+
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(GENERATIONS))
 def test_generations(step: str, fault: str, expected: str) -> None:
     world = Lasting(ANEW[step], FAULTS[fault])

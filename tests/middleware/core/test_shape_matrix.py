@@ -180,6 +180,14 @@ def test_shape(step: str, fault: str, expected: str, dataflow: Dataflow) -> None
     check_shape(begin_shape(Scripted(SHAPE_STEPS[step], happens, dataflow=dataflow), target), expected)
 
 
+@pytest.mark.parametrize(("step", "fault", "expected"), (cells(SHAPE_DEATHS) + cells(SHAPE_WORDS))[::5])
+def test_with_several_partitions_under_way(step: str, fault: str, expected: str) -> None:
+    target, happens = FAULTS[fault]
+    world = begin_shape(Scripted(SHAPE_STEPS[step], happens, dataflow=MERGING_DATAFLOW), target)
+    world.depth = 3
+    check_shape(world, expected)
+
+
 def check_states(world: Scripted, expected: str) -> None:
     if expected != "no way":
         check_shape(world, expected)
