@@ -35,6 +35,7 @@ from thalweg.experiments.faults.excuses import (
     WAIT_S,
     crashed,
     excused,
+    may_be_dead,
     may_be_lost,
     may_be_missed,
     to_be_asked_again,
@@ -315,6 +316,8 @@ def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -
     suspects = may_be_lost(plan, world.names)
     for query, why in world.queries_failed.items():
         lost = excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
+        left_out = {host for link in may_be_dead(plan, world.names) for host in link} if plan.lasting else set()
+        lost = lost or ("has no part in the run" in why and any(f"host {host!r}" in why for host in left_out))
         alone = "nothing in common" in why and 0 not in world.open  # what it shared has left with the first
         if not (BROKEN in why or lost or alone or query in callers.left):
             return "query", f"query {query} failed: {why}"

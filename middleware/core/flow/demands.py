@@ -21,7 +21,8 @@ R10. That code here has failed is told the client again with every demand that c
 R11. In a stripe of a stream code runs with the stream's index, when that is known (``indices``). What is past the end
     of an input is passed on as such, and ends nothing: the next partition may be one that the stream has.
 R12. Operators of a run that outlives its hosts keep their outputs (``retained``), and the client is told of one that
-    lacks what its consumer goes on with: then all begin anew.
+    lacks what a consumer goes on with: then all begin anew. In a graph a consumer may have all that it wants for long:
+    it says at once with which partition it goes on, as nothing is sent to the others before.
 R13. With several partitions under way (``Install.ahead``) those that are not acknowledged are sent again where their
     consumer is now, if they went where it was. What comes for one that is to come, within so many, waits for it. A
     node may have its next inputs when it has made a partition: its state is taken first.
@@ -70,6 +71,7 @@ from thalweg.middleware.protocol.stripes import stripe_of
 
 MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
 LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
+GOES_ON = MAX_HOPS + 2  # marks one that only says with which partition a consumer goes on (``relocation.survivors``)
 NO_NOTES: tuple[Note, ...] = ()
 
 
@@ -91,6 +93,7 @@ class Demands:
         "_install",
         "_lasts",
         "_limits",
+        "_lines",
         "_monitor",
         "_newcomers",
         "_out",
@@ -154,6 +157,7 @@ class Demands:
         self._riders = Riders()
         self._failures: dict[str, m.Failed] = {}  # of nodes whose code has failed here
         self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
+        self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
         self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
@@ -162,20 +166,28 @@ class Demands:
         limit, consumers = self._install.partitions, self._tree.consumers[node.name]
         starts = {} if lasting is None else {start.node: start for start in lasting.starts}
         start = starts.get(node.name)
-        if lasting is not None and lasting.kept_from is not None and start is not None and len(consumers) == 1:
-            begun = NodeCore.anew(node, limit, start, consumers[0])
+        if lasting is not None and lasting.kept_from is not None and start is not None and consumers:
+            begun = NodeCore.anew(node, limit, start, self._firsts(consumers, lasting))
         else:
             firsts = {name: starts[name].index if name in starts else 0 for name in consumers}
             begun = NodeCore.resumed(node, limit, 0 if start is None else start.index, firsts)
         self._equip(begun)
         return begun
 
+    def _firsts(self, consumers: Iterable[str], lasting: m.Lasting) -> dict[str, int | None]:
+        """R12: with which partition these consumers go on; None: each says so itself, as the only one does."""
+        several = len(lasting.dataflow.sinks) > 1 or bool(lasting.dataflow.several)
+        sinks = {start.node: start.index for start in lasting.starts if several}
+        kinds = {name: self._tree.node_of(name).kind for name in consumers}
+        return {
+            name: sinks.get(name) if kind == "sink" or sinks.get(name) == LAST else None for name, kind in kinds.items()
+        }
+
     def _equip(self, node: NodeCore) -> None:
         """R12: have an operator keep its outputs, where that is of use: sources make theirs again, sinks stay."""
         node.depth = self._install.ahead
-        consumers, lasting = self._tree.consumers[node.node.name], self._install
-        kinds = node.node.kind, *[self._tree.node_of(name).kind for name in consumers]
-        if isinstance(lasting, m.Lasting) and kinds == ("operator", "operator"):
+        lasting, kinds = self._install, {self._tree.node_of(name).kind for name in self._tree.consumers[node.node.name]}
+        if isinstance(lasting, m.Lasting) and node.node.kind == "operator" and "operator" in kinds:
             node.log = Retained(lasting.failover.retained_bytes)
 
     # --- messages -------------------------------------------------------------------------------------
@@ -213,10 +225,11 @@ class Demands:
             self._see_where(node.taker_of(consumer), demand)
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
+        if demand.hops == GOES_ON and index != LAST:
+            return self._on_word(sender, node, demand)
         verdict, actions = node.on_demand(index, demand.again, consumer)
-        if verdict == "lacking":  # R12
-            reason = f"{name!r} has not kept its partition {index}, which {consumer!r} goes on with"
-            self._out.send(self._install.client, m.Lacks(self._out.run, name, 0, reason))
+        if verdict == "lacking":
+            self._lacks(demand)
         if verdict != "taken":
             return NO_NOTES
         if fresh and book is not None:
@@ -230,6 +243,23 @@ class Demands:
         for index, sent in taker.sent.items():
             if not sent.under_way and sent.host != self._directory.host_of(demand.consumer, index):
                 sent.due = True
+
+    def _on_word(self, sender: str, node: NodeCore, word: m.Demand) -> Iterable[Note]:
+        """R12: with which partition a consumer goes on; it is answered as who wants nothing more is."""
+        can, actions = node.on_word(word.index, word.consumer)
+        if not can:
+            self._lacks(word)
+            return NO_NOTES
+        if sender != self._host:
+            self._out.send(sender, m.Partition(self._out.run, word.producer, word.consumer, LAST, True))
+        return self._perform(node, actions) if actions else NO_NOTES
+
+    def _lacks(self, wanted: m.Demand) -> None:
+        """R12."""
+        reason = (
+            f"{wanted.producer!r} has not kept its partition {wanted.index}, which {wanted.consumer!r} goes on with"
+        )
+        self._out.send(self._install.client, m.Lacks(self._out.run, wanted.producer, 0, reason))
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
@@ -298,8 +328,10 @@ class Demands:
         """A partition for ``part.consumer`` has come from ``sender``."""
         name, producer, index = part.consumer, part.producer, part.index
         edge = name, producer
-        if index == LAST:  # the answer to whom nothing more is wanted of
-            self.pending.pop(edge, None)
+        if index == LAST:  # the answer to whom nothing more is wanted of, or who has heard a word
+            pending = self.pending.get(edge)
+            if pending is not None and (pending.index == LAST or pending.hops):
+                del self.pending[edge]
             return NO_NOTES
         node = self.nodes.get(name)
         output = Output(index, value, size_bytes, part.end)
@@ -439,7 +471,7 @@ class Demands:
         now, earliest_s = self._out.now, None
         for (consumer, producer), pending in self.pending.items():
             if pending.due_s <= now:
-                self._send_demand(consumer, producer, pending.index, again=True)
+                self._send_demand(consumer, producer, pending.index, again=True, hops=pending.hops)
                 pending.interval_s = min(2 * pending.interval_s, self._limits.retry_max_s)
                 pending.due_s = now + pending.interval_s
             if earliest_s is None or pending.due_s < earliest_s:
@@ -546,7 +578,7 @@ class Demands:
         if self._send_demand(consumer, producer, index):
             self._await(consumer, producer, index)
 
-    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
+    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False, hops: int = 0) -> bool:
         """Whether the producer is on another host."""
         out, directory, host = self._out, self._directory, self._host
         here = producer in self.nodes
@@ -570,8 +602,16 @@ class Demands:
                 news = commit = None
         # else by a wrong word of others, and this host knows its own news
         version = directory.locations[consumer].version
-        out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
+        out.send(
+            host, m.Demand(out.run, producer, consumer, index, hops, version, later, critical, news, again, commit)
+        )
         return not here
+
+    def _say(self, consumer: str, producer: str, index: int) -> None:
+        """R12: tell a producer with which partition a consumer here goes on, until it has heard it."""
+        if self._send_demand(consumer, producer, index, hops=GOES_ON):
+            self._await(consumer, producer, index)
+            self.pending[consumer, producer].hops = GOES_ON
 
     def _await(self, consumer: str, producer: str, index: int) -> None:
         """Repeat a demand until it is answered: not before twice the time that the last answer took."""

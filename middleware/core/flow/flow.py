@@ -54,13 +54,14 @@ class Flow(Demands):
 
     # --- generations ----------------------------------------------------------------------------------
 
-    def survivor(self, name: str, node: Node) -> Survivor | None:
+    def survivor(self, name: str, node: Node, install: m.Lasting) -> Survivor | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
         if name in self.tail_hosts or name in self._failures:
             return None
         called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
-        return Survivor(core.going_on(node, self._tree.consumers[name][0]), run, called)
+        firsts = self._firsts(install.dataflow.consumers[name], install)
+        return Survivor(core.going_on(node, firsts), run, called)
 
     def take_over(self, survivors: Mapping[str, Survivor]) -> None:
         """R7: these have gone on from the generation before."""
@@ -71,18 +72,32 @@ class Flow(Demands):
                 self.called[name] = survivor.called
 
     def go_on(self, survivors: Mapping[str, Survivor]) -> None:
-        """R7: have them demand what they wait for, and their code run if that is still to be."""
+        """R7: have them demand what they wait for, and their code run if that is still to be.
+
+        In a graph all say at once where they go on, and those that begin anew gather.
+        """
+        flow = self._tree.dataflow
+        graph = isinstance(self._install, m.Lasting) and self._install.kept_from is not None and bool(flow.several)
         for name, survivor in survivors.items():
+            node = survivor.node
             if survivor.run is not None:
-                self._perform(survivor.node, [survivor.run])
-            for producer in survivor.node.node.inputs:
-                if producer in survivor.node.asked:
-                    self._ask(name, producer, survivor.node.index)
+                self._perform(node, [survivor.run])
+            if graph and node.state is ENDED and len(flow.sinks) > 1:
+                self._perform(node, [Renounce(node.node.inputs)])
+                continue
+            for producer in node.node.inputs:
+                if producer in node.asked:
+                    self._ask(name, producer, node.index)
+                elif graph:
+                    self._say(name, producer, node.got)
                 pending = self.pending.get((name, producer))
                 if pending is not None:  # that host may not have begun the generation yet, and not heard of it
                     pending.interval_s = self._limits.retry_s / 4
                     pending.due_s = pending.asked_s + pending.interval_s
                     self._retries.by(pending.due_s)
+        for name, node in list(self.nodes.items()):
+            if graph and node.node.kind == "operator" and name not in survivors:
+                self._perform(node, node.begin())
 
     def reach(self, index: int) -> None:
         """At the client: an operator has gone on that has got all partitions before that one."""
@@ -91,11 +106,18 @@ class Flow(Demands):
     def settle(self, lines: Iterable[m.Start]) -> None:
         """No consumer of these begins before that partition any more."""
         for line in lines:
+            self._lines[line.node] = max(line.index, self._lines.get(line.node, 0))
             consumer = self._tree.dataflow.by_name.get(line.node)
             for name in () if consumer is None else consumer.inputs:
-                log = self.nodes[name].log if name in self.nodes else None
-                if log is not None:
-                    log.let_go(line.index)
+                node = self.nodes.get(name)
+                if node is not None and node.log is not None:
+                    node.log.let_go(self._needed(node))
+
+    def _needed(self, node: NodeCore) -> int:
+        """The first partition of a node that a consumer may want."""
+        taken = [self._tree.node_of(each) for each in self._tree.consumers[node.node.name]]
+        lines = [self._lines.get(each.name, 0) for each in taken if each.kind == "operator"]
+        return min([*lines, *(taker.demanded for taker in node.takers.values())])
 
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more, and what it kept is gone."""
@@ -368,7 +390,8 @@ class Flow(Demands):
         for node in self.nodes.values():
             node.validate()
         for (consumer, producer), pending in self.pending.items():
-            assert pending.index == LAST or producer in self.nodes[consumer].asked, (consumer, producer)
+            said = pending.hops or pending.index == LAST
+            assert said or producer in self.nodes[consumer].asked, (consumer, producer)
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name
         assert self.expected.keys().isdisjoint(self.nodes), self.expected

@@ -27,9 +27,10 @@ R9. A consumer of another query (``growth``) comes later than the others: partit
     its concern. The first may be demanded before this node has come so far; of a node that has ended it is an end.
 R10. In a later generation of a run a node may begin before its consumers do, as these have partitions of it that are
     made again: until it is as far, its consumers are as those of R9.
-R11. Where the nodes of lost hosts alone begin anew, its consumer's first demand says where that goes on: behind this
-    node, which then has kept what it has dispatched since (``log``), or *lacks* it; or ahead of it, as in R10. A node
-    that is *free* begins there.
+R11. Where the nodes of lost hosts alone begin anew, a consumer's first demand, or word (``on_word``), says where that
+    goes on: behind this node, which then has kept what it has dispatched since (``log``), or *lacks* it; or ahead of
+    it, as in R10. A node that is *free* begins where the first of its consumers goes on, when it has heard of all. Of a
+    consumer that is a sink it is known where.
 
 R12. With a *depth* of several partitions a demand for *i* is credit for *i* to *i + depth - 1*: the node dispatches so
     far ahead of what is acknowledged, and keeps that. What comes before its turn waits (``prefetched``). Of what a
@@ -150,7 +151,7 @@ class NodeCore(Machine):
     taker: Taker | None = None  # the only one
     renounced: bool = False  # it has ended as nobody wanted anything more of it
     log: Retained[Output] | None = None  # R11: what it has dispatched
-    unheard: bool = False  # R11: its consumer has not said yet where it goes on
+    unheard: set[str] = field(default_factory=set)  # R11: consumers that have not said yet where they go on
     free: bool = False  # R11: it may begin with any partition
     depth: int = 1  # R12
     prefetched: dict[int, dict[str, Output]] = field(default_factory=dict)  # by partition and producer, as they came
@@ -178,11 +179,17 @@ class NodeCore(Machine):
         return cls(node, limit, index=index, takers=takers)
 
     @classmethod
-    def anew(cls, node: Node, limit: int | None, start: m.Start, consumer: str) -> NodeCore:
-        """R11: a node that begins where ``start`` says, or, if that says so, where its consumer goes on."""
-        return cls(node, limit, index=start.index, takers={consumer: Taker()}, unheard=True, free=start.free)
+    def anew(cls, node: Node, limit: int | None, start: m.Start, firsts: Mapping[str, int | None]) -> NodeCore:
+        """R11: a node that begins where ``start`` says, or, if that says so, where its consumers go on.
 
-    def going_on(self, node: Node, consumer: str) -> NodeCore:
+        ``firsts``: what its consumers want next, None where that is not known.
+        """
+        if start.index == LAST:
+            return cls.resumed(node, limit, LAST, dict.fromkeys(firsts, LAST))
+        takers, unheard = _unheard(firsts)
+        return cls(node, limit, index=start.index, takers=takers, unheard=unheard, free=start.free)
+
+    def going_on(self, node: Node, firsts: Mapping[str, int | None]) -> NodeCore:
         """R11: this one, as it is, in the next generation; what was on its way to it, or from it, is lost."""
         outputs = [*self.older, *([] if self.retained is None else [self.retained])]
         if self.log is not None and self.log.outputs:
@@ -190,9 +197,10 @@ class NodeCore(Machine):
         older, last = (outputs[:-1], outputs[-1]) if outputs else ([], None)
         state = GATHERING if self.state in (DRAINING, LIGHT) else self.state
         asked = {name for name in node.inputs if name not in self.inputs} if state is GATHERING else set()
+        takers, unheard = _unheard(firsts)
         return NodeCore(
-            node, self.limit, state, self.index, {consumer: Taker()}, self.inputs, asked, self.output, last, older,
-            self.last, self.size_bytes, log=self.log, unheard=True, depth=self.depth,
+            node, self.limit, state, self.index, takers, self.inputs, asked, self.output, last, older,
+            self.last, self.size_bytes, renounced=self.renounced, log=self.log, unheard=unheard, depth=self.depth,
         )  # fmt: skip
 
     @classmethod
@@ -216,8 +224,8 @@ class NodeCore(Machine):
     def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         taker = self.taker or self.takers[consumer]
-        if self.unheard:
-            if not self._hear(taker, index):
+        if self.unheard and (name := consumer if consumer in self.takers else "") in self.unheard:
+            if not self._hear(taker, name, index):
                 return "lacking", []
             taker = self.taker or taker
         if self.state is ENDED and 0 < index == taker.first and self.sent_to(taker, index) is None:
@@ -262,28 +270,58 @@ class NodeCore(Machine):
             return "taken", self._dispatch()
         return "taken", []
 
-    def _hear(self, taker: Taker, index: int) -> bool:
-        """R11: the only consumer goes on with partition ``index``; whether it can be given that."""
+    def on_word(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
+        """R11: a consumer says that it goes on with partition ``index``, and does not demand it yet; whether it can."""
+        taker = self.takers.get(consumer)
+        if taker is None or consumer not in self.unheard:
+            return True, []
+        if not self._hear(taker, consumer, index):
+            return False, []
+        return True, self._go_on_heard() if self.taker is None else []
+
+    def _hear(self, taker: Taker, consumer: str, index: int) -> bool:
+        """R11: a consumer goes on with partition ``index``; whether it can be given that."""
+        free = self.free and self.state is IDLE
         if index == LAST:
+            self.unheard.discard(consumer)
             return True
-        if self.free and self.state is IDLE:
-            self.index = index
-        elif index < self.index and self.sent_to(taker, index) is None:
+        if not free and index < self.index and self.sent_to(taker, index) is None:
             return False
-        self.unheard = False
+        self.unheard.discard(consumer)
         taker.demanded = taker.first = index
-        self._let_go()
-        if index >= self.index:
-            taker.demanded -= 1
-        self._catch_up()
+        if free:
+            self._set_out()
+        else:
+            self._let_go()
+        if index >= self.index or len(self.takers) > 1:
+            taker.demanded -= 1  # it is to be demanded yet
+        if not self.unheard and len(self.takers) == 1:
+            self._catch_up()
         return True
+
+    def _go_on_heard(self) -> list[Action]:
+        """R11: less is waited for than before; a free operator gathers at once, as others wait for its word."""
+        if self.state is not IDLE:
+            return self._go_on()
+        if self.free:
+            self._set_out()
+        if self.free and self.node.inputs and not self.unheard:
+            self.to(DEMANDED)
+            return self._gather()
+        return self._begin() if any(self.index <= taker.demanded < LAST for taker in self.takers.values()) else []
+
+    def _set_out(self) -> None:
+        """R11: a free node begins where the first of its consumers goes on, if it has heard of all."""
+        firsts = [each.first for each in self.takers.values() if each.demanded < LAST]
+        if firsts and not self.unheard:
+            self.index = min(firsts)
 
     def _demanded(self, taker: Taker, consumer: str, index: int) -> list[Action]:
         """One of several consumers wants what it has not been sent yet."""
         taker.demanded, taker.sending = index, False
         output = self.sent_to(taker, index) if index < self.index else None
         self._let_go()  # R2
-        if self.log is not None and len(self.takers) == 1:
+        if self.log is not None and len(self.takers) == 1 and not self.unheard:
             self._catch_up()
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
         return actions + (self._begin() if self.state is IDLE else self._go_on())
@@ -366,6 +404,8 @@ class NodeCore(Machine):
         return next((output for output in self.older if output.index == index), None)
 
     def _begin(self) -> list[Action]:
+        if self.free and self.unheard:
+            return []
         if self.limit is not None and self.index >= self.limit:
             return self._end()
         if self.leaves_after is not None and self.index > self.leaves_after:
@@ -423,7 +463,7 @@ class NodeCore(Machine):
         ``recall``: also where inputs are demanded. What has come of them is let go: the producers have it still.
         """
         self.leaves_after = after
-        if recall and self.state is GATHERING and self.index > after:
+        if recall and self.state is GATHERING and self.index > after and not self.unheard:
             if self.depth > 1 and self.inputs:
                 self.prefetched[self.index] = self.inputs
             self.inputs = {}
@@ -495,11 +535,16 @@ class NodeCore(Machine):
         self._let_go()
         if self._all(LAST) and (self.state, RENOUNCED) in TRANSITIONS:
             return self._renounce()
+        if not self.unheard.isdisjoint(consumers):
+            self.unheard.difference_update(consumers)
+            return self._go_on_heard()
         return self._go_on()
 
     def begin(self) -> list[Action]:
-        """Gather at once, demanded or not (a node that has just appeared)."""
+        """Gather at once, demanded or not (a node that has just appeared, or begins anew)."""
         if self.state is not IDLE or (self.limit is not None and self.index >= self.limit):
+            return []
+        if self.free and self.unheard:
             return []
         self.to(DEMANDED)
         return self._gather()
@@ -643,7 +688,7 @@ class NodeCore(Machine):
                 early = [(name, each.first) for name, each in self.takers.items() if each.demanded == each.first]
                 late = [(name, first) for name, first in early if first > output.index]
                 actions += [Dispatch(Output(first, end=True), consumer=name) for name, first in late]
-            if len(self.takers) == 1:
+            if len(self.takers) == 1 and not self.unheard:
                 self._catch_up()
         if output.index == self.turns_after:
             actions += self._turn()
@@ -667,7 +712,7 @@ class NodeCore(Machine):
     def _end(self) -> list[Action]:
         """A sink whose run has its number of partitions delivers the end of the stream."""
         self.to(EXHAUSTED)
-        return [Hand(Output(self.index, end=True))]
+        return [Hand(Output(self.index, end=True))] if self.node.kind == "sink" else []
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
@@ -698,3 +743,12 @@ class NodeCore(Machine):
         assert self.turns_after is None or self.index <= self.turns_after or deep, self
         assert self.prefetched.keys() <= set(range(self.index, self.index + (self.depth if deep else 0))), self
         assert not self.early or self.turns_after is not None, self
+
+
+def _unheard(firsts: Mapping[str, int | None]) -> tuple[dict[str, Taker], set[str]]:
+    """R11: what is known of consumers, and of which it is not yet."""
+    takers = {
+        name: Taker() if first is None else Taker(first if first == LAST else first - 1, first=first)
+        for name, first in firsts.items()
+    }
+    return takers, {name for name, first in firsts.items() if first is None}

@@ -30,10 +30,10 @@ R8. What hosts say has a run begin anew only where it can be, so that none of th
     time, and who says so too often has no part in the run any more.
 R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
     says its host.
-R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``), in a tree with one sink that is no
-    stripe, while there are not two: if no operator would start before what was dropped (R2), and none has said that it
-    lacks what its consumer goes on with. Where one says so, no later generation is of this kind until another host is
-    lost: so it is said once for each.
+R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``), where the graph is no stripe, while
+    there are not two trees, nor several partitions under way to one of several consumers: if no operator would start
+    before what was dropped (R2), and none has said that it lacks what its consumer goes on with. Where one says so, no
+    later generation is of this kind until another host is lost: so it is said once for each.
 R11. A source without which the run may go on (``flow.missing``) is not waited for: it is absent, until it is back, when
     the run begins anew with it. All operators that remember what it gave begin with the same partition then, from
     which on it gives nothing, or something again; their later replicas are no longer right (``Cut``).
@@ -399,18 +399,18 @@ class Recovery:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
         cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
         if gone or regained:  # R11
-            first, remember = self._cut(flow, {*gone, *regained}, there)
+            first, taking = self._cut(flow, {*gone, *regained}, there)
             nodes |= {name: without_source(nodes[name], first, host) for name, host in gone.items()}
             nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
             starts, where = self._restart(there), where | gone | regained
             number = generation_of(following(install.run))
-            cuts |= {name: follows(cuts.get(name), name, first, number) for name in remember}
+            cuts |= {name: follows(cuts.get(name), name, first, number) for name in taking}
         for name in reversed(flow.upward):
             if where[name] not in there and nodes[name].pinned is None:
                 chosen = self._chosen.get(name, "")
                 where[name] = chosen if chosen in stays else place(flow, name, where, starts, stays, self._client)
         flow = Dataflow(tuple(nodes.values()))
-        kept_from = None if gone or regained else self._kept_from(flow, starts)
+        kept_from = self._kept_from(starts)
         if kept_from is not None:
             free = {name: self._free(node) for name, node in nodes.items()}
             starts = {name: msgspec.structs.replace(each, free=free[name]) for name, each in starts.items()}
@@ -426,13 +426,14 @@ class Recovery:
             afresh=False,
         )
 
-    def _kept_from(self, flow: Dataflow, starts: Mapping[str, m.Start]) -> int | None:
+    def _kept_from(self, starts: Mapping[str, m.Start]) -> int | None:
         """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
         install = self._setting.lasting
         assert install is not None
-        alone = self._tree.former is None and not flow.several and len(flow.sinks) == 1
         early = any(each.index < self._told.get(name, 0) for name, each in starts.items())
-        if not alone or early or self._wary or stripe_of(install.run) is not None:
+        flow = self._tree.dataflow
+        deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # who has which of them nobody says
+        if self._tree.former is not None or early or self._wary or deep or stripe_of(install.run) is not None:
             return None
         return generation_of(install.run) if install.kept_from is None else install.kept_from
 
@@ -447,7 +448,7 @@ class Recovery:
             self._out.record("replaced", detail={"placement": self._chosen, **event.detail})
 
     def _cut(self, flow: Dataflow, changed: Collection[str], there: Collection[str]) -> tuple[int, list[str]]:
-        """R11: from which partition on these sources give something else, and who remembers what they gave before."""
+        """R11: from which partition on these sources give something else, and the operators that take from them."""
         takers = above(flow, changed)
         wanted = [index for sink, index in self._sinks(flow).items() if sink in takers]
         remember = [name for name in flow.operators if name in takers and flow.by_name[name].code not in self.stateless]
@@ -456,7 +457,7 @@ class Recovery:
         first = cut_at(min(wanted, default=LAST), usable, {name: self.bases[name] for name in remember})
         for name, kept in known.items():
             self.known[name] = {index: hosts for index, hosts in kept.items() if index <= first}
-        return first, remember
+        return first, [name for name in flow.operators if name in takers]
 
     # --- the next generation --------------------------------------------------------------------------
 

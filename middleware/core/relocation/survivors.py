@@ -17,9 +17,11 @@ R3. An operator keeps its outputs from where its consumer would start (``flow.re
 R4. Where an output is not there nevertheless (there were too many bytes of them, or the operator has come from another
     host since, where they stayed), the host says so (``Lacks``), and the run begins wholly anew. What was in a
     generation before that one does not go on in a later one (``Lasting.kept_from``).
-R5. Hand-overs, proposals and other trees that are under way are over with the generation: an operator that was to leave
-    goes on where it is, one that was to come is not there. While the client has two trees, or several queries, all
-    nodes begin anew.
+R5. Where nodes have several consumers, each of these goes on with a partition of its own. So that nobody waits for the
+    word of who has all that it wants, all say it at once (``flow.demands``), and what begins anew gathers at once.
+R6. What takes from a source that is missing, or is back, begins anew (``flow.missing``): the rest goes on.
+R7. Hand-overs, proposals and other trees that are under way are over with the generation: an operator that was to leave
+    goes on where it is, one that was to come is not there. While the client has two trees, all nodes begin anew.
 """
 
 from __future__ import annotations
@@ -50,14 +52,16 @@ def survivors(
         return {}
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
+    changed = {cut.node for cut in install.cuts if cut.generation > generation_of(setting.install.run)}  # R6
     found: dict[str, Survivor] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())
         if node is None or where[name] != setting.out.host or node.kind != "operator" or core.state is IDLE:
             continue
-        same = (node.inputs, node.code, consumers) == (core.node.inputs, core.node.code, tree.consumers[name])
-        if same and len(consumers) == 1 and name not in waiting and core.index >= starts.get(name, LAST):
-            survivor = flow.survivor(name, node)
+        same = (node.inputs, node.code) == (core.node.inputs, core.node.code) and name not in changed
+        known = set(consumers) <= set(tree.consumers[name])  # others may have left
+        if same and known and name not in waiting and core.index >= starts.get(name, LAST):
+            survivor = flow.survivor(name, node, install)
             if survivor is not None:
                 found[name] = survivor
     return found

@@ -49,7 +49,7 @@ def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
     before = made(10)
     assert before.log is not None
     before.log.let_go(3)
-    node = before.going_on(NODE, "c")
+    node = before.going_on(NODE, {"c": None})
     assert (node.state, node.asked, node.got) == (GATHERING, {"s"}, 10)
     node.validate()
     for index in range(wanted, 10):
@@ -69,7 +69,7 @@ def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
 
 def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
     before = made(10, most_bytes=20)
-    node = before.going_on(NODE, "c")
+    node = before.going_on(NODE, {"c": None})
     assert node.on_demand(7, consumer="c") == ("lacking", [])
     assert node.on_demand(7, consumer="c") == ("lacking", [])  # asked again
     node.validate()
@@ -78,7 +78,7 @@ def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
 
 @pytest.mark.parametrize(("free", "begins"), [(True, 12), (False, 4)])
 def test_one_that_begins_anew_begins_where_it_can_and_gives_what_is_wanted(free: bool, begins: int) -> None:
-    node = NodeCore.anew(NODE, None, Start("o", 4, free=free), "c")
+    node = NodeCore.anew(NODE, None, Start("o", 4, free=free), {"c": None})
     assert node.on_demand(12, consumer="c") == ("taken", [Ask(begins)])
     for index in range(begins, 13):
         node.validate()
@@ -99,8 +99,42 @@ def test_whatever_an_operator_is_at_it_goes_on_with(state: object) -> None:
         before.taker.demanded = 4  # type: ignore[union-attr]
         before.on_finished(Output(5, "five"))
     assert before.state is state
-    node = before.going_on(NODE, "c")
+    node = before.going_on(NODE, {"c": None})
     node.validate()
     assert (node.state, node.got) == ((GATHERING, 5) if state is LIGHT else (state, 6))
     assert [each.output.index for each in node.on_demand(4, consumer="c")[1] if isinstance(each, Dispatch)] == [4]
     node.validate()
+
+
+def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_before() -> None:
+    before = NodeCore.of(NODE, None, ("c", "d"))
+    before.log = Retained(10**6)
+    for index in range(3):
+        for consumer in ("c", "d"):
+            before.on_demand(index, consumer=consumer)
+        before.on_partition("s", Output(index))
+        before.on_finished(Output(index, index, 1))
+    node = before.going_on(NODE, {"c": None, "d": None, "t": 3})  # of a sink it is known
+    assert node.on_demand(1, consumer="c") == ("taken", [Dispatch(Output(1, 1, 1), consumer="c")])
+    node.on_partition("s", Output(3))
+    assert node.on_finished(Output(3, 3, 1))[1] == []
+    assert node.on_demand(3, consumer="t")[1] == []  # d may be further behind than that
+    assert node.on_word(2, "d") == (True, [])
+    for consumer, index in (("d", 2), ("c", 2)):
+        assert node.on_demand(index, consumer=consumer)[1] == [Dispatch(Output(2, 2, 1), consumer=consumer)]
+    assert node.on_demand(3, consumer="c")[1] == []
+    sent = node.on_demand(3, consumer="d")[1][:3]
+    assert sent == [Dispatch(Output(3, 3, 1), consumer=name) for name in ("c", "d", "t")]
+    node.validate()
+
+
+def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
+    node = NodeCore.anew(NODE, None, Start("o", 4, free=True), {"c": None, "d": None})
+    assert node.on_demand(9, consumer="c") == ("taken", [])
+    assert node.on_word(7, "d") == (True, [Ask(7)])  # it says so itself: who makes its inputs may wait for that
+    node.on_partition("s", Output(7))
+    node.on_finished(Output(7, 7, 1))
+    assert node.on_demand(7, consumer="d")[1] == [Dispatch(Output(7, 7, 1), consumer="d"), Ask(8)]
+    gone = NodeCore.anew(NODE, None, Start("o", 4, free=True), {"c": None, "d": None})
+    gone.on_demand(9, consumer="c")
+    assert gone.part({"d"}) == [Ask(9)]  # whose query has left
