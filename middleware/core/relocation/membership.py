@@ -5,6 +5,7 @@ Rules:
 R1. A host joins while nothing is proposed and no query is let in (``proposer``). It is told the run as it is
     (``Install``), and all others are told of it (``Admit``), again and again until they have answered. From then on
     operators may move there.
+    It is told of each guest then (``Admit``), as all others were when that was let in.
 R2. One that was started again has another instance, and is another host of the same name. One that was only away may
     have missed anything: it begins with the run as it is, unless something is there (``HostCore``). What was said of
     who was there before (``Lost``, with the number of the last ``Admit``) counts no more.
@@ -71,6 +72,7 @@ class Membership:
             return
         self._entering = None
         self._out.record("joined", peer=sender)
+        self._queries.introduce(sender)
         yield from self._queries.answered(sender)
 
     def on_timer(self) -> Notes:

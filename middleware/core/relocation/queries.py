@@ -51,6 +51,7 @@ class Queries:
         self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
         self._leaving: list[int] = []
         self._words: dict[str, m.Message] = {}  # by host: what it has not answered
+        self._strangers: list[tuple[str, m.Peer]] = []  # guests of whom hosts that have joined are to be told
         self.told_s = 0.0  # when that was said first
 
     def follow(self, before: Queries) -> None:
@@ -146,6 +147,11 @@ class Queries:
             detail["apart_s"] = apart
         self._out.record("query", index=begins if outcome == "begun" else None, detail=detail)
 
+    def introduce(self, host: str) -> None:
+        """R5: a host that has joined is to be told of all guests, when all others have answered."""
+        there = {guest.peer.name: guest.peer for guest in self.guests.values()}
+        self._strangers += [(host, peer) for name, peer in there.items() if name in self._directory.guests]
+
     def on_timer(self) -> None:
         """Tell those that have not answered."""
         for host in sorted(self._words):
@@ -165,6 +171,11 @@ class Queries:
     def answered(self, host: str) -> Notes:
         """Nothing more is to be told to ``host``."""
         if self._words.pop(host, None) is not None and not self._words:
+            while self._strangers:
+                there, peer = self._strangers.pop(0)
+                if there in self._directory.hosts:
+                    self.tell({there: m.Admit(self._out.run, self._directory.new_number(), peer)})
+                    return
             self._go_on()
             yield Left()
 

@@ -83,6 +83,7 @@ def test_every_node_starts_where_all_that_it_feeds_can_go_on(
         (600290, False),
         (600680, False),
         (600087, True),
+        (2010697, True),
     ],
 )
 def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool) -> None:
