@@ -6,6 +6,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +103,7 @@ def imports(path: Path, known: Iterable[str]) -> Iterator[str]:
         yield from (name.removeprefix("thalweg.") for name in found if name.removeprefix("thalweg.") in names)
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Which module imports which."""
     known = modules()

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -40,6 +41,7 @@ IMPURE = {
 FILES = sorted(path for folder in MAY_IMPORT for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """All modules a file imports anywhere, also inside functions; ``from a import b`` counts as ``a`` and ``a.b``."""
     found: set[str] = set()
