@@ -705,7 +705,7 @@ class NodeCore(Machine):
         taker = next(iter(self.takers.values()))
         if taker.first == self.index:
             self.retained = None  # nobody was to get it
-        elif self.log is None or self.older or taker.first > self.index:
+        elif self.log is None or (self.older and self.depth == 1) or taker.first > self.index:
             return
         self.takers, self.taker = {"": taker}, taker
 

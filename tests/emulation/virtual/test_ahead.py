@@ -88,6 +88,7 @@ def test_with_one_under_way_a_link_waits_for_every_round_trip() -> None:
     ("seed", "graph", "ahead"),
     [
         (2050, False, 4),  # an operator is run on its next inputs, which are here, before its state is taken
+        (20786, False, 4),  # the tree changes while a node that went on keeps several outputs for the only consumer
         (3007, True, 8),  # of several consumers one that begins later holds up a node that keeps more outputs for it
         (3010, True, 4),  # what a late demand asks of a tail is waited for though it has come
         *[(seed, graph, 2 + seed % 7) for graph in (False, True) for seed in range(7000, 7000 + PLANS)],
