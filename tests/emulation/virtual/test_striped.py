@@ -14,7 +14,7 @@ import pytest
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual import faults
+from thalweg.emulation.virtual import faulty
 from thalweg.emulation.virtual.config import Striped, WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outage, Slow, Stop, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
@@ -195,7 +195,7 @@ def test_in_order_once_each_whatever_is_lost(seed: int) -> None:
 def test_trees_change_one_at_a_time_while_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """``THALWEG_STRIPES=500``: as many times."""
     each, partitions = RESHAPES // 4, 10 * RESHAPES
-    monkeypatch.setattr(faults, "MANY_EVENTS", 100 * partitions)
+    monkeypatch.setattr(faulty, "MANY_EVENTS", 100 * partitions)
     moves = RandomReshapes(reshapes=each, moves=each // 4)
     ran = Ran(wide(0), wide(1), wide(2), wide(3), moves=moves, partitions=partitions)
     assert ran.indices == list(range(partitions))

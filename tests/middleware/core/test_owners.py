@@ -59,6 +59,7 @@ SAID: list[m.Message] = [
     m.ProposeWays("r", 1, (MOVE,)),
     m.CommitWays("r", 1, 0, (MOVE,)),
     m.ProbeOver("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "net"),
+    m.Impassable("r", "h2", (m.Over("h9", "net"), m.Over("h2", "net"))),
     m.Vote("r", 1, "h2", 0),
     COMMIT,
     m.Abort("r", 1),
@@ -126,7 +127,7 @@ def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
 
 def test_all_that_is_said_of_a_run_is_said_here() -> None:
     kinds = {kind for kind in get_args(m.Message) if "run" in kind.__struct_fields__}
-    assert kinds - {type(each) for each in SAID} == {m.Install, m.Lasting}
+    assert kinds - {type(each) for each in SAID} == {m.Install, m.Lasting, m.AheadInstall, m.AheadLasting}
 
 
 @pytest.mark.parametrize("host", ["h1", "h2", "h3", "client"])
