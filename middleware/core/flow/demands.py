@@ -53,7 +53,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer, Passed, Pending, Tail
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.indices import Indices
-from thalweg.middleware.core.flow.node import ENDED, LIGHT, RUNNING, NodeCore
+from thalweg.middleware.core.flow.node import DRAINING, ENDED, LIGHT, RUNNING, NodeCore
 from thalweg.middleware.core.flow.pace import Pace
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.flow.riders import Riders
@@ -227,16 +227,18 @@ class Demands:
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
         if demand.hops == GOES_ON and index != LAST:
             return self._on_word(sender, node, demand)
+        unheard = bool(node.unheard)
         verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict == "lacking":
             self._lacks(demand)
         if verdict != "taken":
-            return NO_NOTES
+            return self._recall(node, node.leave_heard()) if unheard else NO_NOTES
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
-        return self._perform(node, actions) if actions else NO_NOTES
+        told = self._perform(node, actions) if actions else NO_NOTES
+        return (*told, *self._recall(node, node.leave_heard())) if unheard else told
 
     def _see_where(self, taker: Taker, demand: m.Demand) -> None:
         """R13: what has come to where the consumer was is to be sent again."""
@@ -252,7 +254,22 @@ class Demands:
             return NO_NOTES
         if sender != self._host:
             self._out.send(sender, m.Partition(self._out.run, word.producer, word.consumer, LAST, True))
-        return self._perform(node, actions) if actions else NO_NOTES
+        told = self._perform(node, actions) if actions else NO_NOTES
+        return (*told, *self._recall(node, node.leave_heard()))
+
+    def _recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
+        """Perform what leaving asks for; what the node does not wait for any more is not demanded again."""
+        told = self._perform(node, actions)
+        if node.state is DRAINING:
+            self.call_back(node.node.name)
+        return told
+
+    def call_back(self, name: str, after: int = -1) -> None:
+        """Repeat no demand of a node that it does not wait for any more, for a partition after ``after``."""
+        node = self.nodes[name]
+        if node.index > after:
+            for producer in node.node.inputs:
+                self.pending.pop((name, producer), None)
 
     def _lacks(self, wanted: m.Demand) -> None:
         """R12."""

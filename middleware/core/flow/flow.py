@@ -28,7 +28,7 @@ from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode, Taker
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
 from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer
-from thalweg.middleware.core.flow.node import DRAINING, ENDED, GATHERING, RUNNING, NodeCore
+from thalweg.middleware.core.flow.node import ENDED, GATHERING, RUNNING, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
@@ -139,23 +139,13 @@ class Flow(Demands):
     def leave(self, name: str, after: int, *, recall: bool) -> Iterable[Note]:
         """An operator becomes ``Light`` when it has dispatched partition ``after``; see ``NodeCore.leave``."""
         node = self.nodes[name]
-        told = self._perform(node, node.leave(after, recall=recall))
-        if node.state is DRAINING:
-            self.call_back(name)
-        return told
+        return self._recall(node, node.leave(after, recall=recall))
 
     def stay(self, name: str) -> Iterable[Note]:
         """An operator that was to leave goes on here."""
         self._owed.pop(name, None)
         node = self.nodes[name]
         return self._perform(node, node.stay())
-
-    def call_back(self, name: str, after: int = -1) -> None:
-        """Repeat no demand of a node that it does not wait for any more, for a partition after ``after``."""
-        node = self.nodes[name]
-        if node.index > after:
-            for producer in node.node.inputs:
-                self.pending.pop((name, producer), None)
 
     def release(self, name: str) -> None:
         """An operator has left, as ``Directory`` knows; its tail stays."""
@@ -384,6 +374,7 @@ class Flow(Demands):
         for node in list(self.nodes.values()):
             if not gone.isdisjoint(node.takers):
                 yield from self._perform(node, node.part(gone))
+                yield from self._recall(node, node.leave_heard())
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""

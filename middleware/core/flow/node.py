@@ -144,6 +144,7 @@ class NodeCore(Machine):
     last: str = ""  # the producer whose input came last
     size_bytes: int | None = None  # of the last output
     leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
+    recalled: bool = False  # at once, when all its consumers have been heard
     suspended: bool = False
     turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
     early: bool = False  # which has demanded it already
@@ -462,7 +463,7 @@ class NodeCore(Machine):
 
         ``recall``: also where inputs are demanded. What has come of them is let go: the producers have it still.
         """
-        self.leaves_after = after
+        self.leaves_after, self.recalled = after, recall and bool(self.unheard)
         if recall and self.state is GATHERING and self.index > after and not self.unheard:
             if self.depth > 1 and self.inputs:
                 self.prefetched[self.index] = self.inputs
@@ -473,9 +474,15 @@ class NodeCore(Machine):
             self.to(RECALLED)
         return []
 
+    def leave_heard(self) -> list[Action]:
+        """R11: what ``leave`` could not recall while some consumer had not said where it goes on."""
+        if self.unheard or not self.recalled or self.leaves_after is None:
+            return []
+        return self.leave(self.leaves_after, recall=True)
+
     def stay(self) -> list[Action]:
         """Go on, if it was light; it leaves no more."""
-        self.leaves_after = None
+        self.leaves_after, self.recalled = None, False
         if self.state is not LIGHT and self.state is not DRAINING:
             return (
                 self._go_on() if self.taker is None or self.depth > 1 else []

@@ -113,6 +113,11 @@ def test_a_guest_of_which_an_answer_to_another_word_counted_is_told_which_sink_i
     assert (result.outcome, result.queries["subscribed"]) == ("delivered", 5)
 
 
+def test_an_operator_that_was_to_leave_before_its_consumer_was_heard_anew_leaves_then() -> None:
+    result, _ = run_trial(drawn_plan(3_700_313))
+    assert (result.outcome, result.delivered, result.recoveries) == ("delivered", result.expected, 2)
+
+
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))

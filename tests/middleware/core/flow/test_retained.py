@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.flow.actions import Ask, Dispatch, Output
+from thalweg.middleware.core.flow.actions import Ask, Dispatch, Lighten, Output
 from thalweg.middleware.core.flow.node import GATHERING, HOLDING, LIGHT, RUNNING, NodeCore
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.dataflow import Code, Node
@@ -138,3 +138,23 @@ def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
     gone = NodeCore.anew(NODE, None, Start("o", 4, free=True), {"c": None, "d": None})
     gone.on_demand(9, consumer="c")
     assert gone.part({"d"}) == [Ask(9)]  # whose query has left
+
+
+def test_one_that_is_to_leave_before_its_consumer_is_heard_leaves_when_it_is() -> None:
+    node = made(5).going_on(NODE, {"c": None})
+    assert node.leave(3, recall=True) == []  # nobody knows yet what is wanted of it
+    assert node.leave_heard() == []
+    assert node.state is GATHERING
+    assert node.on_demand(4, consumer="c")[0] == "taken"
+    assert node.leave_heard() == [Lighten(5)]
+    assert node.state is LIGHT
+    node.validate()
+    assert node.leave_heard() == []
+
+
+def test_one_that_stays_after_all_is_not_recalled_when_its_consumer_is_heard() -> None:
+    node = made(5).going_on(NODE, {"c": None})
+    node.leave(3, recall=True)
+    node.stay()
+    node.on_demand(4, consumer="c")
+    assert (node.leave_heard(), node.state) == ([], GATHERING)
