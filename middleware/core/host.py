@@ -46,6 +46,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.generations import base_of, generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.stripes import asked_as
 
 OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
@@ -200,15 +201,23 @@ class HostCore(Runs):
                 self._leave()
         elif timer is Timer.VISIT:
             self._visits.on_timer(rest)
-        elif timer in (Timer.INSTALL, Timer.REMOVE, Timer.PING):
-            self._told(rest, self.coordinator.on_timer(timer, rest))
-            if timer is Timer.PING and rest in self.runs:
-                self.runs[rest].recovery.settle(again=True)
+        elif timer in (Timer.INSTALL, Timer.REMOVE):
+            self.coordinator.on_timer(timer, rest)
+        elif timer is Timer.PING:
+            self._ask_hosts(rest)
         else:
             run_id, _, what = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
             run = self.runs.get(run_id)
             if run is not None:
                 run.timer(timer, what)
+
+    def _ask_hosts(self, name: str) -> None:
+        """It is time to ask the hosts of a stream's stripes, or of a run, whether they are there."""
+        for run_id, note in self.coordinator.on_ping_timer(name):
+            self._told(run_id, (note,))
+        for run in self._each():
+            if asked_as(run.id) == name:
+                run.recovery.settle(again=True)
 
     def _retry(self) -> None:
         """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
@@ -357,13 +366,30 @@ class HostCore(Runs):
         if run is not None:
             run.heard_s = self.desk.now
             run.out.send(sender, m.Pong(message.run))
-        elif message.run in self._broken:  # R4
-            self.out.of(message.run).send(sender, m.Failed(message.run, "", self._broken[message.run]))
         elif message.run:
-            self.out.of(message.run).send(sender, m.Pong(message.run, False))
+            self._knows_not(sender, message.run)
         else:  # by a run of both, if there is one: so it shows that the way back is open, too
             both = next((run.out for run in self.runs.values() if run.knows(sender)), self.out)
             both.send(sender, m.Pong(""))
+
+    def _knows_not(self, sender: str, run_id: str) -> None:
+        """Say so of a run that is not here."""
+        out, why = self.out.of(run_id), self._broken.get(run_id)
+        out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))  # R4
+
+    def _on_pings(self, sender: str, message: m.Pings) -> None:
+        known = []
+        for run_id in (message.run, *message.beside):
+            run = self.runs.get(run_id)
+            if run is None:
+                self._knows_not(sender, run_id)
+            elif run.may_say(sender, m.Ping):
+                run.heard_s = self.desk.now
+                known.append(run)
+        for each in message.lost:
+            self._hear(sender, each, None, 0)
+        if known:
+            known[0].out.send(sender, m.Pong(known[0].id))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
         self.coordinator.answered(sender, message.run)
@@ -483,6 +509,7 @@ class HostCore(Runs):
         m.Hello: _on_hello,
         m.Welcome: _on_welcome,
         m.Ping: _on_ping,
+        m.Pings: _on_pings,
         m.Pong: _on_pong,
         m.Install: _on_install,
         m.AheadInstall: _on_install,

@@ -133,7 +133,7 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
 }
 FROM_CLIENT = frozenset(
     {
-        m.Install, m.AheadInstall, m.Lasting, m.AheadLasting, m.Ping,
+        m.Install, m.AheadInstall, m.Lasting, m.AheadLasting, m.Ping, m.Pings,
         m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit,
         m.Enrol, m.Dismiss, m.Stay, m.Settled, m.Given,
     }

@@ -15,6 +15,7 @@ from thalweg.middleware.protocol.installing import *
 from thalweg.middleware.protocol.probing import *
 
 MOST_GIVEN = 65_536  # partitions of a stripe that one message tells of
+MOST_BESIDE = 63  # stripes that one message is about, beside the first (``protocol.stripes``)
 
 
 class Hello(Told, frozen=True):
@@ -40,7 +41,10 @@ class Ping(Told, frozen=True):
 
 
 class Pong(Told, frozen=True):
-    """Answer to Ping; ``known`` is False when the host has no part in that run (any more)."""
+    """Answer to Ping; ``known`` is False when the host has no part in that run (any more).
+
+    To ``Pings`` one of those runs that the host has a part in answers for all of them.
+    """
 
     run: str
     known: bool = True
@@ -123,6 +127,16 @@ class Lost(OfRun, frozen=True):
     number: Index = 0
 
 
+class Pings(OfRun, frozen=True):
+    """A ``Ping`` for each of the runs that are a stream's stripes, ``beside`` the first, and what else is said with it.
+
+    ``lost``: of hosts that are gone, as ``Lost`` says of a run alone.
+    """
+
+    beside: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_BESIDE)]
+    lost: tuple[Lost, ...] = ()
+
+
 class Credit(Told, frozen=True):
     """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
 
@@ -162,6 +176,7 @@ Control = (
     Hello
     | Welcome
     | Ping
+    | Pings
     | Pong
     | Install
     | AheadInstall

@@ -25,6 +25,11 @@ def stream_of(run: str) -> str:
     return base_of(run).partition(STRIPE)[0]
 
 
+def asked_as(run: str) -> str:
+    """What a run's hosts are asked about together: the stream that it is a stripe of, or the run alone."""
+    return run if stripe_of(run) is None else stream_of(run)
+
+
 def stripe_of(run: str) -> int | None:
     """The number of the stripe that this run is, of whatever generation; None where it is no stripe."""
     number = base_of(run).partition(STRIPE)[2]

@@ -27,12 +27,15 @@ R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
     it first (``judges``), and begins anew, or nothing comes of it. That the code of a node has failed, who has
     the node may say; that it cannot go on itself, any host, which is then lost, where the run outlives that.
+R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
+    counts for all of them; that it does not know one of them it says of that one. A host that is away is asked who it
+    is once for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -46,6 +49,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import spoken
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.stripes import asked_as
 
 REMOVE_TRIES = 5
 PINGS = 3  # while a host is silent, before it is taken for lost
@@ -79,6 +83,7 @@ class _Led:
 
     def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks) -> None:
         self.out, self.install, self.hooks, now = out, install, hooks, out.now
+        self.asked_as = asked_as(install.run)  # R11
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.away = {peer.name for peer in install.peers} - directory.hosts  # R8
         self.remote = directory.hosts - {out.host}
@@ -106,6 +111,8 @@ class Coordinator:
         self._out, self._limits = out, limits
         self.led: dict[str, _Led] = {}
         self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
+        self._ping_at_s: dict[str, float] = {}  # R11: by stream, or by run
+        self._greeted_s: dict[tuple[str, str], float] = {}  # R11: by stream, or run, and host that is away
 
     def start(
         self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks, *, begun: bool = False
@@ -116,6 +123,7 @@ class Coordinator:
         """
         led = self.led[install.run] = _Led(out, install, directory, hooks)
         led.begun = begun
+        led.answers = next((each.answers for each in self._asked_with(led) if each is not led), led.answers)
         for host in led.remote:
             self._heard_s.setdefault(host, out.now)
         for host in sorted(led.installing):
@@ -125,7 +133,7 @@ class Coordinator:
         if not led.needed:
             yield from self._ready(led)
         out.wake(Timer.INSTALL, out.now + self._limits.retry_s)
-        out.wake(Timer.PING, out.now + self._limits.ping_s)
+        self._ping_by(led.asked_as, out.now + self._limits.ping_s)
 
     def goes_on(self, run: str) -> bool:
         """Whether this host leads ``run``, and it is not being removed."""
@@ -134,6 +142,7 @@ class Coordinator:
     def supersede(self, run: str) -> bool:
         """R8: the next generation of a run takes its place; whether the application was told that it was ready."""
         led = self.led.pop(run)
+        self._asks_no_more(led)
         led.directory = None
         led.out.emit(e.Forgotten(run, follows=True))
         return led.begun
@@ -162,7 +171,7 @@ class Coordinator:
     def answered(self, host: str, run: str) -> None:
         """A ``Pong`` of that run has come."""
         led = self.led.get(run)
-        if led is not None and host in led.answers:
+        if led is not None and host in led.answers:  # R11: the same for all stripes
             led.answers[host].came(self._out.now)
 
     def on_installed(self, sender: str, message: m.Installed) -> Notes:
@@ -173,6 +182,7 @@ class Coordinator:
             yield from self._lost(led, sender, f"cannot take part: {message.error}", gone=False)
             return
         led.installing.discard(sender)
+        led.answers.pop(sender, None)
         led.heard_s[sender] = self._heard_s[sender] = self._out.now
         if sender in led.needed:
             led.needed.discard(sender)
@@ -188,6 +198,7 @@ class Coordinator:
         led.install = msgspec.structs.replace(led.install, peers=(*others, peer))
         led.remote.add(peer.name)
         led.away.discard(peer.name)
+        led.answers.pop(peer.name, None)
         led.heard_s[peer.name] = self._heard_s[peer.name] = self._out.now
 
     def returned(self, sender: str, message: m.Welcome) -> list[e.PeerJoined]:
@@ -299,48 +310,112 @@ class Coordinator:
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
-    def on_timer(self, timer: Timer, run: str) -> Notes:
+    def on_timer(self, timer: Timer, run: str) -> None:
+        """What was sent to begin a run, or to end it, is to be sent again."""
         led, limits = self.led.get(run), self._limits
         if led is None:
             return
-        out, silent_s = led.out, limits.patience * limits.liveness_s
+        out = led.out
         if timer is Timer.INSTALL and (led.installing or led.away):
             for host in sorted(led.installing):
                 out.send(host, led.install)  # R1
-            for host in sorted(led.away):
-                out.send(host, m.Hello())  # R8
+            for host in sorted(led.away):  # R8
+                self._greet(led, host)
             out.wake(Timer.INSTALL, out.now + limits.retry_max_s / 4)
         elif timer is Timer.REMOVE and led.removing:
             self._remove(led)
-        elif timer is Timer.PING and not led.removing and not out.failed:
+
+    def _greet(self, led: _Led, host: str) -> None:
+        """R11: ask a host that is away who it is, unless another stripe has just done so."""
+        key, now = (led.asked_as, host), self._out.now
+        if now >= self._greeted_s.get(key, -math.inf) + self._limits.retry_max_s / 4:
+            self._greeted_s[key] = now
+            led.out.send(host, m.Hello())
+
+    # --- whether hosts are there ------------------------------------------------------------------------
+
+    def _asked_with(self, led: _Led) -> list[_Led]:
+        """R11: it, and the other stripes of its stream."""
+        return [each for each in self.led.values() if each.asked_as == led.asked_as]
+
+    def _ping_by(self, name: str, at_s: float) -> None:
+        """Ask the hosts of a stream, or of a run, at ``at_s`` at the latest."""
+        if at_s < self._ping_at_s.get(name, math.inf):
+            self._ping_at_s[name] = at_s
+            self._out.of(name).wake(Timer.PING, at_s)
+
+    def _asks_no_more(self, led: _Led) -> None:
+        """A run is not led any more."""
+        if not self._asked_with(led):
+            self._ping_at_s.pop(led.asked_as, None)
+            self._greeted_s = {key: at_s for key, at_s in self._greeted_s.items() if key[0] != led.asked_as}
+
+    def on_ping_timer(self, name: str) -> Iterator[tuple[str, Note]]:
+        """It is time to ask the hosts of a stream, or of a run; notes, with the run they are of."""
+        self._ping_at_s.pop(name, None)
+        now, limits = self._out.now, self._limits
+        every = [led for led in self.led.values() if led.asked_as == name and self._watches(led)]
+        if not every:
+            return
+        silent_s, ping_s = limits.patience * limits.liveness_s, limits.ping_s
+        if any(isinstance(led.install, m.Lasting) for led in every):  # R9
+            ping_s = min(ping_s, limits.patience * limits.detect_s / PINGS, silent_s / PINGS)
+        for led in every:
             led.remote -= set() if led.directory is None else led.directory.lost.keys()  # some were drained
-            ping_s, least_s = limits.ping_s, silent_s
-            if isinstance(led.install, m.Lasting):  # R9
-                least_s = min(silent_s, limits.patience * limits.detect_s)
-                ping_s = min(ping_s, least_s / PINGS)
-            if (late_s := out.now - led.ping_at_s) > ping_s:  # it was this host that was away
+            if (late_s := now - led.ping_at_s) > ping_s:  # it was this host that was away
                 heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
                 led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
-            for host in sorted(led.remote | _guests_of(led)):
-                installing = host in led.installing
-                for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
-                    times.setdefault(host, out.now)
-                heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
-                answers = led.answers.setdefault(host, Answers())
-                within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
-                if installing:
-                    within_s = led.patience_s(host, silent_s)
-                if out.now - heard_s > within_s:  # R3
-                    how = "did not install the run within" if installing else "has been silent for"
-                    yield from self._lost(led, host, f"{how} {within_s:.3g} s", wait=not installing)
-                    if out.failed or run not in self.led:
-                        return
-                elif not installing:
-                    answers.asked(out.now)
-                    out.send(host, m.Ping(run))
-                    self._tell_lost(led, host)
-            led.ping_at_s = out.now + ping_s
-            out.wake(Timer.PING, led.ping_at_s)
+        for host in sorted({host for led in every for host in led.remote | _guests_of(led)}):
+            asked = []
+            for led in every:
+                if self._watches(led) and host in led.remote | _guests_of(led):
+                    within_s = self._may_be_silent_s(led, host, ping_s)
+                    if within_s is not None:  # R3
+                        wait = host not in led.installing
+                        how = "has been silent for" if wait else "did not install the run within"
+                        for note in self._lost(led, host, f"{how} {within_s:.3g} s", wait=wait):
+                            yield led.out.run, note
+                    elif host not in led.installing:
+                        asked.append(led)
+            self._ping(host, [led for led in asked if self._watches(led)])
+        for led in every:
+            led.ping_at_s = now + ping_s
+        if any(self._watches(led) for led in every):
+            self._ping_by(name, now + ping_s)
+
+    def _watches(self, led: _Led) -> bool:
+        """Whether its hosts are asked whether they are there."""
+        return self.led.get(led.out.run) is led and not led.removing and not led.out.failed
+
+    def _may_be_silent_s(self, led: _Led, host: str, ping_s: float) -> float | None:
+        """How long a host may be silent, where it has been so for longer; None where it has not."""
+        now, limits = self._out.now, self._limits
+        silent_s = least_s = limits.patience * limits.liveness_s
+        if isinstance(led.install, m.Lasting):  # R9
+            least_s = min(silent_s, limits.patience * limits.detect_s)
+        installing = host in led.installing
+        for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
+            times.setdefault(host, now)
+        heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
+        answers = led.answers.setdefault(host, Answers())
+        within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
+        if installing:
+            within_s = led.patience_s(host, silent_s)
+        return within_s if now - heard_s > within_s else None
+
+    def _ping(self, host: str, asked: Collection[_Led]) -> None:
+        """R11: ask a host after these."""
+        if not asked:
+            return
+        first, *beside = asked
+        first.answers[host].asked(self._out.now)
+        lost = [led.directory.said_lost(each) for led in asked if led.directory for each in led.directory.lost]
+        if beside:
+            first.out.send(host, m.Pings(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
+            return
+        first.out.send(host, m.Ping(first.out.run))
+        for each in lost:  # again: any of these may get lost, and there is no answer to it
+            first.out.send(host, each)
 
     def _remove(self, led: _Led) -> None:
         led.tries += 1
@@ -355,6 +430,7 @@ class Coordinator:
 
     def _forget(self, led: _Led) -> None:
         del self.led[led.out.run]
+        self._asks_no_more(led)
         if not self.led:
             self._heard_s.clear()
         led.out.emit(e.Forgotten(led.out.run))
@@ -403,7 +479,7 @@ class Coordinator:
 
     @staticmethod
     def _tell_lost(led: _Led, other: str) -> None:
-        """Repeated with every ping: any of these may get lost, and there is no answer to it."""
+        """Said again with every ping."""
         if led.directory is not None:
             for host in led.directory.lost:
                 led.out.send(other, led.directory.said_lost(host))

@@ -3,8 +3,8 @@
 Rules:
 
 R1. A host waits for another where it repeats a demand or a claim, or where a transfer to it has failed. One that has
-    not answered a ``Ping`` for ``liveness_s`` is then pinged every ``ping_s``. Only its ``Pong`` shows that both
-    directions work.
+    not answered a ``Ping`` for ``liveness_s`` is then pinged every ``ping_s``, once for all stripes of a stream.
+    Only its ``Pong`` shows that both directions work.
 R2. The suspicion is over when that comes, or when nothing is waited for there any more, as after a move.
 R3. When it has lasted for ``lease_s`` times ``patience`` the client is told (``Failed``, as often as the other is
     pinged), and ends the run with both names. A host that the client itself does not hear, it gives up sooner.
@@ -17,6 +17,7 @@ import math
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.stripes import asked_as
 
 
 class Suspicions:
@@ -26,6 +27,7 @@ class Suspicions:
         self._out, self._limits = out, limits
         self.since_s: dict[tuple[str, str], float] = {}  # (run, host) -> when it was pinged first
         self._answered_s: dict[str, float] = {}
+        self._asked_s: dict[tuple[str, str], float] = {}  # by stream, or run, and host
 
     def on_waiting(self, run: str, host: str, since_s: float) -> None:
         """Something has been expected of ``host``, which has a part in ``run``, or been meant for it, since then."""
@@ -69,10 +71,14 @@ class Suspicions:
         else:
             lately_s = self._out.now - self._limits.liveness_s
             self._answered_s = {host: at_s for host, at_s in self._answered_s.items() if at_s > lately_s}
+            self._asked_s.clear()
 
     def _wake(self) -> None:
         self._out.wake(Timer.SILENCE, self._out.now + self._limits.ping_s)
 
     def _ping(self, run: str, host: str) -> None:
         self._answered_s.setdefault(host, -math.inf)
-        self._out.of(run).send(host, m.Ping(""))
+        key = asked_as(run), host
+        if self._out.now >= self._asked_s.get(key, -math.inf) + self._limits.ping_s:
+            self._asked_s[key] = self._out.now
+            self._out.of(run).send(host, m.Ping(""))

@@ -85,6 +85,7 @@ class Soundings:
         self.under_way: dict[str, _Sounding] = {}
         self.queue: dict[str, str] = {}  # by host the run, in the order they are sounded in
         self.waiting: dict[str, dict[str, str]] = {}  # by host who asked for it, and in which run
+        self.turns: dict[str, list[str]] = {}  # by stream, the runs that sound others for it
         self.sent_bytes = 0
         self._count = 0
 

@@ -10,6 +10,7 @@ R3. Of a node only the host where it is is believed, as far as this one knows wh
     elsewhere counts until it is measured anew. Of one that the run does not have any more all is forgotten.
 R4. Where coordinates are wanted it sounds some hosts in turn instead of all (``place.neighbours``), and they tell
     each other where they and others are (``places``).
+R5. The stripes of a stream take turns: with so many of them each sounds as many times less often.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import Latency, Link
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.stripes import asked_as
 
 
 class Gossip:
@@ -41,6 +43,7 @@ class Gossip:
         self._interval_s = shared.monitor.config.sound_interval_s
         self._told: dict[str, NodeFigures] = {}  # of nodes elsewhere
         self._turn = self._first = 0
+        self._stream = asked_as(setting.out.run)
         self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # of those hosts
 
     def begin(self) -> None:
@@ -49,13 +52,21 @@ class Gossip:
             return
         hosts = sorted(self._directory.hosts)
         share = (hosts.index(self._out.host) + 1) / len(hosts)
-        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * share)  # R2
+        turns = self._soundings.turns.setdefault(self._stream, [])  # R5
+        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * (share + len(turns)))  # R2
+        self._turn = len(turns)
+        turns.append(self._out.run)
         if self._needs & {"hosts", "work"}:
             self._meters.keep(self._out.run, set())
 
     def close(self) -> None:
         """The run is over."""
         self._meters.runs.pop(self._out.run, None)
+        turns = self._soundings.turns.get(self._stream, [])
+        if self._out.run in turns:
+            turns.remove(self._out.run)
+            if not turns:
+                del self._soundings.turns[self._stream]
 
     def on_timer(self) -> None:
         """It is time to sound the next one."""
@@ -79,7 +90,8 @@ class Gossip:
                 detail["selectivity"] = each.selectivity
             size = round(each.output_bytes)
             out.record("work", node=name, value=each.rate_hz, size_bytes=size, duration_s=each.call_s, detail=detail)
-        out.wake(Timer.SOUND, out.now + self._interval_s)
+        turns = self._soundings.turns.get(self._stream, ())
+        out.wake(Timer.SOUND, out.now + self._interval_s * max(1, len(turns)))  # R5
 
     def _others(self) -> list[str]:
         """Those that are sounded in turn."""

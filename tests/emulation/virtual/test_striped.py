@@ -20,6 +20,7 @@ from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outag
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
 from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.registry import Driver, RandomMoves, RandomReshapes
@@ -155,6 +156,25 @@ def test_two_trees_carry_twice_as_much() -> None:
     assert two.period_s < 0.55 * one.period_s
     shares = [each["stripe"] for each in two.carried()]
     assert 18 <= sum(shares) <= 22
+
+
+def test_hosts_are_asked_whether_they_are_there_as_often_as_with_one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    handle = HostCore.handle
+
+    def counted(core: HostCore, event: e.Event, now: float) -> list[e.Command]:
+        commands = handle(core, event, now)
+        sent = [each for each in commands if isinstance(each, e.Send)]
+        asked.extend(each.to for each in sent if isinstance(each.message, m.Ping | m.Pings | m.Pong))
+        return commands
+
+    monkeypatch.setattr(HostCore, "handle", counted)
+    a_second = []
+    for trees in (1, 4, 8):
+        asked.clear()
+        ran = Ran(*[relay("h3")] * trees, partitions=100)
+        a_second.append(len(asked) / ran.seconds[-1])
+    assert max(a_second) < 1.1 * a_second[0], a_second
 
 
 def test_a_slow_tree_gets_few() -> None:

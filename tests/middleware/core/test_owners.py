@@ -29,6 +29,7 @@ GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
 SUBSCRIBE = m.Subscribe("r", 7, "s", GUEST)
 SAID: list[m.Message] = [
     m.Ping("r"),
+    m.Pings("r", ("r/1",), (m.Lost("r", "h2", ()),)),
     m.Pong("r"),
     m.Pong("r", False),
     m.Installed("r", "h2", "no"),

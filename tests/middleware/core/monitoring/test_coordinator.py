@@ -330,3 +330,84 @@ def test_a_stranger_of_the_clients_name_cannot_end_the_client(
         book << got(host, m.Installed("r", host)) >> ANY
     book << got("client", m.Remove("r")) >> ANY
     book << event >> ANY
+
+
+# --- stripes of a stream ------------------------------------------------------------------------------
+
+FOUR = tuple(f"r/{number}" for number in range(4))
+TOGETHER = m.Pings("r/0", ("r/1", "r/2", "r/3"))
+
+
+@pytest.fixture
+def striped(make_book: Book, make_install: Make) -> Playbook:
+    """A client whose stream goes over four times the same chain, which all hosts have installed."""
+    book = make_book("client", CONFIG)
+    requests = tuple(e.RunRequested(msgspec.structs.replace(make_install(), run=run)) for run in FOUR)
+    book << e.StripesRequested("r", requests, (0.25,) * 4, 8, 10) >> ANY
+    for run in FOUR:
+        book << got("h1", m.Installed(run, "h1")) >> ANY
+        book << got("h2", m.Installed(run, "h2")) >> ANY
+    return book
+
+
+def test_the_stripes_of_a_stream_are_asked_after_together(striped: Playbook) -> None:
+    """As many messages as of one run, whatever the number of stripes; the answer to it counts for all of them."""
+    for now in (2.0, 4.0, 6.0, 8.0):
+        striped.at(now) << e.TimerFired("ping r") >> ANY
+        assert striped.only(e.Send) == [e.Send("r/0", host, TOGETHER) for host in ("h1", "h2")]
+        assert e.SetTimer("ping r", now + 2) in striped.commands
+        for host in ("h1", "h2"):
+            striped << got(host, m.Pong("r/0")) >> []
+    assert striped.core.coordinator.goes_on("r/3")
+
+
+def test_a_host_that_is_silent_is_lost_to_every_stripe(striped: Playbook) -> None:
+    for now in (2.0, 4.0):
+        striped.at(now) << e.TimerFired("ping r") >> ANY
+        striped << got("h2", m.Pong("r/0")) >> []
+    striped.at(6.0) << e.TimerFired("ping r") >> ANY
+    (failed,) = striped.only(e.Fail)
+    assert (failed.run, failed.host, failed.lost) == ("r", "h1", True)
+
+
+def test_a_stripe_that_a_host_does_not_know_is_that_one_alone(striped: Playbook) -> None:
+    striped << got("h2", m.Pong("r/1", False)) >> ANY
+    assert not striped.only(e.Fail), "the others carry what it had"
+    striped.at(2.0) << e.TimerFired("ping r") >> ANY
+    pings = [send.message for send in striped.only(e.Send) if isinstance(send.message, m.Ping | m.Pings)]
+    assert pings == [m.Pings("r/0", ("r/2", "r/3"))] * 2
+
+
+def test_a_host_answers_for_all_stripes_at_once_and_keeps_them(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1", msgspec.structs.replace(CONFIG, lease_s=6.0))
+    for run in FOUR:
+        book << got("client", msgspec.structs.replace(make_install(), run=run)) >> ANY
+    for now in (3.0, 6.0, 9.0):
+        book.at(now) << got("client", TOGETHER) >> [e.Send("r/0", "client", m.Pong("r/0"))]
+        book << e.TimerFired("lease") >> ANY
+    assert sorted(book.core.runs) == list(FOUR)
+    book << got("client", m.Remove("r/0")) >> ANY
+    no, yes = (e.Send(run, "client", m.Pong(run, known)) for run, known in (("r/0", False), ("r/1", True)))
+    book << got("client", TOGETHER) >> [no, yes]
+    book.at(16.0) << e.TimerFired("lease") >> ANY
+    assert not book.core.runs
+
+
+def test_who_is_lost_to_stripes_that_go_on_is_said_with_the_question(make_book: Book, make_install: Make) -> None:
+    book = make_book("client", CONFIG)
+    install = make_install(others=("h3",))
+    requests = tuple(e.RunRequested(msgspec.structs.replace(install, run=run)) for run in FOUR)
+    book << e.StripesRequested("r", requests, (0.25,) * 4, 8, 10) >> ANY
+    for run in FOUR:
+        for host in ("h1", "h2", "h3"):
+            book << got(host, m.Installed(run, host)) >> ANY
+        book << got("h3", m.Pong(run, False)) >> ANY
+    book.at(2.0) << e.TimerFired("ping r") >> ANY
+    assert [send.to for send in book.only(e.Send)] == ["h1", "h2"]
+    said = book.only(e.Send)[0].message
+    assert [(each.run, each.host) for each in said.lost] == [(run, "h3") for run in FOUR]
+    there = make_book("h1")
+    for run in FOUR:
+        there << got("client", msgspec.structs.replace(install, run=run)) >> ANY
+    there << got("client", said) >> ANY
+    assert all("h3" in run.directory.lost for run in there.core.runs.values())

@@ -169,3 +169,30 @@ def test_a_capacity_that_cannot_be_is_one_line(text: str, says: str) -> None:
     assert read_capacity(["speed=2,cores=4"]) == read_capacity(["speed=2", "cores=4"]) == HostFigures(2.0, 4)
     with pytest.raises(UsageError, match=says):
         read_capacity([text])
+
+
+def test_the_stripes_of_a_stream_sound_others_as_often_as_one_run(make_book: Callable[..., Playbook]) -> None:
+    peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2", "client"))
+    where = tuple(m.Location(node, host, 1) for node, host in (("s", "h1"), ("o", "h2"), ("t", "client")))
+    sounded = []
+    for stripes in (1, 4):
+        book = make_book("h1")
+        due = {}
+        for number in range(stripes):
+            install = m.Install(f"r/{number}", FLOW, where, peers, "client", news=("work", "hosts"))
+            book << got("client", install) >> ANY
+            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.startswith("sound ")}
+        count = 0
+        while (at_s := min(due.values())) < 200.0:
+            key = min(due, key=lambda each: due[each])
+            book.at(at_s) << e.TimerFired(key) >> ANY
+            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.startswith("sound ")}
+            echoes = [each for each in book.only(e.Send) if isinstance(each.message, m.Echo)]
+            count += len(echoes)
+            for each in echoes:
+                book << got(each.to, m.Echo(each.message.run, each.message.number, True)) >> ANY
+        sounded.append(count)
+        for number in range(stripes):
+            book << got("client", m.Remove(f"r/{number}")) >> ANY
+        assert not book.core.links.soundings.turns
+    assert sounded[1] <= sounded[0] < 1.2 * sounded[1]
