@@ -446,7 +446,7 @@ class RunCore:
     @property
     def vacant(self) -> bool:
         """Whether nothing is here that others need."""
-        return self.empty and not self.flow.tails
+        return self.empty and not self.flow.tails.left
 
     @property
     def operators(self) -> int:

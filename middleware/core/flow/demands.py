@@ -8,21 +8,20 @@ R2. Every demand to another host is repeated, with back-off, until the partition
 R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
     the first partition after its change-over, and on the first demand in another tree, or for another query. From a
     guest, which nobody would believe, comes the demand alone.
-R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until all that have not got
-    it have demanded a later one.
+R4. The last output of a node that has left, or has another consumer, is its *tail* (``flow.tails``).
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
-R7. A host that passes a demand on again to where the tail is waits for that host: the consumer waits for this one.
+R7. A host that waits for another that keeps a tail repeats the demand to it as any other.
 R8. A source with a rate makes a partition when it is due, not before, and makes up for one period of delay at most.
 R9. Consumers of a node on one host are sent a partition once: while it is under way to one of them, others there that
     demand it ride along. Their host gives what comes to all there that wait for it; who did not get it demands it again
     and is sent it for itself, as is who demands it from elsewhere by then.
-R10. That code here has failed is told the client again with every demand that comes: who demands waits in vain.
+R10. Code here that has failed is told of again (``flow.failures``).
 R11. In a stripe of a stream code runs with the stream's index, when that is known (``indices``). What is past the end
     of an input is passed on as such, and ends nothing: the next partition may be one that the stream has.
-R12. Operators of a run that outlives its hosts keep their outputs (``retained``), and the client is told of one that
-    lacks what a consumer goes on with: then all begin anew. In a graph a consumer may have all that it wants for long:
-    it says at once with which partition it goes on, as nothing is sent to the others before.
+R12. In a run that outlives its hosts the client is told of an operator that lacks what a consumer goes on with: then
+    all begin anew. In a graph a consumer may have all that it wants for long: it says at once with which partition it
+    goes on, as nothing is sent to the others before.
 R13. With several partitions under way (``Install.ahead``) those that are not acknowledged are sent again where their
     consumer is now, if they went where it was. What comes for one that is to come, within so many, waits for it. A
     node may have its next inputs when it has made a partition: its state is taken first.
@@ -49,34 +48,34 @@ from thalweg.middleware.core.flow.actions import (
     Taker,
     Turned,
 )
+from thalweg.middleware.core.flow.beginning import begun
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer, Passed, Pending, Tail
+from thalweg.middleware.core.flow.entries import Expected, Pending
 from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.failures import Failures
+from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
+from thalweg.middleware.core.flow.newcomers import Newcomers
 from thalweg.middleware.core.flow.node import DRAINING, ENDED, LIGHT, RUNNING, NodeCore
 from thalweg.middleware.core.flow.pace import Pace
-from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.flow.riders import Riders
 from thalweg.middleware.core.flow.room import Room
+from thalweg.middleware.core.flow.tails import Tails
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.shared import Shared
-from thalweg.middleware.dataflow import Node
 from thalweg.middleware.parcels import PAST_END, Parcel, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import stripe_of
 
-MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
-LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
-GOES_ON = MAX_HOPS + 2  # marks one that only says with which partition a consumer goes on (``relocation.survivors``)
 NO_NOTES: tuple[Note, ...] = ()
 
 
 class Demands:
-    """The nodes of a run on this host, the demands they have sent, and the tails; ``Flow`` writes them as well."""
+    """The nodes of a run on this host, and the demands they have sent; ``Flow`` writes them as well."""
 
     # of more than 29 attributes in a dict Python 3.11 looks each up anew, for every message
     __slots__ = (
@@ -99,7 +98,6 @@ class Demands:
         "_out",
         "_owed",
         "_pace",
-        "_passed",
         "_retries",
         "_riders",
         "_silence",
@@ -118,7 +116,6 @@ class Demands:
         "pending",
         "room",
         "sizes",
-        "tail_hosts",
         "tails",
     )
 
@@ -137,7 +134,7 @@ class Demands:
         self._lasts = setting.lasting is not None
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
-                self.nodes[node.name] = self._begun(node, setting.lasting)
+                self.nodes[node.name] = begun(node, tree, setting.install)
         self.kept: tuple[
             m.Start, ...
         ] = ()  # operators that have gone on from the generation before, and how far each was
@@ -147,48 +144,17 @@ class Demands:
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
         self.compute_s: dict[str, float] = {}  # how long a node's code took last
-        self.tails: dict[str, Tail] = {}
-        self.tail_hosts: dict[str, Kept] = {}  # of operators here: who keeps their last output
-        self._passed: dict[str, Passed] = {}  # to those
+        self.tails = Tails(setting, shared.silence, tree, directory)
         self.expected: dict[str, Expected] = {}
-        self._newcomers: dict[str, Newcomer] = {}
+        self._newcomers = Newcomers(setting.out)
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
         self._pace = Pace(setting.out)
         self._riders = Riders()
-        self._failures: dict[str, m.Failed] = {}  # of nodes whose code has failed here
+        self._failures = Failures(setting, directory)
         self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
         self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
         self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
-
-    def _begun(self, node: Node, lasting: m.Lasting | None) -> NodeCore:
-        """A node that begins here with the run, or in a later generation of it."""
-        limit, consumers = self._install.partitions, self._tree.consumers[node.name]
-        starts = {} if lasting is None else {start.node: start for start in lasting.starts}
-        start = starts.get(node.name)
-        if lasting is not None and lasting.kept_from is not None and start is not None and consumers:
-            begun = NodeCore.anew(node, limit, start, self._firsts(consumers, lasting))
-        else:
-            firsts = {name: starts[name].index if name in starts else 0 for name in consumers}
-            begun = NodeCore.resumed(node, limit, 0 if start is None else start.index, firsts)
-        self._equip(begun)
-        return begun
-
-    def _firsts(self, consumers: Iterable[str], lasting: m.Lasting) -> dict[str, int | None]:
-        """R12: with which partition these consumers go on; None: each says so itself, as the only one does."""
-        several = len(lasting.dataflow.sinks) > 1 or bool(lasting.dataflow.several)
-        sinks = {start.node: start.index for start in lasting.starts if several}
-        kinds = {name: self._tree.node_of(name).kind for name in consumers}
-        return {
-            name: sinks.get(name) if kind == "sink" or sinks.get(name) == LAST else None for name, kind in kinds.items()
-        }
-
-    def _equip(self, node: NodeCore) -> None:
-        """R12: have an operator keep its outputs, where that is of use: sources make theirs again, sinks stay."""
-        node.depth = self._install.ahead
-        lasting, kinds = self._install, {self._tree.node_of(name).kind for name in self._tree.consumers[node.node.name]}
-        if isinstance(lasting, m.Lasting) and node.node.kind == "operator" and "operator" in kinds:
-            node.log = Retained(lasting.failover.retained_bytes)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -203,7 +169,10 @@ class Demands:
                 self.transfer_over(part, arrived=False)
         if demand.version > self._directory.locations[consumer].version:
             self._directory.merge((m.Location(consumer, sender, demand.version),))
-        if self.tails and self._tail(name, demand):
+        if self.tails.left and (left := self.tails.wanted(demand)) is not None:
+            if left.is_due(demand):
+                left.was_sent(demand.consumer, self._send_output(name, demand.consumer, left.output))
+                self._out.record("repeated", node=name, index=index)
             return NO_NOTES
         if demand.hops == LET_GO:
             return NO_NOTES
@@ -211,9 +180,11 @@ class Demands:
         if node is None:
             self._forward(sender, name, demand, None, 0)
             return NO_NOTES
-        if self._failures:
-            self._say_again()
-        if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
+        if self._failures.said:
+            self._failures.say_again(self.nodes)
+        if self.tails.kept and name in self.tails.kept and (where := self.tails.answers(demand)) != "node":
+            if where == "elsewhere":
+                self._await_tail(demand)
             return NO_NOTES
         if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
@@ -230,13 +201,13 @@ class Demands:
         unheard = bool(node.unheard)
         verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict == "lacking":
-            self._lacks(demand)
+            self._failures.lacks(demand)
         if verdict != "taken":
             return self._recall(node, node.leave_heard()) if unheard else NO_NOTES
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
-            self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
+            self._owed.setdefault(name, {})[consumer] = passed_on(demand)
         told = self._perform(node, actions) if actions else NO_NOTES
         return (*told, *self._recall(node, node.leave_heard())) if unheard else told
 
@@ -250,7 +221,7 @@ class Demands:
         """R12: with which partition a consumer goes on; it is answered as who wants nothing more is."""
         can, actions = node.on_word(word.index, word.consumer)
         if not can:
-            self._lacks(word)
+            self._failures.lacks(word)
             return NO_NOTES
         if sender != self._host:
             self._out.send(sender, m.Partition(self._out.run, word.producer, word.consumer, LAST, True))
@@ -271,80 +242,23 @@ class Demands:
             for producer in node.node.inputs:
                 self.pending.pop((name, producer), None)
 
-    def _lacks(self, wanted: m.Demand) -> None:
-        """R12."""
-        reason = (
-            f"{wanted.producer!r} has not kept its partition {wanted.index}, which {wanted.consumer!r} goes on with"
-        )
-        self._out.send(self._install.client, m.Lacks(self._out.run, wanted.producer, 0, reason))
-
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
         there = sender == self._directory.locations[demand.consumer].host
         return len(self._tree.dataflow.sinks) > 1 and (there or demand.hops > 0)
 
-    def _tail(self, name: str, demand: m.Demand) -> bool:
-        """R4: whether the demand is answered by what an operator left behind here, or has let go of it."""
-        tail = self.tails.get(name)
-        if tail is None or demand.index < tail.output.index:
-            return False
-        if demand.index > tail.output.index:
-            if self._tree.former is None or demand.index <= self._tree.turn:  # else it is perhaps another consumer's
-                tail.takers.pop(demand.consumer, None)
-                if not tail.takers:
-                    del self.tails[name]
-            return False
-        taker = tail.takers.get(demand.consumer)
-        if taker is None:
-            return False
-        if demand.again and taker.landed == demand.index:
-            taker.landed = -1
-        elif not taker.sending:
-            taker.to = self._send_output(name, demand.consumer, tail.output)
-            taker.sending = bool(taker.to)
-            self._out.record("repeated", node=name, index=demand.index)
-        return True
-
-    def _before(self, node: NodeCore, demand: m.Demand) -> bool:
-        """A demand for an operator that has left its last output with another host; False when it went there."""
-        name, former, turn = node.node.name, self._tree.former, self._tree.turn
-        kept = self.tail_hosts[name]
-        host = kept.host
-        if former is not None and demand.index > turn:  # perhaps of another consumer
-            return True
-        if demand.index > kept.index:  # R4: which acknowledges it
-            if demand.consumer in kept.takers:
-                kept.takers.discard(demand.consumer)
-                if host != self._host:
-                    let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
-                    self._out.send(host, let_go)
-            if not kept.takers:
-                del self.tail_hosts[name]
-                self._passed.pop(name, None)
-            return True
-        if demand.index < kept.index or host == self._host:
-            return True
-        if kept.gone or host not in self._directory.hosts:
-            reason = f"its partition {demand.index} was on host {host!r}, which went away"
-            self._out.send(self._install.client, m.Failed(self._out.run, name, reason, lost=host))
-        elif demand.hops < MAX_HOPS:
-            self._out.send(host, _passed_on(demand))
-            now, passed = self._desk.now, self._passed.get(name)
-            if passed is None or passed.index != demand.index:
-                self._passed[name] = Passed(demand.index, now, now)
-            else:  # R7
-                passed.last_s = now
-                self._wait_for(host, passed.first_s)
-            here = self.nodes.get(demand.consumer)
-            waits = here is not None and name in here.asked and here.index == demand.index
-            if waits and (demand.consumer, name) not in self.pending:
-                self._await(demand.consumer, name, demand.index)
-        return False
+    def _await_tail(self, demand: m.Demand) -> None:
+        """R7: a consumer here waits for what another host keeps."""
+        name, consumer = demand.producer, demand.consumer
+        here = self.nodes.get(consumer)
+        waits = here is not None and name in here.asked and here.index == demand.index
+        if waits and (consumer, name) not in self.pending:
+            self._await(consumer, name, demand.index)
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
         """A partition for ``part.consumer`` has come from ``sender``."""
-        name, producer, index = part.consumer, part.producer, part.index
-        edge = name, producer
+        edge = name, producer = part.consumer, part.producer
+        index = part.index
         if index == LAST:  # the answer to whom nothing more is wanted of, or who has heard a word
             pending = self.pending.get(edge)
             if pending is not None and (pending.index == LAST or pending.hops):
@@ -395,7 +309,7 @@ class Demands:
             self._out.record("undeliverable", peer=sender, node=node, index=message.index)
             return
         if isinstance(message, m.Demand):
-            self._out.send(location.host, _passed_on(message))
+            self._out.send(location.host, passed_on(message))
         else:
             onward = msgspec.structs.replace(message, hops=message.hops + 1, news=None)
             self._out.send(location.host, onward, value, size_bytes, bulk=not message.end)
@@ -407,23 +321,7 @@ class Demands:
 
     def failed(self, event: e.OperatorFailed) -> None:
         """A node's code cannot go on, and so the run, or the queries that use it, cannot."""
-        said = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
-        self._failures[event.node] = said
-        self._say_failed(said)
-
-    def _say_again(self) -> None:
-        """R10."""
-        for name, said in list(self._failures.items()):
-            if name in self.nodes:
-                self._say_failed(said)
-            else:  # its query has left
-                del self._failures[name]
-
-    def _say_failed(self, said: m.Failed) -> None:
-        here = self._directory.locations.get(said.node)
-        if self._lasts and here is not None and here.version > 1:  # else the client may not know that it is here
-            self._out.send(self._install.client, m.Located(self._out.run, (here,)))
-        self._out.send(self._install.client, said)
+        self._failures.add(event)
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition of a sink, or of all."""
@@ -475,13 +373,12 @@ class Demands:
         name, index, consumers = message.producer, message.index, [message.consumer]
         if self._riders.under_way:
             consumers += self._riders.over(message)
-        node, tail = self.nodes.get(name), self.tails.get(name)
+        node, tail = self.nodes.get(name), self.tails.left.get(name)
         for consumer in consumers:
             if node is not None:
                 node.on_transfer_over(index, consumer, arrived=arrived)
-            if tail is not None and tail.output.index == index and consumer in tail.takers:
-                taker = tail.takers[consumer]
-                taker.sending, taker.landed = False, index if arrived else -1
+            if tail is not None:
+                tail.on_transfer_over(index, consumer, arrived=arrived)
 
     def retry(self) -> float | None:
         """R2: repeat what is due; when the next is, None when nothing waits."""
@@ -500,17 +397,15 @@ class Demands:
         for (consumer, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
                 return consumer, f"which holds {producer!r}"
-        repeated_s = self._desk.now - 2 * self._limits.retry_max_s  # R7: who demanded it still does
-        for name, passed in self._passed.items():
-            kept = self.tail_hosts.get(name)
-            if passed.last_s > repeated_s and kept is not None and kept.host == host:
-                return name, f"which keeps partition {passed.index} of it"
+        kept = self.tails.waits_for(host)
+        if kept is not None:
+            return kept
         outputs = [
             (name, node.sent_to(taker, taker.demanded), consumer, taker)
             for name, node in self.nodes.items()
             for consumer, taker in node.takers.items()
         ]
-        for name, tail in self.tails.items():
+        for name, tail in self.tails.left.items():
             outputs += [(name, tail.output, consumer, taker) for consumer, taker in tail.takers.items()]
         for name, output, consumer, taker in outputs:
             if output is None or taker.has(output.index):
@@ -523,8 +418,7 @@ class Demands:
     # --- what nodes are to do -------------------------------------------------------------------------
 
     def _perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
-        name = node.node.name
-        told = NO_NOTES
+        name, told = node.node.name, NO_NOTES
         for action in actions:
             if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
                 self._dispatch(node, action)
@@ -559,7 +453,7 @@ class Demands:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
                     self._ask(name, producer, LAST)
             elif type(action) is Turned:
-                self._keep_tail(node)
+                self.tails.leave(node)
                 told = (*told, *self._perform(node, node.go_on_turned()))
             else:
                 told = (notes.Light(name),)
@@ -582,13 +476,11 @@ class Demands:
 
     def _deliver(self, sink: str, output: Output) -> None:
         """Hand a partition to the application, or the end, with what is to be told of it."""
-        index, end, uneven = output.index, output.end, ""
-        if isinstance(end, tuple):
+        index, uneven = output.index, ""
+        if isinstance(output.end, tuple):
             told = index if self._indices is None else self._indices.of(index)
-            uneven, detail = unevenly(self._tree, sink, output, told)
-            if uneven:
-                self._out.record("uneven", index=index, detail=detail)
-        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(end), uneven, sink))
+            uneven = unevenly(self._out, self._tree, sink, output, told)
+        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(output.end), uneven, sink))
 
     def _ask(self, consumer: str, producer: str, index: int) -> None:
         """Demand a partition, from another host until it comes."""
@@ -665,8 +557,8 @@ class Demands:
             taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))
         else:
             taker.to, taker.sending = to, bool(to)
-        if self._newcomers and name in self._newcomers:
-            self._record_newcomer(name, output.index)
+        if self._newcomers.came and name in self._newcomers.came:
+            self._newcomers.record(name, output.index)
         if name in self._books.of:
             self._books.of[name].on_sent(output.index, consumer)
         if action.again:
@@ -701,26 +593,6 @@ class Demands:
             self._riders.sent(part, to)
         return "" if output.end else to
 
-    def _record_newcomer(self, name: str, index: int) -> None:
-        """An operator that came from another host has made its first output here."""
-        came, now = self._newcomers.pop(name), self._out.now
-        ago = {"state_in": now - came.came_s, "resumed": now - came.resumed_s}
-        self._out.record(
-            "arrived", node=name, peer=came.source, index=index, size_bytes=came.size_bytes,
-            duration_s=now - came.came_s, detail={"version": came.version, "ago": ago},
-        )  # fmt: skip
-
-    def _keep_tail(self, node: NodeCore) -> None:
-        """R4: its last output, for consumers that may not have got it."""
-        output, name = node.retained, node.node.name
-        if output is not None:
-            self.tails[name] = tail = Tail(output, {})
-            for consumer, taker in node.takers.items():
-                if node.taker is not None or taker.demanded <= output.index:  # the only one has perhaps changed
-                    consumer = consumer or self._tree.consumer_of(name, output.index)
-                    tail.takers[consumer] = taker.of_last(output.index)
-            node.release()
-
     def _wait_for(self, host: str, since_s: float) -> None:
         """Something has been expected of ``host``, or been meant for it, since then."""
         if host in self._directory.hosts or host in self._directory.guests:
@@ -729,8 +601,3 @@ class Demands:
     def stuck(self, host: str, since_s: float | None = None) -> None:
         """What was meant for ``host`` has not got there, perhaps since then."""
         self._wait_for(host, self.opened_s if since_s is None else since_s)
-
-
-def _passed_on(demand: m.Demand) -> m.Demand:
-    """A demand as another host sends it on: the consumer is not with the sender."""
-    return msgspec.structs.replace(demand, hops=demand.hops + 1, version=0, news=None, commit=None)

@@ -26,8 +26,10 @@ import msgspec
 
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode, Taker
+from thalweg.middleware.core.flow.beginning import equip, firsts
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
-from thalweg.middleware.core.flow.entries import Expected, Kept, Newcomer
+from thalweg.middleware.core.flow.entries import Expected
+from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.node import ENDED, GATHERING, RUNNING, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.dataflow import Node
@@ -48,7 +50,7 @@ class Survivor(msgspec.Struct, frozen=True):
 
 
 class Flow(Demands):
-    """The only writer of a run's nodes on this host, of their demands, and of tails."""
+    """The only writer of a run's nodes on this host, and of their demands."""
 
     __slots__ = ()
 
@@ -57,11 +59,11 @@ class Flow(Demands):
     def survivor(self, name: str, node: Node, install: m.Lasting) -> Survivor | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
-        if name in self.tail_hosts or name in self._failures:
+        if name in self.tails.kept or name in self._failures.said:
             return None
         called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
-        firsts = self._firsts(install.dataflow.consumers[name], install)
-        return Survivor(core.going_on(node, firsts), run, called)
+        begins = firsts(install.dataflow.consumers[name], self._tree, install)
+        return Survivor(core.going_on(node, begins), run, called)
 
     def take_over(self, survivors: Mapping[str, Survivor]) -> None:
         """R7: these have gone on from the generation before."""
@@ -121,18 +123,12 @@ class Flow(Demands):
 
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more, and what it kept is gone."""
-        self.unkeep(lost.host)
-        of_nodes = [node.takers for node in self.nodes.values()]
-        for takers in (*of_nodes, *[tail.takers for tail in self.tails.values()]):
-            for taker in takers.values():
+        self.tails.peer_gone(lost.host)
+        for node in self.nodes.values():
+            for taker in node.takers.values():
                 taker.unsent(lost.host)
         self._riders.peer_gone(lost.host)
         return NO_NOTES
-
-    def unkeep(self, host: str) -> None:
-        """A host that was lost, or has joined, has no last outputs of operators here."""
-        for kept in self.tail_hosts.values():
-            kept.gone = kept.gone or kept.host == host
 
     # --- hand-overs -----------------------------------------------------------------------------------
 
@@ -150,9 +146,9 @@ class Flow(Demands):
     def release(self, name: str) -> None:
         """An operator has left, as ``Directory`` knows; its tail stays."""
         node = self.nodes.pop(name)
-        self._keep_tail(node)  # R1
-        self.tail_hosts.pop(name, None)
-        self._newcomers.pop(name, None)
+        self.tails.leave(node)  # R1
+        self.tails.forget(name)
+        self._newcomers.forget((name,))
         self._books.forget(name)
 
     def follow(self, name: str) -> None:
@@ -192,13 +188,13 @@ class Flow(Demands):
         if state.tail:
             waiting = {each for each, taker in takers.items() if taker.demanded <= last}
             if waiting:
-                self.tail_hosts[name] = Kept(state.tail, last, waiting)
+                self.tails.keep(name, state.tail, last, waiting)
         if len(takers) == 1 and takers[consumers[0]].first <= state.index:
             takers = {"": takers[consumers[0]]}
         node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
-        self._equip(node)
+        equip(node, tree, self._install)
         self.nodes[name] = node
-        self._newcomers[name] = came
+        self._newcomers.came[name] = came
         self._books.keep(tree.dataflow, name, {each: taken.book for each, taken in known.items()})
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
@@ -292,7 +288,7 @@ class Flow(Demands):
         if run is not None:
             self._perform(self.nodes[name], [run])
 
-    def shrink(self, gone: Iterable[str]) -> list[str]:
+    def shrink(self, gone: Collection[str]) -> list[str]:
         """Forget what was of the old tree only, as ``Tree`` has; which nodes that were here."""
         closed = [name for name in self.nodes if name in gone]
         for name in closed:
@@ -300,13 +296,11 @@ class Flow(Demands):
             self._held.pop(name, None)
         for node in self.nodes.values():
             self._perform(node, node.retire())
-        for name in [name for name, tail in self.tails.items() if tail.output.index <= self._tree.turn]:
-            del self.tails[name]
-        self.tail_hosts.clear()  # nothing was handed over meanwhile, so these are all of before
+        self.tails.shrink(self._tree.turn)
         for name in gone:
             self._books.forget(name)
-            self._newcomers.pop(name, None)
             self.compute_s.pop(name, None)
+        self._newcomers.forget(gone)
         of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for edges in of_edges:
             for edge in [edge for edge in edges if not self._tree.has_edge(*edge)]:
@@ -345,26 +339,18 @@ class Flow(Demands):
             del self.nodes[name]
             self._out.emit(e.CloseNode(self._out.run, name))
         tables: tuple[dict[str, Any], ...] = (
-            self.tails, self.tail_hosts, self._passed, self.expected, self._newcomers, self._owed,
-            self._held, self.compute_s, self._taken_bytes,
+            self.expected, self._owed, self._held, self.compute_s, self._taken_bytes,
         )  # fmt: skip
         for table in tables:
             for name in gone & table.keys():
                 del table[name]
+        self._newcomers.forget(gone)
         self._pace.forget(gone)
         edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for each in edges:
             for edge in [edge for edge in each if not gone.isdisjoint(edge)]:
                 del each[edge]
-        for name, tail in list(self.tails.items()):
-            tail.takers = {each: taker for each, taker in tail.takers.items() if each not in gone}
-            if not tail.takers:
-                del self.tails[name]
-        for name, kept in list(self.tail_hosts.items()):
-            kept.takers -= gone
-            if not kept.takers:
-                del self.tail_hosts[name]
-                self._passed.pop(name, None)
+        self.tails.cut(gone)
         for owed in self._owed.values():
             for name in gone & owed.keys():
                 del owed[name]

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from thalweg.middleware.core.flow.actions import Output
 from thalweg.middleware.core.flow.missing import is_absent
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.errors import LISTED
 
 
-def unevenly(tree: Tree, sink: str, output: Output, told: int | None) -> tuple[str, dict[str, Any]]:
+def unevenly(out: Outbox, tree: Tree, sink: str, output: Output, told: int | None) -> str:
     """How a stream ends at ``sink`` with ``output``, whose end names nodes that had a partition more.
 
-    ``told``: the partition as the application counts it. Returns a sentence and a record's details; both empty where
-    only sources went on that stand for nothing.
+    ``told``: the partition as the application counts it. Returns a sentence, and records what it says; it is empty
+    where only sources went on that stand for nothing.
     """
     assert isinstance(output.end, tuple)
     went_on = tree.sources_of(output.end, output.index)
     ended = tree.sources_of((sink,), output.index) - went_on
     went_on = {name for name in went_on if not is_absent(tree.node_of(name))}
     if not went_on:
-        return "", {}
-    said = f"sources do not end together: partition {told} is missing from {_some(ended)}, not {_some(went_on)}"
-    return said, {"ended": sorted(ended), "went_on": sorted(went_on)}
+        return ""
+    out.record("uneven", index=output.index, detail={"ended": sorted(ended), "went_on": sorted(went_on)})
+    return f"sources do not end together: partition {told} is missing from {_some(ended)}, not {_some(went_on)}"
 
 
 def _some(names: Collection[str]) -> str:

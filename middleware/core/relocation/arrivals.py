@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.entries import Newcomer
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import Located, Lost, Notes, Prepared, Unprepared

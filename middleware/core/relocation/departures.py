@@ -148,7 +148,7 @@ class Departures:
 
     def _send_state(self, departure: Departure) -> None:
         name, taken = departure.node, departure.taken
-        node, kept, consumers = self._flow.nodes[name], self._flow.tail_hosts.get(name), self._tree.consumers[name]
+        node, kept, consumers = self._flow.nodes[name], self._flow.tails.kept.get(name), self._tree.consumers[name]
         books = self._books.states(name, consumers)
         assert taken is not None
         known = [(who or consumers[0], each.demanded) for who, each in node.takers.items()]

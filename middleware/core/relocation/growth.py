@@ -132,7 +132,7 @@ class Growth:
                 self._told = message.number
                 out.emit(e.Meet(out.run, (peer,)))
                 self._directory.join(peer, message.number)
-                self._flow.unkeep(peer.name)
+                self._flow.tails.unkeep(peer.name)
         elif peer.name in self._directory.peers:
             error = f"a host of the run is called {peer.name!r}"
         elif message.number > self._told:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.flow.demands import MAX_HOPS
 from thalweg.middleware.core.flow.directory import merge_locations
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.hops import MAX_HOPS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

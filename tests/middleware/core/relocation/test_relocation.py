@@ -10,8 +10,8 @@ import pytest
 from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
 from playbook import ANY, HandOver, Playbook, got
 
-from thalweg.middleware.core.flow.demands import LET_GO
 from thalweg.middleware.core.flow.epochs import EpochBook
+from thalweg.middleware.core.flow.hops import LET_GO
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.core.relocation.arrivals import Arrival
 from thalweg.middleware.core.relocation.departures import Departure
@@ -325,7 +325,7 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
     assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
     sent << got("h3", demand("o", "t", 1, 0, hops=LET_GO)) >> []  # as the new host tells it
-    assert sent.core.runs["r"].flow.tails == {}
+    assert sent.core.runs["r"].flow.tails.left == {}
 
 
 def test_the_old_host_is_told_once_to_let_go_of_what_it_keeps(sent: Playbook, new: Playbook) -> None:
@@ -334,9 +334,9 @@ def test_the_old_host_is_told_once_to_let_go_of_what_it_keeps(sent: Playbook, ne
     (let_go,) = new.sent("h2")
     new << got(CLIENT, demand("o", "t", 1, 1)) >> []
     sent << got("h3", m.Restored("r", "o", 1)) >> ANY
-    assert sent.core.runs["r"].flow.tails
+    assert sent.core.runs["r"].flow.tails.left
     sent << got("h3", let_go) >> []
-    assert not sent.core.runs["r"].flow.tails
+    assert not sent.core.runs["r"].flow.tails.left
 
 
 def test_only_the_host_that_an_operator_goes_to_says_what_becomes_of_it(sent: Playbook) -> None:

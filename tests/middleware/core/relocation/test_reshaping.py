@@ -85,9 +85,9 @@ def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the
     book << e.TransferFailed("h2", m.Partition("r", "s", "o", 0)) >> []
     book << got("h2", demand("s", "o", 0, again=True)) >> ANY
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"s0")]
-    assert book.core.runs["r"].flow.tails.keys() == {"s"}
+    assert book.core.runs["r"].flow.tails.left.keys() == {"s"}
     book << got(CLIENT, m.Retire("r", 1)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
-    assert book.core.runs["r"].flow.tails == {}
+    assert book.core.runs["r"].flow.tails.left == {}
     book << got("h2", demand("s", "o", 0, again=True)) >> []
     book << got(CLIENT, m.Retire("r", 1)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
     book << got(CLIENT, commit(0)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
@@ -176,7 +176,7 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     book << got("h3", m.Restored("r", "o", 1)) >> ANY
     book << got("h3", m.Resumed("r", "o", 1)) >> ANY
     book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
-    assert book.core.runs["r"].flow.tails.keys() == {"o"}
+    assert book.core.runs["r"].flow.tails.left.keys() == {"o"}
     shape = m.Shape((m.Graft("n~1", ("o",), "h1", "o"), m.Graft("t", ("n~1",), CLIENT)), (m.Location("o", "h3", 2),))
     book << got(CLIENT, m.Propose("r", 1, (), shape)) >> [e.Send("r", CLIENT, m.Vote("r", 1, "h2", -1))]
     book << got(CLIENT, m.Commit("r", 1, 2, (), "a test", shape)) >> ANY
@@ -186,7 +186,7 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [(CLIENT, b"o0")]
     book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 1)) >> ANY  # which does
-    assert book.core.runs["r"].flow.tails == {}
+    assert book.core.runs["r"].flow.tails.left == {}
 
 
 def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_changes_nothing(

@@ -1,0 +1,54 @@
+"""Nodes that cannot go on here, and what the client is told of it.
+
+Rules:
+
+R1. It is told again with every demand that comes to this host: who demands waits in vain.
+R2. In a run that outlives its hosts the client may not know that the node is here, and believe another host: it is told
+    where the node is first.
+R3. In such a run it is told of one that lacks what a consumer goes on with: then all begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+class Failures:
+    """The only writer of which nodes of a run have failed on this host."""
+
+    __slots__ = ("_directory", "_lasts", "_out", "_to", "said")
+
+    def __init__(self, setting: Setting, directory: Directory) -> None:
+        self._out, self._to, self._lasts = setting.out, setting.install.client, setting.lasting is not None
+        self._directory = directory
+        self.said: dict[str, m.Failed] = {}
+
+    def add(self, event: e.OperatorFailed) -> None:
+        """A node's code cannot go on."""
+        self.said[event.node] = said = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
+        self._say(said)
+
+    def say_again(self, here: Collection[str]) -> None:
+        """R1: of those nodes that are still ``here``; the query of another has left."""
+        for name, said in list(self.said.items()):
+            if name in here:
+                self._say(said)
+            else:
+                del self.said[name]
+
+    def lacks(self, wanted: m.Demand) -> None:
+        """R3: the node has not kept what is demanded of it."""
+        name, consumer = wanted.producer, wanted.consumer
+        reason = f"{name!r} has not kept its partition {wanted.index}, which {consumer!r} goes on with"
+        self._out.send(self._to, m.Lacks(self._out.run, name, 0, reason))
+
+    def _say(self, said: m.Failed) -> None:
+        here = self._directory.locations.get(said.node)
+        if self._lasts and here is not None and here.version > 1:  # R2
+            self._out.send(self._to, m.Located(self._out.run, (here,)))
+        self._out.send(self._to, said)
