@@ -121,7 +121,7 @@ class Runs:
             return
         request = self._lasting.again(old, install)
         old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
-        begun = self.coordinator.supersede(old.id)
+        before = self.coordinator.supersede(old.id)
         self._at_work = install.run
         run = self._open(install, request)
         awaited = {entry.host for entry in install.locations}
@@ -130,7 +130,7 @@ class Runs:
                 run.directory.leave_out(host, how)
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
-        self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), begun=begun))
+        self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), before))
         self._told(run.id, run.recovery.go_on())
 
     def _told(self, run_id: str, told: Notes) -> None:

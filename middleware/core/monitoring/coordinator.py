@@ -8,8 +8,8 @@ R2. A host that was restarted before it heard of the run answers with who it is 
     is ready; so are all others where it takes less than it did, as nobody may make more. Later the one before it may
     have had its part, unheard of, and so it is lost, as one that had its part is.
 R3. Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks
-    the others for one. A host silent for ``liveness_s`` times ``patience``, or one that says it does not know the run
-    (it was restarted), is lost.
+    the others for one, in good time for several answers. A host silent for ``liveness_s`` times ``patience``, or one
+    that says it does not know the run (it was restarted), is lost.
 R4. If a lost host holds a node, the run, or of several queries those that use it, ends with one line that names the
     host and what it holds; otherwise the others are told with every ping, and the run goes on without it. What they
     know to be there nevertheless, they tell.
@@ -20,7 +20,9 @@ R7. A host that joins while the run goes on (``membership``) is from then on as 
 R8. A run that outlives its hosts begins anew where R4 would end it (``relocation.recovery``): as its next generation,
     with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
     who they are as long as it goes on: one that answers, and speaks the run's version of the protocol, joins. One that
-    is lost again and again before anything more comes joins later each time, and in the end not any more.
+    is lost again and again before anything more comes joins later each time, and in the end not any more; that it was
+    silent while others had still to take their parts is none of these times. Who had a part in the generation before
+    is heard, or not, as it was there, also before it has taken the next one.
 R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
     long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was stopped itself
     counts for nobody.
@@ -35,7 +37,7 @@ R11. The stripes of a stream are asked after together: one ``Pings`` to each hos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -52,12 +54,16 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
 REMOVE_TRIES = 5
-PINGS = 3  # while a host is silent, before it is taken for lost
+PINGS = 3  # while a host is silent, before a run that outlives it takes it for lost
 Fails = Callable[..., bool]
 
 
 class Recovers(Protocol):
     def __call__(self, host: str, *, again: bool, wait: bool) -> bool: ...
+
+
+class Fell(Protocol):
+    def __call__(self, host: str, *, late: bool, blamed: bool) -> int: ...
 
 
 class Hooks(msgspec.Struct, frozen=True):
@@ -66,15 +72,15 @@ class Hooks(msgspec.Struct, frozen=True):
     ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
     whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
     whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
-    one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, how often in vain;
-    ``rests``: whether it is not let in yet.
+    one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, perhaps only ``late``,
+    and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet.
     """
 
     fails: Fails
     recovers: Recovers
     leans_on: Callable[[str], bool]
     judges: Callable[[str, str], str]
-    fell: Callable[[str], int]
+    fell: Fell
     rests: Callable[[str], bool]
 
 
@@ -90,6 +96,8 @@ class _Led:
         self.holding = {location.host for location in install.locations} - {out.host}
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
         self.begun = False  # the application knows that it is ready
+        self.begun_s = now
+        self.there = set[str]()  # those that had a part in the generation before
         self.removing: set[str] = set()
         self.guests: set[str] = set()  # that are dismissed as the run is removed
         self.tries = 0
@@ -98,7 +106,22 @@ class _Led:
         self.heard_s = dict.fromkeys(self.remote, now)
         self.strange: dict[str, str] = {}  # hosts that do not speak the run's version, as they were started last
 
-    def patience_s(self, host: str, silent_s: float) -> float:
+    def follow(self, before: _Led, heard_s: Mapping[str, float]) -> None:
+        """R8: hosts are as they were in the generation before; ``heard_s``: when anything came from there."""
+        self.begun, self.answers = before.begun, before.answers
+        for host in self.remote & before.remote:
+            self.heard_s[host] = max(before.heard_s.get(host, 0.0), heard_s[host])
+        self.there = (self.remote & before.remote) - before.installing
+
+    def pace_s(self, limits: CoreConfig) -> tuple[float, float, float]:
+        """R3, R9: how often hosts are asked, and for how long they may be silent at least, and at most."""
+        silent_s = limits.patience * limits.liveness_s
+        if not isinstance(self.install, m.Lasting):
+            return min(limits.ping_s, silent_s / 2), silent_s, silent_s
+        least_s = min(silent_s, limits.patience * limits.detect_s)
+        return min(limits.ping_s, least_s / PINGS), least_s, silent_s
+
+    def patience_s(self, silent_s: float) -> float:
         """How long a host may take to install the run."""
         lasting = self.install if isinstance(self.install, m.Lasting) else None
         return max(silent_s, lasting.failover.wait_s) if lasting is not None and lasting.starts else silent_s
@@ -115,17 +138,15 @@ class Coordinator:
         self._greeted_s: dict[tuple[str, str], float] = {}  # R11: by stream, or run, and host that is away
 
     def start(
-        self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks, *, begun: bool = False
+        self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks, before: _Led | None = None
     ) -> Notes:
-        """Have a run, which is open here, installed on all of its hosts.
-
-        ``begun``: the application is waiting for its partitions already, of the generation before.
-        """
+        """Have a run, which is open here, installed on all of its hosts; ``before``: it was its last generation."""
         led = self.led[install.run] = _Led(out, install, directory, hooks)
-        led.begun = begun
-        led.answers = next((each.answers for each in self._asked_with(led) if each is not led), led.answers)
         for host in led.remote:
             self._heard_s.setdefault(host, out.now)
+        if before is not None:
+            led.follow(before, self._heard_s)
+        led.answers = next((each.answers for each in self._asked_with(led) if each is not led), led.answers)
         for host in sorted(led.installing):
             out.send(host, install)
         for host in sorted(led.remote):
@@ -133,19 +154,21 @@ class Coordinator:
         if not led.needed:
             yield from self._ready(led)
         out.wake(Timer.INSTALL, out.now + self._limits.retry_s)
-        self._ping_by(led.asked_as, out.now + self._limits.ping_s)
+        self._ping_by(led.asked_as, out.now + led.pace_s(self._limits)[0])
 
     def goes_on(self, run: str) -> bool:
         """Whether this host leads ``run``, and it is not being removed."""
         return run in self.led and not self.led[run].removing
 
-    def supersede(self, run: str) -> bool:
-        """R8: the next generation of a run takes its place; whether the application was told that it was ready."""
+    def supersede(self, run: str) -> _Led:
+        """R8: the next generation of a run takes its place, and begins with what was known of this one's hosts."""
         led = self.led.pop(run)
         self._asks_no_more(led)
+        if led.directory is not None:
+            led.remote -= led.directory.lost.keys()
         led.directory = None
         led.out.emit(e.Forgotten(run, follows=True))
-        return led.begun
+        return led
 
     def peers(self, run: str) -> tuple[m.Peer, ...]:
         """Where the hosts of a run listen, as far as is known, also those that are about to join it (R7)."""
@@ -182,7 +205,8 @@ class Coordinator:
             yield from self._lost(led, sender, f"cannot take part: {message.error}", gone=False)
             return
         led.installing.discard(sender)
-        led.answers.pop(sender, None)
+        if sender not in led.there:
+            led.answers.pop(sender, None)
         led.heard_s[sender] = self._heard_s[sender] = self._out.now
         if sender in led.needed:
             led.needed.discard(sender)
@@ -357,9 +381,7 @@ class Coordinator:
         every = [led for led in self.led.values() if led.asked_as == name and self._watches(led)]
         if not every:
             return
-        silent_s, ping_s = limits.patience * limits.liveness_s, limits.ping_s
-        if any(isinstance(led.install, m.Lasting) for led in every):  # R9
-            ping_s = min(ping_s, limits.patience * limits.detect_s / PINGS, silent_s / PINGS)
+        ping_s = min([led.pace_s(limits)[0] for led in every])
         for led in every:
             led.remote -= set() if led.directory is None else led.directory.lost.keys()  # some were drained
             if (late_s := now - led.ping_at_s) > ping_s:  # it was this host that was away
@@ -369,13 +391,9 @@ class Coordinator:
             asked = []
             for led in every:
                 if self._watches(led) and host in led.remote | _guests_of(led):
-                    within_s = self._may_be_silent_s(led, host, ping_s)
-                    if within_s is not None:  # R3
-                        wait = host not in led.installing
-                        how = "has been silent for" if wait else "did not install the run within"
-                        for note in self._lost(led, host, f"{how} {within_s:.3g} s", wait=wait):
-                            yield led.out.run, note
-                    elif host not in led.installing:
+                    for note in self._if_gone(led, host, ping_s):
+                        yield led.out.run, note
+                    if host in led.remote | _guests_of(led) and _is_asked(led, host):
                         asked.append(led)
             self._ping(host, [led for led in asked if self._watches(led)])
         for led in every:
@@ -387,21 +405,20 @@ class Coordinator:
         """Whether its hosts are asked whether they are there."""
         return self.led.get(led.out.run) is led and not led.removing and not led.out.failed
 
-    def _may_be_silent_s(self, led: _Led, host: str, ping_s: float) -> float | None:
-        """How long a host may be silent, where it has been so for longer; None where it has not."""
-        now, limits = self._out.now, self._limits
-        silent_s = least_s = limits.patience * limits.liveness_s
-        if isinstance(led.install, m.Lasting):  # R9
-            least_s = min(silent_s, limits.patience * limits.detect_s)
-        installing = host in led.installing
+    def _if_gone(self, led: _Led, host: str, ping_s: float) -> Notes:
+        """R3: have a host lost that has given no sign of life for too long."""
+        now = self._out.now
+        _, least_s, silent_s = led.pace_s(self._limits)
         for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
             times.setdefault(host, now)
-        heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
-        answers = led.answers.setdefault(host, Answers())
+        asked, answers = _is_asked(led, host), led.answers.setdefault(host, Answers())
+        begun_s, heard_s = led.begun_s if asked else led.heard_s[host], max(led.heard_s[host], self._heard_s[host])
         within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
-        if installing:
-            within_s = led.patience_s(host, silent_s)
-        return within_s if now - heard_s > within_s else None
+        install_s = led.patience_s(silent_s)
+        if host in led.installing and now - begun_s > install_s:
+            yield from self._lost(led, host, f"did not install the run within {install_s:.3g} s", wait=False)
+        elif asked and now - heard_s > within_s:
+            yield from self._lost(led, host, f"has been silent for {within_s:.3g} s", late=True)
 
     def _ping(self, host: str, asked: Collection[_Led]) -> None:
         """R11: ask a host after these."""
@@ -409,7 +426,8 @@ class Coordinator:
             return
         first, *beside = asked
         first.answers[host].asked(self._out.now)
-        lost = [led.directory.said_lost(each) for led in asked if led.directory for each in led.directory.lost]
+        begun = [led.directory for led in asked if led.directory and host not in led.installing]
+        lost = [directory.said_lost(each) for directory in begun for each in directory.lost]
         if beside:
             first.out.send(host, m.Pings(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
             return
@@ -441,10 +459,12 @@ class Coordinator:
             led.out.emit(e.Ready(led.out.run))
         yield Started()
 
-    def _lost(self, led: _Led, host: str, how: str, *, gone: bool = True, wait: bool = True) -> Notes:
+    def _lost(
+        self, led: _Led, host: str, how: str, *, gone: bool = True, wait: bool = True, late: bool = False
+    ) -> Notes:
         """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it.
 
-        Without ``wait`` it has been waited for.
+        Without ``wait`` it has been waited for; one that is ``late`` may be there.
         """
         directory, out = led.directory, led.out
         if directory is None:
@@ -455,8 +475,10 @@ class Coordinator:
             yield Lost(host)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
-        if isinstance(led.install, m.Lasting) and (in_vain := led.hooks.fell(host)) >= MOST_IN_VAIN:  # R8
-            how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
+        if isinstance(led.install, m.Lasting):  # R8
+            in_vain = led.hooks.fell(host, late=late, blamed=not late or led.needed <= {host})
+            if in_vain >= MOST_IN_VAIN:
+                how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
         if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):  # R8
             led.remote.discard(host)
             directory.lose(host, how)
@@ -483,6 +505,11 @@ class Coordinator:
         if led.directory is not None:
             for host in led.directory.lost:
                 led.out.send(other, led.directory.said_lost(host))
+
+
+def _is_asked(led: _Led, host: str) -> bool:
+    """Whether a host is asked for signs of life: it has its part, or had one just before (R8)."""
+    return host not in led.installing or host in led.there
 
 
 def _guests_of(led: _Led) -> set[str]:

@@ -37,6 +37,8 @@ R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``),
 R11. A source without which the run may go on (``flow.missing``) is not waited for: it is absent, until it is back, when
     the run begins anew with it. All operators that remember what it gave begin with the same partition then, from
     which on it gives nothing, or something again; their later replicas are no longer right (``Cut``).
+R12. Of a host that was silent nobody knows whether it is gone, or late. It is lost, but its replicas count again when
+    it has taken a part, or has to be waited for anyhow (R5), unless it was started again meanwhile.
 """
 
 from __future__ import annotations
@@ -156,6 +158,7 @@ class Recovery:
         starts = setting.lasting.starts if setting.lasting is not None else ()
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
         self._begun_s = setting.out.now
+        self._late: dict[str, str] = {}  # R12: hosts that were lost as they were silent, and who they were
         self._lines: dict[str, int] = {}
         self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
         self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
@@ -285,7 +288,13 @@ class Recovery:
         return sender
 
     def on_lost(self, note: Lost) -> None:
-        self._forget(note.host)
+        self._forget_of((note.host,))
+
+    def _forget_of(self, lost: Iterable[str]) -> None:
+        """R12: what hosts that are lost had, unless they are only late."""
+        for host in lost:
+            if host not in self._late:
+                self._forget(host)
 
     def _forget(self, host: str) -> None:
         for kept in self.known.values():
@@ -303,8 +312,16 @@ class Recovery:
         if not wait:
             self.standing.waited.add(host)
 
-    def fell(self, host: str) -> int:
-        """A host is lost: how often in a row before anything more came to the application."""
+    def fell(self, host: str, *, late: bool, blamed: bool) -> int:
+        """A host is lost: how often in a row before anything more came to the application.
+
+        ``late``: it has been silent, so perhaps it is there, with all it has. Not ``blamed``: others were not there.
+        """
+        self._late.pop(host, None)
+        if late and host in self._directory.peers:
+            self._late[host] = self._directory.peers[host].instance
+        if not blamed:
+            return 0
         limits, lasting = self._setting.limits, self._setting.lasting
         wait_s = 0.0 if lasting is None else lasting.failover.wait_s
         return self.standing.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
@@ -356,8 +373,17 @@ class Recovery:
     def came(self, host: str) -> None:
         """R11: a host has taken its part in the run: perhaps one that has an absent source."""
         self.standing.came(host, self._had_by_now)
+        self._see_again((self._directory.peers[host],))
+        self._late.pop(host, None)
         if any(host in node.stand_ins for node in self._absent) and host not in self.standing.barred:
             self._directory.doomed = True
+
+    def _see_again(self, peers: Iterable[m.Peer]) -> None:
+        """R12: who was late, and was started again meanwhile, has nothing any more."""
+        for peer in peers:
+            if self._late.get(peer.name, peer.instance) != peer.instance:
+                del self._late[peer.name]
+                self._forget(peer.name)
 
     @property
     def over(self) -> bool:
@@ -368,7 +394,9 @@ class Recovery:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
         install, directory = self._setting.lasting, self._directory
         assert install is not None
+        self._see_again(peers)
         there, barred = directory.hosts - lost.keys(), self.standing.barred
+        able = {*there}  # whose replicas can be had
         stays = there - directory.vacating  # where something may be put
         flow, starts = self._graph(), self._restart(there)
         where, nodes = directory.where(flow.by_name), dict(flow.by_name)
@@ -397,12 +425,15 @@ class Recovery:
                 nodes[name] = without_source(node, LAST, self._client)
             elif install.failover.wait_s <= 0 or where[name] in barred | self.standing.waited:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
+            elif where[name] in self._late:  # R12
+                able.add(where[name])
+        starts = self._restart(able) if able > there else starts
         cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
         if gone or regained:  # R11
-            first, taking = self._cut(flow, {*gone, *regained}, there)
+            first, taking = self._cut(flow, {*gone, *regained}, able)
             nodes |= {name: without_source(nodes[name], first, host) for name, host in gone.items()}
             nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
-            starts, where = self._restart(there), where | gone | regained
+            starts, where = self._restart(able), where | gone | regained
             number = generation_of(following(install.run))
             cuts |= {name: follows(cuts.get(name), name, first, number) for name in taking}
         for name in reversed(flow.upward):
@@ -464,11 +495,10 @@ class Recovery:
     def follow(self, before: Recovery, lost: Mapping[str, str], detected_s: float) -> None:
         """Go on as the next generation of a run."""
         self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
-        self.standing = before.standing
+        self.standing, self._late = before.standing, before._late
         names = self._tree.dataflow.by_name
         self.known = {name: kept for name, kept in before.known.items() if name in names}
-        for host in lost:
-            self._forget(host)
+        self._forget_of(lost)
         nodes, install = before._flow.nodes, self._setting.lasting
         self._missed = frozenset(lost)
         self._wary = before._wary and self._missed <= before._missed
