@@ -135,6 +135,8 @@ class Composite(Operator):
     or do not match in dtype or number of bands.
     """
 
+    allows_missing = True
+
     def __init__(
         self,
         rule: str | Rule = "max",

@@ -79,6 +79,9 @@ class Operator(ABC, Generic[In, Out]):
     ``on_nothing``: set it to True to be called also for an index all of whose inputs are ``NOTHING``; else the output
     is ``NOTHING`` there.
 
+    ``allows_missing``: set it to True where ``combine`` does with inputs of which some are ``NOTHING``: `thalweg run
+    --missing nothing` takes no other operators.
+
     ``watermark_s``: no event before this time, in seconds, follows in any input: the earliest of what the inputs say,
     None where one does not. It is set before ``combine``, which may set another; what it is then goes with the output.
 
@@ -88,6 +91,7 @@ class Operator(ABC, Generic[In, Out]):
     state_version: ClassVar[int] = 1
     reorderable: bool = False
     on_nothing: bool = False
+    allows_missing: bool = False
     watermark_s: float | None = None
     late_rows: int = 0
 

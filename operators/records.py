@@ -44,6 +44,7 @@ class Records(Operator[Table | Nothing, Table]):
     """What all operators over records have in common; ``name`` stands in their errors."""
 
     name = "records"
+    allows_missing = True
 
     def refuse(self, why: str) -> OperatorError:
         return OperatorError(f"{self.name}: {why}")

@@ -144,6 +144,7 @@ class Running(Remembering):
     """
 
     name, counts = "running", ("partitions",)
+    allows_missing = True
 
     def __init__(
         self,
@@ -280,6 +281,7 @@ class BestOfLast(Remembering):
     """
 
     name = "best-of-last"
+    allows_missing = True
 
     def __init__(
         self,

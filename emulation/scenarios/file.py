@@ -23,6 +23,7 @@ from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import seconds
+from thalweg.middleware.dataflow import Missing
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link
@@ -66,6 +67,7 @@ class Top(Keys):
     event: Any = None
     time_scale: AboveZero | None = None
     seed: int | None = None
+    missing: Missing | None = None
     layer: Layer | None = None
     duration: Duration | None = None
 
@@ -76,7 +78,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     ``hosts`` in the file's order. ``networks``: what those cost that the file describes; ``links``: every directed
     pair over the one that all share, and those of the others, with their shapes at the start, before any event;
     ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how
-    long events and courses that repeat go on. ``notes``: what may not be meant as it is written.
+    long events and courses that repeat go on. ``missing``: what operators do about a source of a host that is lost.
+    ``notes``: what may not be meant as it is written.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     time_scale: float = 1.0
     layer: int = 3
     seed: int = 1
+    missing: Missing = "wait"
     duration_s: float = DURATION_S
     notes: tuple[str, ...] = ()
 
@@ -137,6 +141,7 @@ def read_scenario(
         time_scale=scale,
         layer=top.get("layer", 3),
         seed=chosen,
+        missing=top.get("missing", "wait"),
         duration_s=duration_s,
         notes=tuple(root.remarks()),
     )

@@ -92,4 +92,6 @@ def adopt_file(given: dict[str, Any], path: str) -> None:
     if "link_mean_bps" in given:
         raise UsageError(f"--link-mean scales traces that a run draws; {path} says what the links are (link_mean)")
     given.pop("traces", None)
+    if scenario.missing != "wait":
+        given.setdefault("missing", scenario.missing)
     given |= {"servers": there, "time_scale": scenario.time_scale, "scenario": str(Path(path))}

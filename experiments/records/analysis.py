@@ -34,6 +34,7 @@ from thalweg.experiments.records.moves import (
 from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, whole_digest
 from thalweg.experiments.records.recoveries import Recovery, recoveries_of
 from thalweg.experiments.records.relaying import Relaying, relayings
+from thalweg.middleware.core.flow.missing import Gap
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest
 
@@ -93,8 +94,9 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``timeline_wall``: deliveries around the moves. ``monitor``: None when no host recorded it. ``reshapes``: how often
     the tree changed, ``unshaped``: how often it was to and did not; ``reshape_pause_*``: from the last partition of
     the old tree to the first of the new. ``recoveries``: how it went on when hosts were lost. ``moves`` lists the
-    moves only where that was asked for. ``bill``: of networks that have prices. ``relayed``: what hosts passed on for
-    others.
+    moves only where that was asked for. ``missing``: by source the partitions of which it was missing, [first, until),
+    of a run that went on without it; ``reference_digest``: then of what one machine gives so. ``bill``: of networks
+    that have prices. ``relayed``: what hosts passed on for others.
     """
 
     images: int
@@ -140,6 +142,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     queries: dict[str, QuerySummary]
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
+    missing: dict[str, list[Gap]] | msgspec.UnsetType = msgspec.UNSET
+    reference_digest: str | msgspec.UnsetType | None = msgspec.UNSET
     bill: Bill | msgspec.UnsetType = msgspec.UNSET
     relayed: list[Relaying] | msgspec.UnsetType = msgspec.UNSET
 
@@ -215,11 +219,15 @@ def _placement(
     by_sink: dict[str, list[Row]] = {sink: [] for sink in info.queries}
     for row in rows:
         by_sink.setdefault(row.node or SINK, []).append(row)
-    queries = {sink: _query(info, sink, own, produced.get(sink, {}).get(name, {})) for sink, own in by_sink.items()}
+    references = info.references_of(name)
+    queries = {
+        sink: _query(references.get(sink), own, produced.get(sink, {}).get(name, {})) for sink, own in by_sink.items()
+    }
     came = complete(rows, len(queries))
     times = np.array([row.t_s for row in came])
     waits = np.diff(times)
     delivered = len({row.index for row in came})
+    reference = whole_digest(references) if name in info.references else info.reference_digest
     digest = whole_digest({sink: each.digest for sink, each in queries.items() if each.digest is not None})
     late = sorted({row.node or "" for row in said["late"]})
     plan = said["placed"][0].detail if said["placed"] else None
@@ -233,7 +241,7 @@ def _placement(
         duplicate=len(rows) - sum(each.delivered for each in queries.values()),
         out_of_order=sum(map(_out_of_order, by_sink.values())),
         digest=digest,
-        digest_ok=None if info.reference_digest is None else digest == info.reference_digest,
+        digest_ok=None if reference is None else digest == reference,
         mean_interarrival_s=float(waits.mean()) if waits.size else None,
         median_interarrival_s=float(np.median(waits)) if waits.size else None,
         p95_interarrival_s=quantile(waits, 0.95),
@@ -252,6 +260,8 @@ def _placement(
         late_rows={node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
         queries=queries,
         hosts=_loads(said["host_load"]),
+        missing=next((dict(row.detail.missing) for row in said["recovered"][::-1]), {}) or msgspec.UNSET,
+        reference_digest=reference if name in info.references else msgspec.UNSET,
         recoveries=recoveries_of(said["recovered"], said["befallen"], came),
         bill=next((row.detail.bill for row in said["bill"] if row.detail.bill), msgspec.UNSET),
         relayed=relayings(said["relayed"]) or msgspec.UNSET,
@@ -259,11 +269,10 @@ def _placement(
     )
 
 
-def _query(info: RunInfo, sink: str, came: Sequence[Row], produced_s: Mapping[int, float]) -> QuerySummary:
+def _query(reference: str | None, came: Sequence[Row], produced_s: Mapping[int, float]) -> QuerySummary:
     """Of the rows that tell what came to a sink; ``produced_s``: of every index."""
     digests = [row.detail.digest for row in came if row.detail.digest is not None]
     digest = sequence_digest(digests) if digests else None
-    reference = info.reference_digests.get(sink)
     known = latencies(came, produced_s)
     waits = np.diff([row.t_s for row in came])
     return QuerySummary(
@@ -354,7 +363,8 @@ def failures(summary: RunSummary) -> list[str]:
         if placement.out_of_order:
             lines.append(f"{where}: {counted(placement.out_of_order, summary.item)} came after a later one")
         if placement.digest_ok is False and not placement.lost:
-            lines.append(f"{where}: digest {placement.digest} differs from {summary.reference_digest}")
+            wanted = placement.reference_digest or summary.reference_digest
+            lines.append(f"{where}: digest {placement.digest} differs from {wanted}")
     return lines
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.records import EVENTS, SCHEMA, half_written
+from thalweg.middleware.core.flow.missing import Gap
 from thalweg.middleware.errors import UsageError, one_line
 
 BATCH_ROWS = 16_384
@@ -42,6 +43,7 @@ class Detail(msgspec.Struct, frozen=True):
     again: dict[str, int] = {}
     went_on: tuple[str, ...] = ()
     moved: dict[str, str] = {}
+    missing: dict[str, list[Gap]] = {}
     # carried
     stripe: int = 0
     kept: bool = True

@@ -78,8 +78,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     ``run`` is unlike that of any other run; ``images`` is how many partitions each placement must deliver;
     ``time_scale`` is emulated seconds per wall second; ``reference_digest`` is the ``sequence_digest`` of a
     single-process run of the same seed (of several sinks see ``whole_digest``), and ``reference_digests`` those of its
-    sinks; ``queries`` are the sources that each sink is made of; ``config`` is everything else the run was started
-    with.
+    sinks, and ``references`` by placement those of one that went on without sources; ``queries`` are the sources that
+    each sink is made of; ``config`` is everything else the run was started with.
     """
 
     run: str
@@ -92,6 +92,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     delay_emulated: bool = False
     reference_digest: str | None = None
     reference_digests: dict[str, str] = {}
+    references: dict[str, dict[str, str]] = {}
     queries: dict[str, list[str]] = {}
     started: str | None = None  # ISO 8601, UTC
     hosts: list[str] = []
@@ -99,6 +100,10 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
     wall_s: dict[str, float] = {}  # of each placement that was simulated: how long that took
+
+    def references_of(self, placement: str) -> dict[str, str]:
+        """By sink the digest of what a single process gives under a placement; empty where it is not known."""
+        return self.references.get(placement, self.reference_digests)
 
     @property
     def item(self) -> str:

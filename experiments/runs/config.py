@@ -14,7 +14,7 @@ from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import Option, flag
-from thalweg.middleware.dataflow import MOST_AHEAD
+from thalweg.middleware.dataflow import MOST_AHEAD, Missing
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
@@ -330,6 +330,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         tuple[str, ...],
         Option("Servers that have a server's images, too, and give them where it is lost: h3=h4.", metavar="HOST=HOST"),
     ] = ()
+    missing: Annotated[
+        Missing,
+        Option(
+            "What operators do about the images of a server that is lost, for which no other stands in: wait for its"
+            " return; or go on with nothing in their place, until it is back.",
+            shown="wait, or a scenario file's",
+        ),
+    ] = "wait"
     spares: Annotated[int, Option("Servers besides that have no images: operators may be there.")] = 0
     checkpoint: Annotated[
         int | None,
@@ -521,6 +529,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")
         if self.stripes not in (None, "auto") and re.fullmatch("[0-9]{1,9}", self.stripes) is None:
             raise UsageError(f"--stripes is {one_line(self.stripes)!r}; give a number of trees, or auto")
+        if self.missing == "nothing" and self.stripes not in (None, "1"):
+            raise UsageError("--missing nothing goes with one tree, and --stripes asks for several; leave one out")
+        if self.missing == "nothing" and "random-reshapes" in self.placements:
+            raise UsageError("--missing nothing keeps every operator's inputs, and random-reshapes changes them")
         if not 1 <= self.ahead <= MOST_AHEAD:
             raise UsageError(f"--ahead is {self.ahead}; give partitions, 1 to {MOST_AHEAD}")
         if self.forecaster is not None:

@@ -152,6 +152,9 @@ class _Session(Session):
             if word.event == "delivered":
                 found.delivered[label] += 1
                 self.tell(label, found.delivered[label], total)
+            elif word.event == "missing":
+                gaps = {name: [(one, until) for one, until in own] for name, own in word.detail["missing"].items()}
+                self.pieces[label].add(word.detail["sink"], word.index, gaps)
             elif word.event == "planned":
                 found.placed[label] = word.detail["placement"]
                 self.tell(label, 0, total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from thalweg.experiments.runs.config import (
 )
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.strategies import make_strategies
+from thalweg.experiments.runs.without import Pieces, without_sources
 from thalweg.experiments.runs.workload import workload_of
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link
@@ -62,7 +64,8 @@ class Session(ABC):
     def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
         self.strategies = make_strategies(config.check())
         self.workload = workload_of(config)
-        self.dataflow = with_stand_ins(self.workload.dataflow(), read_stand_ins(config.stand_in, config.all_servers))
+        flow = without_sources(self.workload.dataflow(), config)
+        self.dataflow = with_stand_ins(flow, read_stand_ins(config.stand_in, config.all_servers))
         for strategy in self.strategies.values():
             strategy.check(self.dataflow)
         self.hosts = (*config.all_servers, CLIENT)
@@ -73,6 +76,8 @@ class Session(ABC):
         self.started = datetime.datetime.now(datetime.UTC)
         self.total = images * len(self.dataflow.sinks)  # partitions to be delivered under each placement
         self.reference: dict[str, str] | None = None  # by sink the digest of a single process
+        self.pieces: defaultdict[str, Pieces] = defaultdict(Pieces)  # by placement
+        self.references: dict[str, dict[str, str]] = {}  # by placement, of those that went on without a source
         self.collapse: Collapse | None = None  # what befalls the links
         self.found = Found(notes=notes)
 
@@ -83,6 +88,15 @@ class Session(ABC):
     @abstractmethod
     def save(self) -> RunInfo | None:
         """Write run.toml and the event log from whatever has been recorded; None if nothing has."""
+
+    def _compare(self) -> None:
+        """Work out what one machine gives of what went on without sources."""
+        for label, pieces in self.pieces.items():
+            if pieces.last:
+                self.found.notes.append(f"{label} went on without {pieces}")
+                if self.reference is not None:
+                    self.tell(f"{label}: computing on a single machine", 0, 0)
+                    self.references[label] = pieces.digests(self.workload.reference(), self.config)
 
     def befall(self, one_shot: Mapping[str, str], links: Mapping[Link, BandwidthTrace]) -> Collapse:
         """What befalls the links, which depends on where one-shot puts operators."""
@@ -100,6 +114,7 @@ class Session(ABC):
         try:
             try:
                 self.run()
+                self._compare()
             finally:
                 info = self.save()
         except BaseException:
@@ -121,6 +136,7 @@ class Session(ABC):
             placements=list(config.placements),
             reference_digest=whole_digest(self.reference or {}),
             reference_digests=self.reference or {},
+            references=self.references,
             queries={sink: [name for name in dataflow.sources if name in made_of] for sink, made_of in below.items()},
             started=self.started.isoformat(timespec="seconds"),
             hosts=list(self.hosts),

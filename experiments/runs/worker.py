@@ -30,6 +30,7 @@ from thalweg.experiments.runs.strategies import (
     make_strategy,
     placed_detail,
 )
+from thalweg.experiments.runs.without import Pieces
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.stripes import trees_of
 from thalweg.middleware.errors import HostAbsentError, RunError, ThalwegError, UsageError
@@ -174,10 +175,14 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
         codes = [result.dataflow.by_name[name].code for name in result.dataflow.operators]
         free = reorderable(codes, (*DEFAULT_ALLOW, *config.allow))
         mover = RandomMover(strategy.driver, run, lambda: client.hosts, free.codes)
+    pieces = Pieces()
     with run:
         for partition in run:
             if mover is not None:
                 mover.on_delivered()
+            if pieces.add(partition.sink, partition.index, partition.missing):
+                detail = {"sink": partition.sink, "missing": partition.missing}
+                say(Said("missing", label, partition.index, detail=detail))
             record = {
                 "node": partition.sink,
                 "index": partition.index,

@@ -43,6 +43,7 @@ from thalweg.experiments.simulation.run import (
     sized_code,
 )
 from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.core.flow.missing import all_gaps
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.networks import networks_of
@@ -174,6 +175,8 @@ class _Session(Session):
                 "index": partition.index,
                 "size_bytes": partition.size_bytes,
             }
+            if config.missing == "nothing":
+                self.pieces[label].add(partition.sink, partition.index, all_gaps(world.tree[0]))
             value = opened(partition.value, (*DEFAULT_ALLOW, *config.allow))
             if config.bytes:
                 fields["detail"] = {"digest": digest(value)}

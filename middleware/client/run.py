@@ -13,7 +13,7 @@ import msgspec
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.stream import Home, Offered, Stream, T, Wanted, error_of
 from thalweg.middleware.client.subscription import ticket_of
-from thalweg.middleware.core.flow.missing import Gap, gaps_of
+from thalweg.middleware.core.flow.missing import Gap, all_gaps
 from thalweg.middleware.core.flow.tree import without
 from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
@@ -53,6 +53,7 @@ class Run(Stream[T]):
         super().__init__(home, run_id, dataflow.sinks, strict=strict, nothing=nothing)
         self.placement = placement
         self.dataflow = dataflow
+        self._missing = all_gaps(dataflow)
         self.search = search
         self.ways: tuple[Way, ...] = ()  # over which networks partitions go at first
         self.networks: Mapping[str, Network] = {}  # as they were asked for, whoever is joined to them
@@ -87,14 +88,16 @@ class Run(Stream[T]):
         """By source the partitions of which it is missing, each [first, until); ``until`` None: it is absent now.
 
         The run goes on without a source of a lost host where operators allow that (``missing="nothing"``). What it has
-        given since the last change is what one machine gives that evaluates ``dataflow``.
+        given since the last change is what one machine gives that evaluates ``dataflow``; ``Delivered.missing`` says of
+        which change a partition is.
         """
-        return {node.name: gaps for node in self.tree[0].nodes if (gaps := gaps_of(node))}
+        return all_gaps(self.tree[0])
 
     def take(self, command: e.Command) -> None:
         """A command for the application; any thread."""
         query = self._query_of(command)
         if query and (other := self._queries.get(query)) is not None:  # R1
+            other._missing = self._missing
             other.take(command)
         with self._news:
             if isinstance(command, e.Ready) and self.ways:
@@ -108,6 +111,7 @@ class Run(Stream[T]):
                     self.placement = {**self.placement, node: host}
                 case e.TreeChanged(_, dataflow, placement):
                     self.dataflow, self.placement = dataflow, placement
+                    self._missing = all_gaps(dataflow)
                 case e.Plan() if self.search is not None:
                     self._plan_aside(self.search, command)
         if isinstance(command, e.Fail) and command.query is None:

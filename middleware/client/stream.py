@@ -8,11 +8,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 import msgspec
 
 from thalweg.middleware.client.journal import Journal
+from thalweg.middleware.core.flow.missing import Gap
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import (
     HostLostError,
@@ -43,13 +44,15 @@ else:
 class Delivered(msgspec.Struct, Generic[T], frozen=True):
     """A partition at a sink: its index (from 0), and its value: bytes, a read-only array, records or plain data.
 
-    Of a sink with several inputs it is the tuple of their values, in their order.
+    Of a sink with several inputs it is the tuple of their values, in their order. ``missing``: by source of which
+    partitions it was missing in the graph that gave this one (``Run.missing`` tells of that of now).
     """
 
     index: int
     value: T
     size_bytes: int
     sink: str = ""
+    missing: Mapping[str, tuple[Gap, ...]] = {}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -68,6 +71,14 @@ class Offered(msgspec.Struct, frozen=True):
     placement: Mapping[str, str] | str
     hints: Hints | None
     radius_s: float | None
+
+
+class _Queued(NamedTuple):
+    """What has arrived; whether the next is demanded already; of what sources were missing then."""
+
+    command: e.Command
+    demanded: bool
+    missing: Mapping[str, tuple[Gap, ...]]
 
 
 Prepare = Callable[[Offered, tuple[Dataflow, Placement]], Wanted]
@@ -118,7 +129,8 @@ class Stream(ABC, Generic[T]):
         self.skipped = 0
         self._home = home
         self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
-        self._queue: deque[tuple[e.Command, bool]] = deque()  # with each whether the next is demanded already
+        self._queue: deque[_Queued] = deque()
+        self._missing: dict[str, tuple[Gap, ...]] = {}  # of the graph of what arrives now
         self._blocked = 0  # threads that wait in __next__
         self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
         self._failure: e.Fail | None = None
@@ -164,7 +176,7 @@ class Stream(ABC, Generic[T]):
     def _arrived(self, command: e.Command) -> None:
         """A command for who iterates; under the lock."""
         wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
-        self._queue.append((command, wanted))
+        self._queue.append(_Queued(command, wanted, self._missing))
         if wanted:  # R2
             self._demand(command)
         self._wake()
@@ -181,10 +193,10 @@ class Stream(ABC, Generic[T]):
 
         Under the lock.
         """
-        others: list[tuple[e.Command, bool]] = []
+        others: list[_Queued] = []
         found: e.Deliver | None = None
         while self._queue and not self._over and found is None:
-            command, demanded = self._queue.popleft()
+            command, demanded, missing = queued = self._queue.popleft()
             match command:
                 case e.Fail():
                     self._failure = command
@@ -199,7 +211,7 @@ class Stream(ABC, Generic[T]):
                     else:
                         self._wake()
                 case e.Deliver() if sink and command.sink != sink:
-                    others.append((command, demanded))
+                    others.append(queued)
                 case e.Deliver() | e.Ready():
                     if not demanded:
                         self._demand(command)
@@ -211,7 +223,7 @@ class Stream(ABC, Generic[T]):
         if not self._over:
             self._queue.extendleft(reversed(others))
         if found is not None:
-            return self._delivered(found)
+            return self._delivered(found, missing)
         if self._failure is not None:
             raise error_of(self._failure)
         return None
@@ -228,7 +240,7 @@ class Stream(ABC, Generic[T]):
         if self._journal is not None and ended and done:
             self._journal.over(self.id)
 
-    def _delivered(self, command: e.Deliver) -> Delivered[T]:
+    def _delivered(self, command: e.Deliver, missing: Mapping[str, tuple[Gap, ...]]) -> Delivered[T]:
         if self._journal is not None:  # R4
             if command.sink in self._handed and command.sink not in self._said:
                 self._had(self._journal, command.sink, self._handed[command.sink])
@@ -242,7 +254,7 @@ class Stream(ABC, Generic[T]):
             self._failure = e.Fail(self.id, reason, command.sink, self._home.name)
             self._end()
             raise error_of(self._failure) from None
-        return Delivered(command.index, value, command.size_bytes, command.sink)
+        return Delivered(command.index, value, command.size_bytes, command.sink, missing)
 
     def _blocking(self, sink: str = "") -> Delivered[T]:
         with self._news:
@@ -309,7 +321,7 @@ class Stream(ABC, Generic[T]):
     def _end(self) -> None:
         if not self._over:
             self._over = True
-            taken = [command for command, demanded in self._queue if not demanded]
+            taken = [queued.command for queued in self._queue if not queued.demanded]
             self._queue.clear()
             self._wake()
             self._left(0)

@@ -60,6 +60,17 @@ def back(node: Node, first: int, at: str) -> Node:
     return _with(node, gaps, at, tuple([host for host in node.stand_ins if host != at]))
 
 
+def with_gaps(flow: Dataflow, gaps: Mapping[str, Iterable[Gap]]) -> Dataflow:
+    """The graph whose sources are missing of these partitions, where each of its hosts is."""
+    nodes = [_with(n, list(gaps[n.name]), n.pinned or "", n.stand_ins) if gaps.get(n.name) else n for n in flow.nodes]
+    return Dataflow(tuple(nodes))
+
+
+def all_gaps(flow: Dataflow) -> dict[str, tuple[Gap, ...]]:
+    """By source the partitions of which it is missing; those that have all are left out."""
+    return {node.name: gaps for node in flow.nodes if (gaps := gaps_of(node))}
+
+
 def _with(node: Node, gaps: list[Gap], at: str, stand_ins: tuple[str, ...]) -> Node:
     own = node.code
     assert own is not None

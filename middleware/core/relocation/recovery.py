@@ -53,6 +53,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.missing import (
     above,
+    all_gaps,
     back,
     cut_at,
     follows,
@@ -513,7 +514,7 @@ class Recovery:
         self._begun = {"generation": generation_of(install.run), "hosts": fell, "moved": moved}
         self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
         self.installed(self._flow.kept)
-        if missing := {node.name: gaps for node in self._tree.dataflow.nodes if (gaps := gaps_of(node))}:
+        if missing := all_gaps(self._tree.dataflow):
             self._begun["missing"] = missing
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.tell()

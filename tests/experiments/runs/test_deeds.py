@@ -154,6 +154,72 @@ def test_hosts_are_drained_and_join_while_a_run_goes_on(tmp_path: Path, testbed:
     assert (last["host"], last["how"], last["moved"]["source@h1"]) == ("h1", "was drained", "h3")
 
 
+LESS = (
+    "--servers",
+    "3",
+    "--image-bytes",
+    "20000",
+    "--operator",
+    "running",
+    "--placement",
+    "one-shot",
+    "--checkpoint",
+    "4",
+)
+LESS += ("--missing", "nothing")
+
+
+def test_a_simulated_run_goes_on_without_a_source_until_it_is_back(tmp_path: Path) -> None:
+    kills = ("--kill", "h2@20:restart=1", "--kill", "h3@120:restart=never")
+    options = ("--testbed", "sim", *SLOW, "--images", "200", "--time-scale", "60", *kills)
+    found = run(*options, *LESS, out=tmp_path)
+    assert sorted(found["missing"]) == ["source@h2", "source@h3"]
+    ((first, until),), ((second, never),) = found["missing"]["source@h2"], found["missing"]["source@h3"]
+    assert 0 <= first < until <= second < 200
+    assert never is None
+    info = load_run(tmp_path)
+    assert found["digest"] == found["reference_digest"] != info.reference_digest, "of the graph that there was"
+    assert any(note.startswith("one-shot went on without source@h2 (partitions ") for note in info.notes)
+
+
+@pytest.mark.parametrize("testbed", ["loopback", pytest.param("netns", marks=pytest.mark.netns)])
+def test_a_run_of_processes_goes_on_without_a_source(tmp_path: Path, testbed: str) -> None:
+    options = ("--testbed", testbed, *(("--link-mean", "0.2mbit", "--no-prove") if testbed == "netns" else ()))
+    options += ("--images", "400", "--time-scale", "120", "--kill", "h2@40:restart=never")
+    found = run(*options, *LESS, out=tmp_path)
+    ((name, gaps),) = found["missing"].items()
+    assert (name, gaps[-1][1]) == ("source@h2", None)
+    assert found["digest"] == found["reference_digest"] != load_run(tmp_path).reference_digest
+
+
+def test_a_file_says_that_operators_go_on_without_a_source(tmp_path: Path) -> None:
+    lost = SCENARIO.partition('[[event]]\nat = "50s"')[0].replace("30s", "1d")
+    (tmp_path / "s.toml").write_text(f'missing = "nothing"{lost}')
+    options = ("--testbed", "sim", "--bytes", "--scenario", str(tmp_path / "s.toml"), "--images", "30")
+    found = run(
+        *options, "--image-bytes", "200000", "--operator", "running", "--placement", "one-shot", out=tmp_path / "a"
+    )
+    assert [*found["missing"]] == ["source@h2"]
+    (tmp_path / "s.toml").write_text('missing = "fill"' + SCENARIO)
+    with pytest.raises(UsageError, match=r"s\.toml, line 1: missing: there is no 'fill'; known are nothing, wait"):
+        read_scenario(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--operator", "mixed"), "operator 'op1' (thalweg.operators.array_join:ArrayJoin) does not say that it can"),
+        (("--placement", "random-reshapes"), "random-reshapes changes them"),
+        (("--placement", "thalweg", "--stripes", "2"), "--missing nothing goes with one tree, and --stripes asks"),
+    ],
+)
+def test_what_does_not_go_on_without_a_source_is_refused(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+    options = ("run", "--testbed", "sim", "--missing", "nothing", *options, "--out", str(tmp_path))
+    done = CliRunner().invoke(app, options)
+    assert isinstance(done.exception, UsageError)
+    assert why in str(done.exception)
+
+
 @pytest.mark.netns
 def test_the_events_of_a_file_befall_processes_on_namespaces(tmp_path: Path) -> None:
     scenario = SCENARIO.replace('"60s"', '"5s"').replace('"50s"', '"60s"').replace("hosts", "time_scale = 20\nhosts")

@@ -10,6 +10,10 @@ the column happens. A cell says what becomes of it:
 - ``lost h5``: the run ends with one line that says that h5, which holds a source, is not back
 - ``dropped``: the client is dead, and every host forgets the run
 
+In the third table the operators go on without a source that is lost (``missing="nothing"``), and remember all that they
+were given. ``less``: all is delivered, of a graph whose ``s1`` gives nothing since; one source is there at least, so of
+two that are lost one is waited for. ``h5 again``: it is back, and a second later gone again, and back.
+
 ``both``: two hosts die at a time. ``back``: the process is started again a second later. ``woken``: it does nothing for
 long, and then goes on where it was. ``no bulk``: no state comes from the keeper any more; ``damaged``: those that it
 has are not what they were. In every cell the invariants of every core hold after every event, no node of a generation
@@ -20,19 +24,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, PADDING, SCRIPTED_DATAFLOW, Scripted, right
+from adversary import BEGINS_S, CLIENT, PADDING, SCRIPTED_DATAFLOW, Paced, Scripted, right
 from matrix import Then, When, cells, repeat, rows
 
 from thalweg.emulation.virtual.faults import Crash, Stop
+from thalweg.experiments.faults.counting import MERGING, content
+from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.missing import gaps_of, is_absent
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
+from thalweg.middleware.shell.node_code import Made, NodeCode
 
 REPLICAS = """
 | step    | h3 | keeper | both | h4 | h2 | h5      | h5 back | h3 back | h3 woken | client  | all twice | all late | no bulk | damaged |
@@ -56,6 +65,16 @@ GENERATIONS = """
 | going     | on   | on     | on   | on | on | lost h5 | on      | on      | on       | dropped | on        | on       | on      | on      |
 """  # noqa: E501
 
+MISSING = """
+| step    | h5        | h5 back | h5 and h3 | h5 and keeper | h5 and h6 | h5 again | h3 woken | client  | all twice | damaged |
+|---------|-----------|---------|-----------|---------------|-----------|----------|----------|---------|-----------|---------|
+| taken   | less      | on      | less      | less          | lost h6   | on       | on       | dropped | on        | on      |
+| sent    | less      | on      | less      | less          | lost h6   | on       | on       | dropped | on        | on      |
+| there   | less      | on      | less      | less          | lost h6   | on       | on       | dropped | on        | on      |
+| known   | less      | on      | less      | less          | lost h6   | on       | on       | dropped | on        | on      |
+| settled | less      | on      | less      | less          | lost h6   | on       | on       | dropped | on        | on      |
+"""  # noqa: E501
+
 
 KILLED_S = 3.0
 NEVER_S = 30.0  # a step that has not been reached by then never is
@@ -74,6 +93,10 @@ class Lasting(Scripted):
 
     def _install(self) -> m.Install:
         return m.Lasting.of(super()._install(), m.Failover(every=2, wait_s=3.0))
+
+    def right(self) -> list[Any]:
+        """What was to be delivered."""
+        return right(self.dataflow, len(self.delivered))
 
     def _until(self, over: Callable[[], bool]) -> None:
         super()._until(lambda: over() or (self.reached_s is None and self.now > NEVER_S))
@@ -234,12 +257,12 @@ FAULTS: dict[str, Then] = {
 }  # fmt: skip
 
 
-def check(world: Scripted, expected: str) -> None:
+def check(world: Lasting, expected: str) -> None:
     """Run the world to its end, which has to be as expected."""
     world.run()
     assert world.reached_s is not None, "the step was never reached"
     assert world.now < 90.0, f"it took {world.now} s"
-    assert world.delivered == right(world.dataflow, len(world.delivered))
+    assert world.delivered == world.right()
     for name in set(world.names) - world.down:
         core = world.cores[name]
         assert not (core.runs or core.coordinator.led or core._lasting.replicas), f"{name} still has the run"
@@ -267,6 +290,79 @@ def test_with_several_partitions_under_way(step: str, fault: str, expected: str)
     check(world, expected)
 
 
+# --- without a source -------------------------------------------------------------------------------
+
+
+class Lessened(Paced):
+    """A source that says of which partitions it is missing."""
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        made = super().make(index, inputs)
+        return msgspec.structs.replace(made, value=lessened(self.node, index) or made.value)
+
+
+def lessened(node: Node, index: int) -> Any:
+    """What stands for a partition of which a source is missing."""
+    missing = any(first <= index < (LAST if until is None else until) for first, until in gaps_of(node))
+    return (node.name, index, "missing") if missing else None
+
+
+class Lacking(Lasting):
+    """The operators go on without a source; what was delivered, and of which graph."""
+
+    def __init__(self, when: When, then: Then) -> None:
+        super().__init__(when, then)
+        more: dict[str, dict[str, Any]] = {"operator": {"code": MERGING, "missing": "nothing"}}
+        nodes = [msgspec.structs.replace(node, **more.get(node.kind, {})) for node in self.dataflow.nodes]
+        self.dataflow = Dataflow(tuple(nodes)).validate()
+        self.trees = [(self.dataflow, self.placement)]
+        self.of = self.dataflow
+        self.pieces = [(self.of, 0)]  # and from which partition on
+
+    def _paced(self, node: Node) -> NodeCode:
+        return Lessened(self, node) if node.kind == "source" else Paced(self, node)
+
+    def _rare(self, host: Any, command: e.Command) -> None:
+        if isinstance(command, e.TreeChanged):
+            self.of = command.dataflow
+        super()._rare(host, command)
+
+    def _delivered(self, host: Any, command: e.Deliver) -> None:
+        if self.of is not self.pieces[-1][0]:
+            self.pieces.append((self.of, command.index))
+        super()._delivered(host, command)
+
+    def right(self) -> list[Any]:
+        """What one machine gives, of each graph what it gave."""
+        found: list[Any] = []
+        ends = [first for _, first in self.pieces[1:]] + [len(self.delivered)]
+        for (flow, first), until in zip(self.pieces, ends, strict=True):
+            sources = [flow.by_name[name] for name in flow.sources]
+            less = {(node.name, i): value for node in sources for i in range(until) if (value := lessened(node, i))}
+            found += [content(self.dataflow, flow.sinks[0], i, less)[3] for i in range(first, until)]
+        return found
+
+
+def again(world: Scripted) -> None:
+    for after_s in (0.0, 2.0):
+        world._schedule(world.now + after_s, world._crash, Crash("h5", world.now + after_s, 1.0))
+
+
+WITHOUT: dict[str, Then] = {
+    **{each: FAULTS[each] for each in ("h5", "h5 back", "h3 woken", "client", "all twice", "damaged")},
+    "h5 and h3": dies("h5", "h3"), "h5 and keeper": dies("h5", keeper), "h5 and h6": dies("h5", "h6"),
+    "h5 again": again,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), cells(MISSING))
+def test_without_a_source(step: str, fault: str, expected: str) -> None:
+    world = Lacking(STEPS[step], WITHOUT[fault])
+    check(world, "on" if expected == "less" else expected)
+    absent = [node.name for node in world.of.nodes if is_absent(node)]
+    assert absent == (["s1"] if expected == "less" or expected.startswith("lost") else [])
+
+
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(GENERATIONS))
 def test_generations(step: str, fault: str, expected: str) -> None:
     world = Lasting(ANEW[step], FAULTS[fault])
@@ -282,4 +378,6 @@ def test_generations(step: str, fault: str, expected: str) -> None:
 def test_every_step_and_every_fault_has_its_cells() -> None:
     assert [row["step"] for row in rows(REPLICAS)] == list(STEPS)
     assert [row["step"] for row in rows(GENERATIONS)] == list(ANEW)
+    assert [row["step"] for row in rows(MISSING)] == list(STEPS)
+    assert {*rows(MISSING)[0]} == {"step", *WITHOUT}
     assert {*rows(REPLICAS)[0], *rows(GENERATIONS)[0]} == {"step", *FAULTS}
