@@ -63,18 +63,20 @@ class HostCore(Runs):
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, self._lasting.current, self._act)  # R8
+        self._streams, self._led = self._stripes.led, self._lasting.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
-        desk = self.desk
+        desk, streams = self.desk, self._streams
         desk.now = now
-        if self._stripes.led and self._stripes.concern(event):  # R8
+        if streams and self._stripes.concern(event):  # R8
             self._stripes.say(event)
         else:
             self._handlers[type(event)](self, event)
-        self._finish()
-        if self._stripes.led:
+        if desk.local or self._lingering or self._led:
+            self._finish()
+        if streams:
             return self._stripes.through(self._finish)
         commands, desk.commands = desk.commands, []
         return commands
@@ -84,14 +86,14 @@ class HostCore(Runs):
 
     def _finish(self) -> None:
         """Do what comes of what was done."""
-        desk = self.desk
-        while desk.local:  # R3
-            self._heard = message, value, size_bytes = desk.local.popleft()
-            self._hear(self.host, message, value, size_bytes)
-            self._heard = None
+        local, host = self.desk.local, self.host
+        while local:  # R3
+            self._heard = message, value, size_bytes = local.popleft()
+            self._hear(host, message, value, size_bytes)
+        self._heard = None
         if self._lingering:
             self._see_who_lingers()
-        if self._lasting.led:
+        if self._led:
             self._see_what_fell()
 
     def wants(self, sender: str, message: m.Partition | m.Probe | m.State) -> bool:
@@ -175,7 +177,9 @@ class HostCore(Runs):
             run.hear((event,))
 
     def _on_finished(self, event: e.OperatorFinished) -> None:
-        run = self._lasting.called_by(event)
+        run = self.runs.get(event.run)
+        if run is None:
+            run = self._lasting.called_by(event)
         if run is not None:
             meters = self.links.meters
             if meters.runs and not event.end:
@@ -236,29 +240,35 @@ class HostCore(Runs):
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
         message, peer = event.message, event.peer
-        if type(message) is m.Partition or type(message) is m.State:
+        if type(message) is m.Partition:
             run = self.runs.get(message.run)
             if run is not None:
                 run.transfer_over(peer, message, arrived=True, via=event.via)
-            if type(message) is m.Partition:
-                self.links.carried(event, message, run)
+            self.links.carried(event, message, run)
+        elif type(message) is m.State:
+            run = self.runs.get(message.run)
+            if run is not None:
+                run.state_over(peer, message, arrived=True, via=event.via)
         elif type(message) is m.Probe:
             self._measured(self.links.probed(event, message))
 
     def _on_relayed(self, event: e.Relayed) -> None:
         """What this host has passed on measured the link that it did so over."""
-        self.links.carried(event, event.message, self.runs.get(event.message.run))
+        self.links.passed_on(event, event.message, self.runs.get(event.message.run))
 
     def _on_transfer_failed(self, event: e.TransferFailed) -> None:
         message = event.message
         if type(message) is m.Probe:
             self.links.prober.on_failed(m.links_over(self.host, event.peer, event.via)[0], message)
-        elif type(message) is m.Partition or type(message) is m.State:
+        elif type(message) is m.Partition:
             run = self.runs.get(message.run)
             if run is not None:
                 run.transfer_over(event.peer, message, arrived=False, via=event.via)
-            if type(message) is m.Partition:
-                self.out.of(message.run).record("fault", peer=event.peer, node=message.producer)
+            self.out.of(message.run).record("fault", peer=event.peer, node=message.producer)
+        elif type(message) is m.State:
+            run = self.runs.get(message.run)
+            if run is not None:
+                run.state_over(event.peer, message, arrived=False, via=event.via)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
         event = self._lasting.current(event)

@@ -381,23 +381,27 @@ class RunCore:
 
     # --- events ---------------------------------------------------------------------------------------
 
-    def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool, via: m.Via) -> None:
-        """All of a message has gone to ``peer``, or nobody knows what became of it."""
+    def transfer_over(self, peer: str, part: m.Partition, *, arrived: bool, via: m.Via) -> None:
+        """All of a partition has gone to ``peer``, or nobody knows what became of it."""
         ways = self.directory.ways
         if ways.table:
-            (ways.came_through if arrived else ways.failed)(peer, via, message)
-        if type(message) is m.State:
-            self.directory.states.over(peer, via, message, arrived=arrived)
-        if type(message) is m.Partition:
-            self.flow.transfer_over(message, arrived=arrived)
-            if not arrived:
-                self.flow.stuck(peer)
-        elif type(message) is m.State and message.heir == message.node:
-            self.checkpoints.on_transfer_over(peer, message, arrived=arrived)
-        elif type(message) is m.State and message.heir:
-            self.inheritance.on_transfer_over(peer, message, arrived=arrived)
-        elif type(message) is m.State:
-            self.departures.on_transfer_over(message, arrived=arrived)
+            (ways.came_through if arrived else ways.failed)(peer, via, part)
+        self.flow.transfer_over(part, arrived=arrived)
+        if not arrived:
+            self.flow.stuck(peer)
+
+    def state_over(self, peer: str, state: m.State, *, arrived: bool, via: m.Via) -> None:
+        """All of a state has gone to ``peer``, or nobody knows what became of it."""
+        ways = self.directory.ways
+        if ways.table:
+            (ways.came_through if arrived else ways.failed)(peer, via, state)
+        self.directory.states.over(peer, via, state, arrived=arrived)
+        if state.heir == state.node:
+            self.checkpoints.on_transfer_over(peer, state, arrived=arrived)
+        elif state.heir:
+            self.inheritance.on_transfer_over(peer, state, arrived=arrived)
+        else:
+            self.departures.on_transfer_over(state, arrived=arrived)
 
     def timer(self, timer: Timer, what: str) -> None:
         """Something is due in this run, of ``what`` where the timer is of something."""

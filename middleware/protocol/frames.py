@@ -66,11 +66,11 @@ def _decoded(
 ) -> Any:
     """What a frame of this kind holds; ProtocolError, which names ``what`` it should be, for anything else."""
     size = len(frame)
-    if size > MAX_CONTROL_BYTES:
-        raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
-    if size < 4 or frame[:2] not in (MAGIC, RIDING):
-        raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
-    if frame[:2] != magic:
+    if size < 4 or size > MAX_CONTROL_BYTES or frame[:2] != magic:
+        if size > MAX_CONTROL_BYTES:
+            raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
+        if size < 4 or frame[:2] not in (MAGIC, RIDING):
+            raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
         raise ProtocolError(f"{what} does not decode: credits ride on it")
     if not speaks[0] <= frame[2] <= speaks[1]:
         if decoder is _control:

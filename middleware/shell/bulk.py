@@ -219,24 +219,24 @@ class Bulk:
     def _end(self, out: Sending) -> None:
         """Nothing more of a transfer is sent."""
         self._outgoing.pop(out.number, None)
-        if isinstance(out, Passage):
+        if type(out) is Passage:
             self._passing.pop(out.key, None)
 
     # --- going -----------------------------------------------------------------------------------------
 
     def send(self, command: e.Send) -> None:
         """Begin a transfer."""
-        message, via, sockets = command.message, command.via, self._sockets
+        message, via, sockets, route = command.message, command.via, self._sockets, None
         assert isinstance(message, IN_BULK)
-        first = m.Over(command.to, via) if isinstance(via, str) else via[0]
-        line, end = sockets.line(command.run, first.host, first.via), sockets.line(command.run, command.to)
+        if isinstance(via, str):
+            line = end = sockets.line(command.run, command.to, via)
+        else:
+            line, end = sockets.line(command.run, via[0].host, via[0].via), sockets.line(command.run, command.to)
+            route = None if end is None else Route(sockets.me.name, via, end)
         if line is None or end is None:
             self._shell.tell(e.TransferFailed(command.to, message, via))
             return
-        number, route = self._next_transfer + 1, None
-        if not isinstance(via, str):
-            route = Route(sockets.me.name, via, end)
-        self._next_transfer = number
+        self._next_transfer = number = self._next_transfer + 1
         out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes, route)
         self._outgoing[number] = out
         self._pump(out)
@@ -251,7 +251,7 @@ class Bulk:
                     self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on here
                     return
                 last = out.advance(piece.nbytes, now)
-                if isinstance(out, Passage):
+                if type(out) is Passage:  # not isinstance: of an abstract class that is a call of Python code
                     self._credit(out)
                 if last:
                     return
@@ -288,7 +288,7 @@ class Bulk:
         total, arrived = out.total, out.begun and out.sent == out.total <= credit.received_bytes
         if arrived and total >= CHUNK_BYTES:
             out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
-        if isinstance(out, Passage):
+        if type(out) is Passage:
             self._passed(out, now, arrived=arrived)
             return
         assert isinstance(out, Outgoing)

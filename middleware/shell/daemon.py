@@ -34,6 +34,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.endpoints import read_networks
+from thalweg.middleware.shell.memory import keep_freed
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 from thalweg.middleware.shell.sockets import new_identity
@@ -218,6 +219,7 @@ def _serve(argv: list[str] | None) -> int:
         threading.Thread(
             target=_watch_parent, args=(parent, stop_now, orphaned), name="thalweg-parent", daemon=True
         ).start()
+    keep_freed()
     gc.collect()
     gc.freeze()  # what is imported stays: do not look through it again and again
     while not stop.is_set():

@@ -23,7 +23,6 @@ Who is cut dials anew; honest hosts repeat what matters. Unix sockets are not lo
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import math
 import os
@@ -41,6 +40,7 @@ import zmq
 
 from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.memory import give_back
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 LOOK_S = 0.01  # while something looks wrong
@@ -218,7 +218,7 @@ class Guard:
                     self._arm(self._epoll.modify, descriptor)
             if self._trim and time.monotonic() - self._trim > TRIM_S:
                 self._trim = 0.0
-                _give_back()
+                give_back()
 
     def _be_calm(self, news: zmq.Poller) -> None:
         """R7: wait for a reason to look at connections."""
@@ -360,12 +360,6 @@ def _open_statm() -> int:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
-
-
-def _give_back() -> None:
-    """Memory that was freed, to the system; where the C library cannot, it is used again for what comes next."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _news(frames: list[bytes]) -> tuple[int, int, bytes]:

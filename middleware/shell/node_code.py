@@ -247,7 +247,7 @@ def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
 def make(code: NodeCode, command: e.RunOperator) -> Made | e.OperatorFailed:
     """Run the code once."""
     try:
-        return code.make(command.of_stream, command.inputs)
+        return code.make(command.index if command.stands_for is UNSET else command.stands_for, command.inputs)
     except BaseException as error:  # R1
         reason = _reason(error, f" at partition {command.of_stream}")
         return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.of_stream))

@@ -321,19 +321,21 @@ class Shell:
         sender, identity, (frame,) = taken
         now = time.monotonic()
         sockets, data = self._sockets, frame.bytes
-        for message in frames.decode_all(data, sockets.speaks):
-            sockets.heard = data[2]
+        messages = frames.decode_all(data, sockets.speaks)
+        sockets.heard = data[2]
+        for message in messages:
             if type(message) is m.Credit:
                 self._bulk.credited(sender, message, now)
                 continue
-            if type(message) is not m.Demand and isinstance(message, LED):
-                sockets.check_leader(identity, frame, message)
-                sockets.speak(message.run, data[2])
-            elif isinstance(message, m.ProbeRequest):
-                sockets.speak(message.run, data[2])
-            elif type(message) is m.Drain or type(message) is m.Enlist:
-                self._take_word_of_hosts(sender, identity, frame, message)
-                continue
+            if type(message) is not m.Demand:  # by far the most frequent
+                if isinstance(message, LED):
+                    sockets.check_leader(identity, frame, message)
+                    sockets.speak(message.run, data[2])
+                elif isinstance(message, m.ProbeRequest):
+                    sockets.speak(message.run, data[2])
+                elif type(message) is m.Drain or type(message) is m.Enlist:
+                    self._take_word_of_hosts(sender, identity, frame, message)
+                    continue
             self.handle(e.MessageReceived(sender, message), now, identity)
 
     def _take_word_of_hosts(self, sender: str, identity: bytes, frame: zmq.Frame, message: m.Drain | m.Enlist) -> None:

@@ -42,8 +42,7 @@ class Sending(ABC):
         self, number: int, to: Any, message: Partition | Probe | State, total: int, now: float,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        self.number, self.to, self.message, self.chunk_bytes = number, to, message, chunk_bytes
-        self.total = total
+        self.number, self.to, self.message, self.total, self.chunk_bytes = number, to, message, total, chunk_bytes
         self.begun = False  # something was sent, perhaps of no bytes
         self.sent = self.credit = 0  # bytes, and those known to have arrived
         self.pieces: deque[tuple[int, float]] = deque()  # chunks under way: where they end, when sent

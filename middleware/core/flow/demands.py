@@ -66,7 +66,7 @@ from thalweg.middleware.core.flow.uneven import unevenly
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.shared import Shared
-from thalweg.middleware.parcels import PAST_END, Parcel, is_nothing, is_past_end, past_end_of
+from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import stripe_of
@@ -105,6 +105,7 @@ class Demands:
         "_telling_down",
         "_telling_up",
         "_tree",
+        "_under_way",
         "_ways",
         "ahead",
         "called",
@@ -150,6 +151,7 @@ class Demands:
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
         self._pace = Pace(setting.out)
         self._riders = Riders()
+        self._under_way = self._riders.under_way
         self._failures = Failures(setting, directory)
         self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
         self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
@@ -188,7 +190,7 @@ class Demands:
             return NO_NOTES
         if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
-        if self._riders.under_way and self._riders.alight(demand, self._directory.locations[consumer].host):  # R9
+        if self._under_way and self._riders.alight(demand, self._directory.locations[consumer].host):  # R9
             taker = node.taker_of(consumer)
             taker.sending = False
             taker.over(index, arrived=False)
@@ -200,9 +202,9 @@ class Demands:
             return self._on_word(sender, node, demand)
         unheard = bool(node.unheard)
         verdict, actions = node.on_demand(index, demand.again, consumer)
-        if verdict == "lacking":
-            self._failures.lacks(demand)
         if verdict != "taken":
+            if verdict == "lacking":
+                self._failures.lacks(demand)
             return self._recall(node, node.leave_heard()) if unheard else NO_NOTES
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
@@ -342,17 +344,12 @@ class Demands:
             return NO_NOTES
         if event.end and self._indices is not None:  # R11
             event = msgspec.structs.replace(event, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
-        index = event.index if self._indices is None else self._indices.of(event.index)
-        past = is_past_end(event.value)
-        if self._desk.recording and node.node.kind == "source" and not (event.end or past):
-            self._out.record("produced", node=event.node, index=index)
-        if type(event.value) is Parcel and is_nothing(event.value) and not past:
-            self._out.record("nothing", node=event.node, index=index)
-        if event.late_rows is not UNSET:
-            self._out.record("late", node=event.node, index=index, value=event.late_rows)
+        if self._desk.recording:
+            self._record_made(node, event)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
-        self.called.pop(event.node, None)
+        if self.called:
+            self.called.pop(event.node, None)
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES
@@ -360,6 +357,16 @@ class Demands:
             return self._perform(node, actions)
         made = notes.Made(event.node, event.index, self._taken_bytes.pop(event.node, 0))
         return self._made(node, actions, made)
+
+    def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
+        index = event.index if self._indices is None else self._indices.of(event.index)
+        past = is_past_end(event.value)
+        if node.node.kind == "source" and not (event.end or past):
+            self._out.record("produced", node=event.node, index=index)
+        if is_nothing(event.value) and not past:
+            self._out.record("nothing", node=event.node, index=index)
+        if event.late_rows is not UNSET:
+            self._out.record("late", node=event.node, index=index, value=event.late_rows)
 
     def _made(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Notes:
         """R13: who takes the node's state does so before its code runs again, for which all inputs may be here."""
@@ -371,7 +378,7 @@ class Demands:
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
         name, index, consumers = message.producer, message.index, [message.consumer]
-        if self._riders.under_way:
+        if self._under_way:
             consumers += self._riders.over(message)
         node, tail = self.nodes.get(name), self.tails.left.get(name)
         for consumer in consumers:
@@ -545,11 +552,9 @@ class Demands:
         name, output = node.node.name, action.output
         taker = node.taker or node.takers[action.consumer]
         consumer = action.consumer or self._tree.consumer_of(name, output.index)
-        to = ""
-        if self._riders.under_way and not action.again:  # R9
-            there = self._directory.host_of(consumer, output.index)
-            to = there if self._riders.board(name, output.index, consumer, there) else ""
-        if not to:
+        if self._under_way and not action.again and (there := self._boards(name, consumer, output.index)):  # R9
+            to = there
+        else:
             to = self._send_output(name, consumer, output)
             if output.index == LAST:
                 return
@@ -563,6 +568,11 @@ class Demands:
             self._books.of[name].on_sent(output.index, consumer)
         if action.again:
             self._out.record("repeated", node=name, index=output.index)
+
+    def _boards(self, name: str, consumer: str, index: int) -> str:
+        """R9: the host to which this is under way already, and to a consumer there; empty: it is not."""
+        there = self._directory.host_of(consumer, index)
+        return there if self._riders.board(name, index, consumer, there) else ""
 
     def _send_output(self, name: str, consumer: str, output: Output) -> str:
         """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""

@@ -20,7 +20,8 @@ class Riders:
     __slots__ = ("under_way",)
 
     def __init__(self) -> None:
-        self.under_way: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
+        # by producer, index, and for whom it was sent: one dict for ever, as others look whether there is anything
+        self.under_way: dict[tuple[str, int, str], Carried] = {}
 
     def sent(self, part: m.Partition, host: str) -> None:
         """Its transfer has begun."""
@@ -51,4 +52,5 @@ class Riders:
 
     def peer_gone(self, host: str) -> None:
         """Nothing is under way there any more."""
-        self.under_way = {key: carried for key, carried in self.under_way.items() if carried.host != host}
+        for key in [key for key, carried in self.under_way.items() if carried.host == host]:
+            del self.under_way[key]

@@ -71,16 +71,26 @@ class Links:
             run.directory.ways.came_through(event.peer, event.via, message)
         return self.prober.on_measured(event, message)
 
-    def carried(self, event: e.TransferMeasured | e.Relayed, message: m.Partition, run: RunCore | None) -> None:
+    def carried(self, event: e.TransferMeasured, message: m.Partition, run: RunCore | None) -> None:
         """A partition's transfer also measured the link (passive monitoring), of several the one from here."""
-        relayed, now, recording = isinstance(event, e.Relayed), self._desk.now, self._desk.recording
+        link: Ends = (self._host, event.peer)
+        if event.via != NET:
+            link = m.links_over(self._host, event.peer, event.via)[0]
+        known = self.monitor.knows(link, self._desk.now)
+        if not known or self._desk.recording:
+            self._learn(event, link, message, run, known=known)
+
+    def passed_on(self, event: e.Relayed, message: m.Partition, run: RunCore | None) -> None:
+        """So did the transfer of what this host has passed on."""
+        link = m.links_over(self._host, event.hops[-1].host, event.hops)[0]
+        self._learn(event, link, message, run, known=self.monitor.knows(link, self._desk.now))
+
+    def _learn(
+        self, event: e.TransferMeasured | e.Relayed, link: Ends, message: m.Partition, run: RunCore | None, *,
+        known: bool,
+    ) -> None:  # fmt: skip
+        relayed, now = isinstance(event, e.Relayed), self._desk.now
         peer, via = (event.hops[-1].host, event.hops) if isinstance(event, e.Relayed) else (event.peer, event.via)
-        link: Ends = (self._host, peer)
-        if via != NET:
-            link = m.links_over(self._host, peer, via)[0]
-        known = self.monitor.knows(link, now)
-        if known and not recording:
-            return
         out = self._out.of(message.run) if run is None else run.out
         size, duration_s = event.size_bytes, event.duration_s
         if not known:
@@ -90,7 +100,7 @@ class Links:
             estimate = self.monitor.measured(link, size, busy_s, now, "passive", long_s=long_s)
             if estimate is not None:
                 out.record("estimate", **estimate_fields(link, estimate, size, busy_s, "passive"))
-        if not recording:
+        if not self._desk.recording:
             return
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
         detail = {} if via == NET else told(via)
