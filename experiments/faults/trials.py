@@ -338,7 +338,7 @@ def _problem(
 ) -> tuple[str, str] | None:
     """What a trial did that it may not: its kind and a line."""
     suspects = may_be_lost(plan, world.names) - to_be_asked_again(plan, world)
-    if plan.lasting:
+    if plan.lasting and world.open:  # else it lingers for other clients, and begins anew for none of these
         suspects = may_be_missed(plan, world)
     if log.wrong:
         return "contents", log.wrong

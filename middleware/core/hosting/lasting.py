@@ -3,7 +3,8 @@
 Rules:
 
 R1. The replicas are the run's, and go with its last generation.
-R2. At its client a run that has lost a host begins anew at the end of the event by which it did, not before. What the
+R2. At its client a run that has lost a host begins anew at the end of the event by which it did, not before; one of
+    which the application has got all, not before it wants something else of it, as a query. What the
     application says of it is said of the generation that it is now.
 R3. A call of a node's code that an earlier generation has begun is of the generation in which the node goes on.
 """
@@ -82,11 +83,9 @@ class Lasting:
             run = self._runs.get(now)
             if run is None or run.out.failed or run.recovery.asking:
                 continue
-            if run.id in self._fallen or run.directory.doomed:
+            if (run.id in self._fallen or run.directory.doomed) and (not run.recovery.over or run.proposer.waits):
                 run.directory.doomed = False
-                detected_s = self._fallen.pop(run.id, self._desk.now)
-                if not run.recovery.over:
-                    yield run, detected_s
+                yield run, self._fallen.pop(run.id, self._desk.now)
 
     def wait(self, run: RunCore, detected_s: float) -> None:
         """R2: somebody is asked before it does."""

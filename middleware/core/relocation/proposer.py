@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import (
     ChangedOver,
@@ -75,11 +76,20 @@ class Proposer:
     def follow(self, before: Proposer) -> None:
         """Go on as the next generation of a run: with the queries that have not begun, once all have the run."""
         self.free, self.merging, self._count = before.free, before.merging, before._count
-        proposal, waiting = before.proposal, list(before._joining)
-        undecided = ProposalState.PROPOSED, ProposalState.ABORTED  # its application has not been told yet
+        self._later = before._undecided()
+
+    def _undecided(self) -> list[Joining]:
+        """This application's queries of which it has not been told yet whether they begin."""
+        proposal, waiting = self.proposal, list(self._joining)
+        undecided = ProposalState.PROPOSED, ProposalState.ABORTED
         if proposal is not None and proposal.query is not None and proposal.state in undecided:
             waiting.insert(0, proposal.query)
-        self._later = [*before._later, *(query for query in waiting if query.number > 0)]
+        return [*self._later, *(query for query in waiting if query.number > 0)]
+
+    @property
+    def waits(self) -> bool:
+        """Whether this application waits for a query to begin."""
+        return bool(self._undecided())
 
     def on_started(self, _: Started) -> None:
         """All hosts that are needed have the run."""
@@ -391,7 +401,10 @@ class Proposer:
     @property
     def _catching_up(self) -> bool:
         """R13: whether some nodes may not be where those are yet that have gone on when the run began anew."""
-        return self._starting or (self._lagging and self._delivered < self._flow.ahead)
+        if self._starting or not self._lagging:
+            return self._starting
+        sink = self._flow.nodes[self._tree.dataflow.sinks[0]]
+        return sink.state is not ENDED and self._delivered < self._flow.ahead
 
     @property
     def _delivered(self) -> int:

@@ -513,6 +513,9 @@ class Recovery:
         fell = {host: how for host, how in lost.items() if host in before._directory.fell}
         self._begun = {"generation": generation_of(install.run), "hosts": fell, "moved": moved}
         self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
+        if before.over:  # what comes yet, as a query, comes after all that there was
+            ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
+            self._flow.reach(max(before._flow.ahead, *ended))
         self.installed(self._flow.kept)
         if missing := all_gaps(self._tree.dataflow):
             self._begun["missing"] = missing

@@ -118,6 +118,16 @@ def test_an_operator_that_was_to_leave_before_its_consumer_was_heard_anew_leaves
     assert (result.outcome, result.delivered, result.recoveries) == ("delivered", result.expected, 2)
 
 
+def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_have_ended() -> None:
+    result, _ = run_trial(drawn_plan(41_003_056, graph=True))
+    assert (result.outcome, result.delivered, result.queries["attached"]) == ("delivered", result.expected, 3)
+
+
+def test_a_run_that_goes_on_for_other_clients_alone_may_end_for_a_lost_host() -> None:
+    result, _ = run_trial(drawn_plan(41_000_096, graph=True))
+    assert (result.outcome, result.delivered) == ("ended", result.expected)
+
+
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
