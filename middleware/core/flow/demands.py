@@ -399,29 +399,6 @@ class Demands:
                 earliest_s = pending.due_s
         return earliest_s
 
-    def waits_for(self, host: str) -> tuple[str, str] | None:
-        """A node here that needs the way to ``host``, and what for."""
-        for (consumer, producer), pending in self.pending.items():
-            if self._directory.whereabouts(producer, pending.index) == host:
-                return consumer, f"which holds {producer!r}"
-        kept = self.tails.waits_for(host)
-        if kept is not None:
-            return kept
-        outputs = [
-            (name, node.sent_to(taker, taker.demanded), consumer, taker)
-            for name, node in self.nodes.items()
-            for consumer, taker in node.takers.items()
-        ]
-        for name, tail in self.tails.left.items():
-            outputs += [(name, tail.output, consumer, taker) for consumer, taker in tail.takers.items()]
-        for name, output, consumer, taker in outputs:
-            if output is None or taker.has(output.index):
-                continue
-            to = consumer or self._tree.consumer_of(name, output.index)
-            if to not in self.nodes and self._directory.whereabouts(to, output.index) == host:
-                return name, f"which holds {to!r}"
-        return None
-
     # --- what nodes are to do -------------------------------------------------------------------------
 
     def _perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:

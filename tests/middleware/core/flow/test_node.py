@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nodes import CODE, ahead, deep, operator, out, sink, source
 from playbook import (
     Arrived,
     Demanded,
@@ -33,7 +33,6 @@ from thalweg.middleware.core.flow.actions import (
     Dispatch,
     Hand,
     Lighten,
-    Output,
     Renounce,
     RunCode,
     Taker,
@@ -41,40 +40,8 @@ from thalweg.middleware.core.flow.actions import (
 )
 from thalweg.middleware.core.flow.node import TRANSITIONS, NodeCore, NodeEvent, NodeState
 from thalweg.middleware.core.machine import InvalidTransition
-from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
-
-CODE = Code("some")
-
-
-class Traced(NodeCore):
-    """A node that remembers the table entries it used."""
-
-    def __init__(self, node: Node, limit: int | None = None, **others: Any) -> None:
-        self.used: list[tuple[NodeState, NodeEvent]] = []
-        super().__init__(node, limit, **others)
-
-    def to(self, trigger: NodeEvent) -> None:
-        entry = (self.state, trigger)
-        super().to(trigger)
-        self.used.append(entry)
-
-
-def source(limit: int | None = None) -> NodePlaybook:
-    return NodePlaybook(Traced(Node("s", "source", (), CODE, "h1"), limit))
-
-
-def operator(limit: int | None = None) -> NodePlaybook:
-    return NodePlaybook(Traced(Node("o", "operator", ("a", "b"), CODE), limit))
-
-
-def sink(limit: int | None = None) -> NodePlaybook:
-    return NodePlaybook(Traced(Node("t", "sink", ("o",)), limit))
-
-
-def out(index: int, value: object = None, *, end: m.End = False) -> Output:
-    return Output(index, value, 0, end)
-
 
 # --- conversations, each of which uses the transitions it is listed for ------------------------------
 
@@ -250,17 +217,6 @@ def nobody_wants_what_it_holds() -> NodePlaybook:
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
     book << Finished(1, "p1") >> []
     book << Demanded(LAST) >> [ANSWER]
-    return book
-
-
-def ahead(of: int) -> NodePlaybook:
-    """An operator with consumers x and y, which keeps so many outputs; x has been sent 0 and 1."""
-    book = shared(Node("o", "operator", ("a",), CODE, ahead=of))
-    book << Demanded(0, by="x") >> [Ask(0)]
-    for index in range(of):
-        book << Arrived("a", index) >> [RunCode(index, (None,))]
-        book << Finished(index, f"o{index}") >> [Dispatch(out(index, f"o{index}"), consumer="x"), Ask(index + 1)]
-        book << Demanded(index + 1, by="x") >> []
     return book
 
 
@@ -544,94 +500,6 @@ def test_any_order_of_anything_keeps_the_invariants(
     assert first_dispatches == list(range(len(first_dispatches)))
 
 
-# --- several consumers ------------------------------------------------------------------------------
-
-
-def shared(node: Node = Node("s", "source", (), CODE, "h1")) -> NodePlaybook:  # noqa: B008
-    """A node whose consumers are x and y."""
-    return NodePlaybook(Traced.of(node, None, ("x", "y")))
-
-
-def both(index: int, value: object) -> list[Action]:
-    return [Dispatch(out(index, value), consumer="x"), Dispatch(out(index, value), consumer="y")]
-
-
-def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
-    book = shared()
-    book << Demanded(0, by="x") >> [RunCode(0, ())]
-    book << Finished(0, "s0") >> []  # y is not there yet
-    book << Demanded(0, by="x") >> "duplicate"
-    book << Demanded(0, by="y") >> [*both(0, "s0"), RunCode(1, ())]
-    book << Demanded(1, by="x") >> []
-    book << Finished(1, "s1") >> []
-    assert book.node.retained == out(0, "s0")  # which y has perhaps not got
-    book << Demanded(0, by="x") >> "late"  # as x has
-    book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
-    book << Demanded(2, by="x") >> "ahead"
-    book << Demanded(1, by="y") >> [*both(1, "s1"), RunCode(2, ())]
-    assert book.node.retained == out(1, "s1")
-
-
-def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consumer() -> None:
-    book = ahead(3)
-    book << Arrived("a", 3) >> [RunCode(3, (None,))]
-    book << Finished(3, "o3") >> []  # a fourth is not kept
-    for index in range(3):
-        more: list[Action] = [] if index != 1 else [Dispatch(out(3, "o3"), consumer="x"), Ask(4)]
-        book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y"), *more]
-    book << Demanded(1, by="y") >> "late"
-    book << Demanded(2, by="y") >> [Dispatch(out(2, "o2"), True, "y")]
-    assert [book.node.older, book.node.retained] == [[out(2, "o2")], out(3, "o3")]
-
-
-def test_what_was_held_for_all_goes_to_who_wants_it_once_the_node_stays() -> None:
-    book = ahead(2)
-    for index in range(2):
-        book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y")]
-    book << ToLeave(2) >> []
-    book << Arrived("a", 2) >> [RunCode(2, (None,))]
-    book << Finished(2, "o2") >> []  # with it the node would leave
-    book << Stayed() >> [Dispatch(out(2, "o2"), consumer="x"), Ask(3)]
-
-
-def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> None:
-    book = shared()
-    book << Demanded(0, by="x") >> [RunCode(0, ())]
-    book << Demanded(0, by="y") >> []
-    book << Finished(0, "s0") >> [*both(0, "s0"), RunCode(1, ())]
-    book.node.takers["x"].sending = True
-    book << Demanded(0, by="x") >> "duplicate"
-    book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
-    book.node.on_transfer_over(0, "x", arrived=True)
-    book << Demanded(0, again=True, by="x") >> "duplicate"  # it was on its way then
-    book << Demanded(0, again=True, by="x") >> [Dispatch(out(0, "s0"), True, "x")]
-
-
-def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
-    book = shared(Node("o", "operator", ("a",), CODE))
-    gone = Dispatch(out(LAST, end=True), consumer="y")
-    book << Demanded(0, by="x") >> [Ask(0)]
-    book << Arrived("a", 0) >> [RunCode(0, (None,))]
-    book << Finished(0, "o0") >> []
-    book << Demanded(LAST, by="y") >> [gone, Dispatch(out(0, "o0"), consumer="x"), Ask(1)]
-    book << Demanded(LAST, by="y") >> [gone]
-    book << Demanded(1, by="x") >> []
-    book << Demanded(1, by="y") >> "late"  # from before it said so
-    assert book.node.retained is None
-    book << Demanded(LAST, by="x") >> [Dispatch(out(LAST, end=True), consumer="x"), Renounce(("a",))]
-    assert book.node.state is NodeState.ENDED
-
-
-def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there() -> None:
-    book = shared(Node("o", "operator", ("a",), CODE))
-    book << Demanded(0, by="x") >> [Ask(0)]
-    book << ToLeave(recall=True) >> [Lighten(0)]
-    book << Demanded(LAST, by="x") >> []  # where it goes says so
-    book << Demanded(LAST, by="y") >> []
-    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": Taker(LAST), "y": Taker(LAST)}))
-    there << Stayed() >> [Renounce(("a",))]
-
-
 # --- between two trees ------------------------------------------------------------------------------
 
 
@@ -702,142 +570,3 @@ def test_a_node_that_appears_gathers_undemanded_unless_the_run_is_over_by_then()
     late = NodeCore.of(node, 5, ("t",), 5)
     assert late.begin() == []
     late.validate()
-
-
-# --- several partitions under way -------------------------------------------------------------------
-
-
-def deep(book: NodePlaybook, depth: int = 3) -> NodePlaybook:
-    book.node.depth = depth
-    return book
-
-
-def sent(book: NodePlaybook, index: int, host: str = "h2", *, arrived: bool | None = None) -> None:
-    """The host core began a transfer of that, which is perhaps over."""
-    book.node.takers[""].was_sent(index, host, under_way=True)
-    if arrived is not None:
-        book << TransferOver(index, arrived=arrived)
-
-
-def test_a_demand_is_credit_for_several_partitions_and_acknowledges_those_before() -> None:
-    book = deep(source())
-    book << Demanded(0) >> [RunCode(0, ())]
-    for index in range(3):
-        book << Finished(index, f"p{index}") >> [Dispatch(out(index, f"p{index}")), RunCode(index + 1, ())]
-        sent(book, index)
-    book << Finished(3, "p3") >> []
-    assert book.node.kept == [out(index, f"p{index}") for index in range(3)]
-    book << Demanded(1) >> [Dispatch(out(3, "p3")), RunCode(4, ())]
-    assert book.node.kept == [out(index, f"p{index}") for index in range(1, 4)]
-    book << Demanded(0) >> "late"
-    book << Demanded(5) >> "ahead"
-
-
-def test_what_comes_before_its_turn_waits_for_it() -> None:
-    book = deep(operator())
-    book << Demanded(0) >> [Ask(0)]
-    book << Arrived("a", 1, "a1") >> []
-    book << Arrived("b", 2, "b2") >> []
-    book << Arrived("a", 1, "a1") >> "ahead"  # it has that
-    book << Arrived("a", 3, "a3") >> "ahead"  # nobody gave credit for that
-    book << Arrived("a", 0, "a0") >> []
-    book << Arrived("b", 1, "b1") >> []
-    book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
-    book << Arrived("a", 0, "a0") >> "duplicate"
-    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1), RunCode(1, ("a1", "b1"))]
-    assert book.node.last == "b"
-    sent(book, 0)
-    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
-    assert book.node.asked == {"a"}
-
-
-def test_of_several_that_one_is_sent_again_which_is_demanded_once_more() -> None:
-    book = deep(source())
-    book << Demanded(0)
-    for index in range(3):
-        book << Finished(index, f"p{index}")
-        sent(book, index)
-    book << Demanded(0, again=True) >> "duplicate"  # it is under way
-    book << TransferOver(0)
-    book << Demanded(0, again=True) >> "duplicate"  # R2: it was asked for before it came
-    book << Demanded(0, again=True) >> [Dispatch(out(0, "p0"), again=True)]
-    sent(book, 0)
-    book << TransferOver(1, arrived=False)
-    book << Demanded(1, again=True) >> [Dispatch(out(1, "p1"), again=True)]  # nobody knows what became of it
-    sent(book, 1, arrived=True)
-    book << Demanded(1) >> [Dispatch(out(1, "p1"), again=True)]  # it wants it in another place
-    sent(book, 1)
-    book << TransferOver(2, arrived=False)
-    book << Demanded(1, again=True) >> [Dispatch(out(2, "p2"), again=True)]  # it has not got the later one either
-
-
-def test_an_operator_leaves_with_all_but_its_last_output_acknowledged() -> None:
-    book = deep(operator())
-    book << Demanded(0) >> [Ask(0)]
-    for index in range(2):
-        book << Arrived("a", index, "a") >> []
-        book << Arrived("b", index, "b") >> [RunCode(index, ("a", "b"))]
-        book << Finished(index, "ab") >> [Dispatch(out(index, "ab")), Ask(index + 1)]
-        sent(book, index)
-    book << Arrived("a", 2, "a") >> []
-    book << ToLeave(recall=True) >> []
-    assert book.node.state is NodeState.DRAINING
-    book << Arrived("b", 2, "b") >> []  # it may stay
-    book << Demanded(1) >> [Lighten(2)]
-    assert book.node.kept == [out(1, "ab")]
-    book << Arrived("a", 3, "a") >> []
-    book << Stayed() >> [Ask(2), RunCode(2, ("a", "b"))]
-    book << Finished(2, "ab") >> [Dispatch(out(2, "ab")), Ask(3)]
-    assert book.node.asked == {"b"}
-
-
-def test_an_operator_that_is_to_leave_holds_its_last_output_until_it_is_the_next() -> None:
-    book = deep(operator())
-    book << Demanded(0) >> [Ask(0)]
-    for index in range(2):
-        book << ToLeave(1) >> []
-        book << Arrived("a", index, "a") >> []
-        book << Arrived("b", index, "b") >> [RunCode(index, ("a", "b"))]
-        book << Finished(index, "ab") >> ([Dispatch(out(0, "ab")), Ask(1)] if index == 0 else [])
-        sent(book, 0)
-    book << Demanded(1) >> [Dispatch(out(1, "ab")), Lighten(2)]
-
-
-def test_a_source_turns_when_the_old_consumer_lacks_its_last_one_only() -> None:
-    book = deep(source())
-    book << Demanded(0) >> [RunCode(0, ())]
-    for index in range(3):
-        book << Finished(index, f"p{index}")
-        sent(book, index)
-    book << ToTurn(2) >> []
-    book << Finished(3, "p3") >> []
-    book << Demanded(3) >> []  # the new consumer
-    book << Demanded(3) >> "duplicate"
-    book << Demanded(1) >> []
-    assert book.node.on_demand(2) == ("taken", [Turned()])
-    assert book.node.release() == out(2, "p2")
-    book << (lambda node: ("taken", node.go_on_turned())) >> [Dispatch(out(3, "p3")), RunCode(4, ())]
-    book << Finished(4, "p4") >> [Dispatch(out(4, "p4")), RunCode(5, ())]
-
-
-def test_a_new_consumer_has_no_credit_before_it_demands() -> None:
-    book = deep(source())
-    book << Demanded(0) >> [RunCode(0, ())]
-    book << ToTurn(0) >> []
-    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Turned(), RunCode(1, ())]
-    book.node.release()
-    book << Finished(1, "p1") >> []
-    book << Demanded(1) >> [Dispatch(out(1, "p1")), RunCode(2, ())]
-
-
-def test_the_old_tree_is_gone_though_its_consumer_was_never_heard() -> None:
-    book = deep(source())
-    book << Demanded(0) >> [RunCode(0, ())]
-    for index in range(3):
-        book << Finished(index, f"p{index}")
-        sent(book, index)
-    book << ToTurn(2) >> []
-    book << Demanded(3) >> []
-    book << Finished(3, "p3") >> []
-    assert book.node.retire() == [Dispatch(out(3, "p3")), RunCode(4, ())]
-    assert book.node.kept == [out(3, "p3")]

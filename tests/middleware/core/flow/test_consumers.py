@@ -1,0 +1,106 @@
+"""A node of several consumers: what each of them is sent, and when."""
+
+from __future__ import annotations
+
+from nodes import CODE, ahead, out, shared
+from playbook import (
+    Arrived,
+    Demanded,
+    Finished,
+    NodePlaybook,
+    Stayed,
+    ToLeave,
+)
+
+from thalweg.middleware.core.flow.actions import (
+    LAST,
+    Action,
+    Ask,
+    Dispatch,
+    Lighten,
+    Renounce,
+    RunCode,
+    Taker,
+)
+from thalweg.middleware.core.flow.node import NodeCore, NodeState
+from thalweg.middleware.dataflow import Node
+
+
+def both(index: int, value: object) -> list[Action]:
+    return [Dispatch(out(index, value), consumer="x"), Dispatch(out(index, value), consumer="y")]
+
+
+def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
+    book = shared()
+    book << Demanded(0, by="x") >> [RunCode(0, ())]
+    book << Finished(0, "s0") >> []  # y is not there yet
+    book << Demanded(0, by="x") >> "duplicate"
+    book << Demanded(0, by="y") >> [*both(0, "s0"), RunCode(1, ())]
+    book << Demanded(1, by="x") >> []
+    book << Finished(1, "s1") >> []
+    assert book.node.retained == out(0, "s0")  # which y has perhaps not got
+    book << Demanded(0, by="x") >> "late"  # as x has
+    book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
+    book << Demanded(2, by="x") >> "ahead"
+    book << Demanded(1, by="y") >> [*both(1, "s1"), RunCode(2, ())]
+    assert book.node.retained == out(1, "s1")
+
+
+def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consumer() -> None:
+    book = ahead(3)
+    book << Arrived("a", 3) >> [RunCode(3, (None,))]
+    book << Finished(3, "o3") >> []  # a fourth is not kept
+    for index in range(3):
+        more: list[Action] = [] if index != 1 else [Dispatch(out(3, "o3"), consumer="x"), Ask(4)]
+        book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y"), *more]
+    book << Demanded(1, by="y") >> "late"
+    book << Demanded(2, by="y") >> [Dispatch(out(2, "o2"), True, "y")]
+    assert [book.node.older, book.node.retained] == [[out(2, "o2")], out(3, "o3")]
+
+
+def test_what_was_held_for_all_goes_to_who_wants_it_once_the_node_stays() -> None:
+    book = ahead(2)
+    for index in range(2):
+        book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y")]
+    book << ToLeave(2) >> []
+    book << Arrived("a", 2) >> [RunCode(2, (None,))]
+    book << Finished(2, "o2") >> []  # with it the node would leave
+    book << Stayed() >> [Dispatch(out(2, "o2"), consumer="x"), Ask(3)]
+
+
+def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> None:
+    book = shared()
+    book << Demanded(0, by="x") >> [RunCode(0, ())]
+    book << Demanded(0, by="y") >> []
+    book << Finished(0, "s0") >> [*both(0, "s0"), RunCode(1, ())]
+    book.node.takers["x"].sending = True
+    book << Demanded(0, by="x") >> "duplicate"
+    book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
+    book.node.on_transfer_over(0, "x", arrived=True)
+    book << Demanded(0, again=True, by="x") >> "duplicate"  # it was on its way then
+    book << Demanded(0, again=True, by="x") >> [Dispatch(out(0, "s0"), True, "x")]
+
+
+def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
+    book = shared(Node("o", "operator", ("a",), CODE))
+    gone = Dispatch(out(LAST, end=True), consumer="y")
+    book << Demanded(0, by="x") >> [Ask(0)]
+    book << Arrived("a", 0) >> [RunCode(0, (None,))]
+    book << Finished(0, "o0") >> []
+    book << Demanded(LAST, by="y") >> [gone, Dispatch(out(0, "o0"), consumer="x"), Ask(1)]
+    book << Demanded(LAST, by="y") >> [gone]
+    book << Demanded(1, by="x") >> []
+    book << Demanded(1, by="y") >> "late"  # from before it said so
+    assert book.node.retained is None
+    book << Demanded(LAST, by="x") >> [Dispatch(out(LAST, end=True), consumer="x"), Renounce(("a",))]
+    assert book.node.state is NodeState.ENDED
+
+
+def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there() -> None:
+    book = shared(Node("o", "operator", ("a",), CODE))
+    book << Demanded(0, by="x") >> [Ask(0)]
+    book << ToLeave(recall=True) >> [Lighten(0)]
+    book << Demanded(LAST, by="x") >> []  # where it goes says so
+    book << Demanded(LAST, by="y") >> []
+    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": Taker(LAST), "y": Taker(LAST)}))
+    there << Stayed() >> [Renounce(("a",))]

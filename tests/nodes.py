@@ -1,0 +1,66 @@
+"""Nodes for playbooks: a source, an operator of two inputs and a sink, which remember the transitions they used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playbook import Arrived, Demanded, Finished, NodePlaybook
+
+from thalweg.middleware.core.flow.actions import Ask, Dispatch, Output, RunCode
+from thalweg.middleware.core.flow.node import NodeCore, NodeEvent, NodeState
+from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.protocol import messages as m
+
+CODE = Code("some")
+SOURCE = Node("s", "source", (), CODE, "h1")
+
+
+class Traced(NodeCore):
+    """A node that remembers the table entries it used."""
+
+    def __init__(self, node: Node, limit: int | None = None, **others: Any) -> None:
+        self.used: list[tuple[NodeState, NodeEvent]] = []
+        super().__init__(node, limit, **others)
+
+    def to(self, trigger: NodeEvent) -> None:
+        entry = (self.state, trigger)
+        super().to(trigger)
+        self.used.append(entry)
+
+
+def source(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(SOURCE, limit))
+
+
+def operator(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("o", "operator", ("a", "b"), CODE), limit))
+
+
+def sink(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("t", "sink", ("o",)), limit))
+
+
+def out(index: int, value: object = None, *, end: m.End = False) -> Output:
+    return Output(index, value, 0, end)
+
+
+def shared(node: Node = SOURCE) -> NodePlaybook:
+    """A node whose consumers are x and y."""
+    return NodePlaybook(Traced.of(node, None, ("x", "y")))
+
+
+def ahead(of: int) -> NodePlaybook:
+    """An operator with consumers x and y, which keeps so many outputs; x has been sent 0 and 1."""
+    book = shared(Node("o", "operator", ("a",), CODE, ahead=of))
+    book << Demanded(0, by="x") >> [Ask(0)]
+    for index in range(of):
+        book << Arrived("a", index) >> [RunCode(index, (None,))]
+        book << Finished(index, f"o{index}") >> [Dispatch(out(index, f"o{index}"), consumer="x"), Ask(index + 1)]
+        book << Demanded(index + 1, by="x") >> []
+    return book
+
+
+def deep(book: NodePlaybook, depth: int = 3) -> NodePlaybook:
+    """The same, with so many partitions under way."""
+    book.node.depth = depth
+    return book
