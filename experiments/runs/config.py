@@ -271,12 +271,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = None
     ahead: Annotated[
-        int,
+        str,
         Option(
             "Partitions under way over each edge of the tree: more than one for links with long delays, and as much"
-            " more memory on hosts."
+            " more memory on hosts; auto: as many as the links that it begins over need, 1 where delays are short.",
+            metavar="N|auto",
         ),
-    ] = 1
+    ] = "1"
     moves: Annotated[
         int | None,
         Option(
@@ -444,6 +445,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         said = {"kill": self.kill, "drain": self.drain, "join": self.join}
         return [(option, text) for option, texts in said.items() for text in texts]
 
+    @property
+    def depth(self) -> int | Literal["auto"]:
+        """Partitions under way over each edge."""
+        return "auto" if self.ahead == "auto" else int(self.ahead)
+
     def failover(self, sites: Mapping[str, str]) -> Failover:
         """How a run outlives its hosts, where one is killed; ``sites``: what is at one fails together."""
         every = Failover().every if self.checkpoint is None else self.checkpoint
@@ -533,8 +539,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--missing nothing goes with one tree, and --stripes asks for several; leave one out")
         if self.missing == "nothing" and "random-reshapes" in self.placements:
             raise UsageError("--missing nothing keeps every operator's inputs, and random-reshapes changes them")
-        if not 1 <= self.ahead <= MOST_AHEAD:
-            raise UsageError(f"--ahead is {self.ahead}; give partitions, 1 to {MOST_AHEAD}")
+        if self.ahead != "auto" and not (re.fullmatch("[0-9]{1,9}", self.ahead) and 1 <= int(self.ahead) <= MOST_AHEAD):
+            raise UsageError(f"--ahead is {one_line(self.ahead)}; give partitions, 1 to {MOST_AHEAD}, or auto")
         if self.forecaster is not None:
             make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:

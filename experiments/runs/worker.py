@@ -157,7 +157,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     chosen = operators_at(result.dataflow, result.placement)
     say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     kept: list[tuple[int, Value]] = []
-    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s, "ahead": config.ahead, **plans.over}
+    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s, "ahead": config.depth, **plans.over}
     if strategy.adaptation is not None:
         more |= {
             "adaptation": strategy.adaptation,

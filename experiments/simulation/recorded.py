@@ -19,6 +19,7 @@ from thalweg.emulation.scenarios.deeds import deeds_of
 from thalweg.emulation.scenarios.events import Deed
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace, Rates
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
@@ -36,6 +37,7 @@ from thalweg.experiments.simulation.links import Steady, carrying, world_config
 from thalweg.experiments.simulation.run import (
     Work,
     bound_s,
+    depth_ahead,
     exactly,
     plan_ahead,
     real_code,
@@ -114,7 +116,7 @@ class _Session(Session):
             call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
             capacities=network.timeline.capacities,
             validate=config.validate,
-            ahead=config.ahead,
+            ahead=1 if config.depth == "auto" else config.depth,
         )
         self.work = msgspec.structs.replace(self.work, hints=hints.measured({}, network.timeline.capacities))
         # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
@@ -154,6 +156,15 @@ class _Session(Session):
         links = self._carrying({link: Steady.of(trace) for link, trace in self.traces.items()}, begun=False)
         return plan_ahead(self.work, planner, links, self.world, truth=self.config.view == "truth")
 
+    def _deep(self, label: str, plan: ProbedPlan) -> WorldConfig:
+        """The world with as many partitions under way as the links of this plan need, where that is asked for."""
+        if self.config.depth != "auto":
+            return self.world
+        links = self._carrying({link: Steady.of(trace) for link, trace in self.traces.items()}, begun=False)
+        depth = depth_ahead(self.work, plan, links, self.world)
+        self.found.notes.append(f"{label}: {depth} under way over each edge (--ahead auto)")
+        return msgspec.structs.replace(self.world, ahead=depth)
+
     def _carrying(self, links: Mapping[Link, Rates], *, begun: bool = True) -> Mapping[Link, LinkRate]:
         """What messages take on these links, in a world of their own."""
         return carrying(links, self.interface, self.timeline, begun=begun, seed=self.config.seed)
@@ -188,7 +199,7 @@ class _Session(Session):
             self.tell(label, self.found.delivered[label], self.total)
 
         carried = self._carrying(self.links)
-        about: tuple[Any, ...] = self.work.hosts, carried, self.code, self.world
+        about: tuple[Any, ...] = self.work.hosts, carried, self.code, self._deep(label, plan)
         deeds = deeds_of(
             config.befalling, config.all_servers, config.time_scale, self.timeline.deeds if self.timeline else ()
         )

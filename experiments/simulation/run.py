@@ -19,7 +19,7 @@ from thalweg.emulation.virtual.world import CodeBook, World
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
-from thalweg.middleware.client.replanning import Search, first_ways
+from thalweg.middleware.client.replanning import Search, ask_hints, first_ways
 from thalweg.middleware.client.stripes import searches_of, trees_of
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
@@ -38,6 +38,7 @@ from thalweg.middleware.planning import (
     bound_period_s,
 )
 from thalweg.middleware.planning.asking import Answers, Unheard, Unplaced, plan_probing
+from thalweg.middleware.planning.problem.depth import depth_of, links_of
 from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
@@ -156,6 +157,19 @@ def plan_ahead(
         plan: ProbedPlan = done.value
     check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
     return msgspec.structs.replace(plan, took_s=world.now)
+
+
+def depth_ahead(work: Work, plan: ProbedPlan, links: Mapping[Link, LinkRate], config: WorldConfig) -> int:
+    """How many partitions are to be under way over each edge of what was planned, as ``Client.run`` has it measured."""
+    trees = trees_of(plan.result)
+    wanted = links_of(trees)
+    world = World(work.hosts, links, _no_code, config)
+    rates = dict(plan.view.estimates)
+    if unknown := wanted - rates.keys():
+        rates |= world.probe(unknown, PATIENCE_S)
+    view = NetworkView(rates, world.probe(wanted, PATIENCE_S, latency=True) if wanted else {})
+    told = [each.hints or ask_hints(each.dataflow, work.allow) for each in (plan.result, *plan.result.beside)]
+    return max(depth_of(tree, hints, view) for tree, hints in zip(trees, told, strict=True))
 
 
 def run_ahead(

@@ -39,10 +39,12 @@ def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
         raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
 
 
-def check_ahead(ahead: int) -> None:
+def check_ahead(ahead: int | str) -> None:
     """How many partitions are under way over an edge."""
-    expect(ahead, int, "ahead is a number of partitions")
-    if not 1 <= ahead <= MOST_AHEAD:
+    if ahead == "auto":
+        return
+    expect(ahead, int, "ahead is a number of partitions, or 'auto'")
+    if not 1 <= int(ahead) <= MOST_AHEAD:
         raise UsageError(f"ahead is {ahead}; give how many partitions may be under way over an edge, 1 to {MOST_AHEAD}")
 
 

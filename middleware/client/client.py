@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -252,7 +252,7 @@ class Client:
         hops: int = HOPS,
         stripes: Stripes = 1,
         window: int | None = None,
-        ahead: int = 1,
+        ahead: int | Literal["auto"] = 1,
     ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -296,7 +296,8 @@ class Client:
             ahead: how many partitions may be under way over each edge, 1 to 1024. A link with a long delay carries its
                 rate only if as much is under way as goes over it in a round trip. Every node keeps up to so many
                 outputs, and one more, and so many of each of its inputs: memory of hosts. More only delays changes of
-                the placement, which come after all that is under way.
+                the placement, which come after all that is under way. ``"auto"``: as many as the links that it begins
+                over need, by rates and latencies measured then (``Run.ahead`` says how many), 1 where delays are short.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
@@ -356,9 +357,10 @@ class Client:
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
-        install = m.AheadInstall.of(install, ahead)
         check_start(start)
         trees = self._preparing.trees(all_of(stripes, Stripe(dataflow, full, 1.0), beside), lasting=lasting)
+        depth = ahead if isinstance(ahead, int) else self._preparing.depth(trees, hints, measured)
+        install = m.AheadInstall.of(install, depth)
         if failover is not None or (lasting and len(trees) == 1):
             install = m.Lasting.of(
                 install, check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
@@ -379,7 +381,7 @@ class Client:
                 name or "global",
             )
         run = run_of(trees, self._home(), run_id, search, strict=strict, nothing=nothing)
-        run.ways, run.networks = ways, asked
+        run.ways, run.networks, run.ahead = ways, asked, depth
         with self._roster.news:
             self._roster.check_open()
             self._runs[run_id] = run
@@ -392,7 +394,7 @@ class Client:
             self._journal.begun(run_id, given, Asked(dict(asked), wanted_hz, hops))
         if self._journal is not None and isinstance(run, StripedRun):
             end = None if partitions is None else start + partitions
-            run.keep(Stream(self.name, trees, start, end, window, ahead, label, call_timeout_s, failover))
+            run.keep(Stream(self.name, trees, start, end, window, depth, label, call_timeout_s, failover))
         asks = e.RunRequested if self._journal is None or len(trees) > 1 else e.KeptRunRequested
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
         self.shell.tell(request_of(request, trees, window, start))

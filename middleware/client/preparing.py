@@ -15,7 +15,7 @@ from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
 from thalweg.middleware.network.figures import HostFigures
-from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -30,6 +30,7 @@ from thalweg.middleware.planning import (
     plan_with_probes,
 )
 from thalweg.middleware.planning.planners.planner import needs_of
+from thalweg.middleware.planning.problem.depth import depth_of, links_of
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import messages as m
 
@@ -94,6 +95,23 @@ class Preparing:
                 raise DataflowError("stripes of a stream have the same sources and the same sink")
             found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
         return tuple(found)
+
+    def depth(self, trees: Sequence[Stripe], hints: Hints | None, known: Mapping[Link, LinkEstimate]) -> int:
+        """How many partitions are to be under way over the edges of these trees (``planning.problem.depth``).
+
+        By rates that are ``known``, or measured now, and by latencies that are measured now; of hosts that are away
+        nothing is.
+        """
+        there = {self._roster.name, *self._roster.hosts}
+        links = {link for link in links_of(trees) if there.issuperset(link)}
+        unknown = links - known.keys()
+        rates = {**known, **(self._measuring.probe(unknown) if unknown else {})}
+        view = NetworkView(rates, self._measuring.latencies(links) if links else {})
+        told = {}
+        for number, tree in enumerate(trees):
+            full = hints is not None and {*tree.dataflow.sources, *tree.dataflow.operators} <= hints.output_bytes.keys()
+            told[number] = hints if hints is not None and full else ask_hints(tree.dataflow, self._allow)
+        return max(depth_of(tree, told[number], view) for number, tree in enumerate(trees))
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """What is to be planned, before anything is known of the network."""

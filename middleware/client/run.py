@@ -57,6 +57,7 @@ class Run(Stream[T]):
         self.search = search
         self.ways: tuple[Way, ...] = ()  # over which networks partitions go at first
         self.networks: Mapping[str, Network] = {}  # as they were asked for, whoever is joined to them
+        self.ahead = 1  # partitions that may be under way over each edge
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
         self._by_sink: dict[str, int] = {}  # sinks of others
         self._open, self._count = {0}, 0  # queries that go on, and that there have been

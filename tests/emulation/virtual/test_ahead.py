@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import ShapedLink
 from thalweg.emulation.virtual.world import World
+from thalweg.experiments.cli.verbs import app
 from thalweg.experiments.faults.drawn import drawn_plan
 from thalweg.experiments.faults.trials import run_trial
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -77,6 +81,21 @@ def test_a_link_of_a_long_delay_carries_its_rate(size_bytes: int, ahead: int) ->
     assert len(ran.seconds) == 100
     assert ran.share >= 0.95
     assert ran.held <= 2 * ahead - 1, "of one node: outputs that are not acknowledged, inputs that have come early"
+
+
+def test_as_many_as_the_links_need_are_found_out(tmp_path: Path) -> None:
+    """``--ahead auto``: by what is measured of links; within 5 % of what any number brings, images vary in size."""
+    scenario, means = Path(__file__).parents[3] / "docs/examples/long-delays.toml", {}
+    options = ("--testbed", "sim", "--scenario", str(scenario), "--placement", "one-shot", "--images", "120")
+    for size in ("16KB", "64KB", "256KB"):
+        for ahead in ("auto", "64"):
+            more = ("--image-bytes", size, "--pixel-s", "0", "--startup-s", "0", "--ahead", ahead)
+            told = ("--json", "--out", str(tmp_path / size / ahead))
+            done = CliRunner().invoke(app, ["run", *options, *more, *told], catch_exceptions=False)
+            found = json.loads(done.stdout.splitlines()[-1])["placements"]["one-shot"]
+            assert (found["lost"], found["out_of_order"]) == (0, 0)
+            means[ahead] = found["mean_interarrival_s"]
+        assert means["auto"] < 1.05 * means["64"], (size, means)
 
 
 def test_with_one_under_way_a_link_waits_for_every_round_trip() -> None:

@@ -14,6 +14,11 @@ def test_what_is_no_number_of_trees_is_refused(stripes: str) -> None:
         RunConfig(stripes=stripes).check()
 
 
-def test_what_is_no_number_of_partitions_under_way_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--ahead is 0; give partitions, 1 to 1024$"):
-        RunConfig(ahead=0).check()
+@pytest.mark.parametrize("ahead", ["0", "1025", "x", "", "²"])
+def test_what_is_no_number_of_partitions_under_way_is_refused(ahead: str) -> None:
+    with pytest.raises(UsageError, match=r"^--ahead is .*; give partitions, 1 to 1024, or auto$"):
+        RunConfig(ahead=ahead).check()
+
+
+def test_partitions_under_way_are_a_number_or_found_out() -> None:
+    assert [RunConfig(ahead=ahead).check().depth for ahead in ("1", "17", "auto")] == [1, 17, "auto"]

@@ -164,6 +164,16 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
             run.move({"nobody": "h1"}, stripe=1)
 
 
+def test_where_links_are_short_one_partition_under_way_is_found_to_be_enough(client: Client) -> None:
+    where = at("h2").placement
+    with client.run(FLOW, where, ahead="auto", partitions=10) as run:
+        assert_reference([each.value for each in run], FLOW, 10)
+        assert run.ahead == 1
+    with client.run(FLOW, where, stripes=3, ahead="auto", partitions=10) as run:
+        assert_reference([each.value for each in run], FLOW, 10)
+        assert run.ahead == 1
+
+
 def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
     hosts, folder = dict(cluster.addresses), tmp_path / "journal"
     trees = tuple(at(host) for host in HOSTS)

@@ -82,7 +82,7 @@ def test_a_client_does_not_take_another_time_scale_instead(cluster: LocalCluster
         ({"partitions": True}, "partitions are a whole number, not True"),
         ({"partitions": 2.0}, "partitions are a whole number, not 2.0"),
         ({"ahead": 0}, "ahead is 0; give how many partitions may be under way over an edge, 1 to 1024"),
-        ({"ahead": "4"}, "ahead is a number of partitions, not '4'"),
+        ({"ahead": "4"}, "ahead is a number of partitions, or 'auto', not '4'"),
         ({"label": 3}, "the label of a run is a text, not 3"),
         ({"placement": ["h1"]}, "a placement is a mapping of nodes to hosts, or the name of what computes one, not ["),
         ({"placement": {"o": 1}}, "a placement maps names of nodes to names of hosts, not 1"),

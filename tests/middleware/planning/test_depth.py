@@ -1,0 +1,76 @@
+"""How many partitions are to be under way: the bandwidth-delay product of the links that a tree takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from thalweg.middleware.dataflow import MOST_AHEAD, Code, Dataflow, Node
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning import Hints
+from thalweg.middleware.planning.problem.depth import depth_of, links_of
+from thalweg.middleware.planning.problem.task import Stripe
+
+CODE = Code("composite")
+CHAIN = Dataflow(
+    (
+        Node("s", "source", (), CODE, "h1"),
+        Node("o", "operator", ("s",), CODE),
+        Node("t", "sink", ("o",), None, "client"),
+    )
+)
+TREE = Stripe(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 1.0)
+FIRST, SECOND = Link("h1", "h2"), Link("h2", "client")
+
+
+def view(rates: Mapping[Link, float], delays: Mapping[Link, float]) -> NetworkView:
+    estimates = {link: LinkEstimate(rate_bps) for link, rate_bps in rates.items()}
+    return NetworkView(estimates, {link: Latency(delay_s) for link, delay_s in delays.items()})
+
+
+def depth(size_bytes: float, rate_bps: float = 10e6, delay_s: float = 0.1, **more: float) -> int:
+    hints = Hints(dict.fromkeys("so", size_bytes), compute_s=more)
+    both = FIRST, SECOND
+    return depth_of(TREE, hints, view(dict.fromkeys(both, rate_bps), dict.fromkeys(both, delay_s)))
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "delay_s", "expected"),
+    [
+        (16_384, 0.1, 18),  # a round trip of 200 ms at 10 Mbit/s is 250,000 bytes
+        (65_536, 0.1, 6),
+        (262_144, 0.1, 3),
+        (262_144, 0.004, 1),  # 8 ms of 210
+        (65_536, 0.0001, 1),
+        (8, 0.0001, 1),  # as on one machine
+        (8, 60.0, MOST_AHEAD),
+    ],
+)
+def test_so_many_as_a_round_trip_carries_and_two_more(size_bytes: float, delay_s: float, expected: int) -> None:
+    assert depth(size_bytes, delay_s=delay_s) == expected
+
+
+def test_no_link_is_to_send_more_often_than_the_slowest_part() -> None:
+    hints = Hints(dict.fromkeys("so", 65_536))
+    delays = {FIRST: 0.1, SECOND: 0.1}
+    slow = depth_of(TREE, hints, view({FIRST: 1e6, SECOND: 1e9}, delays))
+    assert slow == 3, "0.52 s on the slow link, 0.2 s of a round trip"
+    assert depth(65_536, o=0.1) == 4
+    assert depth(65_536, o=1.0) == 1, "a word of it has come back long before the next"
+
+
+def test_what_nobody_knows_counts_for_none() -> None:
+    hints = Hints(dict.fromkeys("so", 65_536))
+    assert depth_of(TREE, hints, view({}, {})) == 1
+    assert depth_of(TREE, hints, view({FIRST: 10e6, SECOND: 0.0}, {FIRST: 0.1, SECOND: 0.1})) == 6
+    assert depth_of(TREE, Hints({}), view({FIRST: 10e6}, {FIRST: 0.1})) == 1
+    one_way = view({FIRST: 10e6}, {FIRST: 0.15, Link("h2", "h1"): 0.05})
+    assert depth_of(TREE, hints, one_way) == 6
+
+
+def test_the_links_are_those_between_hosts() -> None:
+    here = Stripe(CHAIN, {"s": "h1", "o": "h1", "t": "client"}, 1.0)
+    assert links_of([TREE]) == {FIRST, SECOND}
+    assert links_of([here]) == {Link("h1", "client")}
+    assert links_of([TREE, here]) == {FIRST, SECOND, Link("h1", "client")}
