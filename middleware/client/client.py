@@ -431,7 +431,9 @@ class Client:
                 object of the application's is to be given again.
 
         It has its further networks again, as far as hosts are there that are joined to them. Queries that were attached
-        are not. Raises UsageError for a run that is over, or not in the journal, and without one.
+        go on as well: ``Run.attached`` has them by their numbers, 1 for the first that was; one that nobody takes from
+        holds up the others, so take from each, or ``detach`` it. Raises UsageError for a run that is over, or not in
+        the journal, and without one.
         """
         self._roster.check_open()
         run_id, found = find(self._journal, run)
@@ -446,7 +448,10 @@ class Client:
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
             )  # fmt: skip
         there = {host: self._roster.peers[host] for host in self.hosts}
-        install, first = go_on(run_id, found, start, self.name, there)
+        install, starts = go_on(run_id, found, start, self.name, there)
+        queries = {
+            number: query for number, query in found.queries.items() if starts.keys() >= {*query.sinks}
+        }  # the others had left
         install = msgspec.structs.replace(install, version=self._roster.version)
         where = {entry.node: entry.host for entry in install.locations}
         expect(adaptation, GlobalMoves | None, "how a planner moves operators of a resumed run, GlobalMoves says")
@@ -467,13 +472,19 @@ class Client:
             free = reorderable((flow.by_name[name].code for name in flow.operators), self._allow)
             install = msgspec.structs.replace(install, news=needs_while(adaptation, planner) or True)
         again: Run[Any] = Run(self._home(), run_id, where, install.dataflow, search, strict=strict, nothing=nothing)
-        again._first, again._journal = first, self._journal
+        again._journal = self._journal
+        again._take_up(queries, starts, found.left)
+        again._first = min([starts[sink] for sink in again._sinks], default=0)
+        own = {0: again._sinks} if again._sinks else {}
+        kept = msgspec.structs.replace(
+            found.kept, queries=own | {number: query.sinks for number, query in queries.items()}
+        )
         again.ways, again.networks = ways, asked.networks
         with self._roster.news:
             self._roster.check_open()
             self._runs[run_id] = again
             self._open.add(run_id)
-        self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=found.kept))
+        self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=kept))
         self._tell_gone(run_id)
         return again
 

@@ -26,6 +26,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
@@ -77,6 +78,23 @@ class Stream(msgspec.Struct, frozen=True):
     failover: m.Failover | None = None
 
 
+class Query(msgspec.Struct, frozen=True):
+    """A query that was attached to a run and has begun: its graph, and what its nodes are called in the run.
+
+    ``shared``: nodes that the run had before; ``first``: its first partition.
+    """
+
+    dataflow: Dataflow
+    names: dict[str, str]
+    shared: tuple[str, ...]
+    first: int
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """By their names in the run."""
+        return tuple([self.names[name] for name in self.dataflow.sinks])
+
+
 class Asked(msgspec.Struct, frozen=True):
     """The further networks with which a run was begun, as for ``Client.run``."""
 
@@ -89,7 +107,8 @@ class Found(msgspec.Struct, frozen=True):
     """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
 
     ``said``: what was damaged; ``by``: the name of the placement with which it was begun, if that had one; ``asked``:
-    the networks with which it was.
+    the networks with which it was. ``queries``: by number those that go on of the attached ones; ``left``: numbers of
+    those that are over, 0 for what the run began with.
     """
 
     kept: e.Kept | Stream
@@ -97,6 +116,8 @@ class Found(msgspec.Struct, frozen=True):
     said: str = ""
     by: str = ""
     asked: Asked | None = None
+    queries: dict[int, Query] = {}
+    left: frozenset[int] = frozenset()
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
@@ -109,6 +130,7 @@ class Found(msgspec.Struct, frozen=True):
 _kept = msgspec.msgpack.Decoder(e.Kept)
 _stream = msgspec.msgpack.Decoder(Stream)
 _asked = msgspec.msgpack.Decoder(Asked)
+_query = msgspec.msgpack.Decoder(Query | None)
 _Entry = TypeVar("_Entry")
 
 
@@ -187,6 +209,10 @@ class Journal:
         """R3: the application has had that partition, and all before."""
         self._write(run, f"had {sink}", str(index).encode())
 
+    def query(self, run: str, number: int, query: Query | None) -> None:
+        """A query of the run has begun; None: nothing is left of it to be had."""
+        self._write(run, f"query {number}", msgspec.msgpack.encode(query))
+
     def over(self, run: str) -> None:
         """R4: nothing is left of a run to be had."""
         self._write(run, "over", b"")
@@ -233,7 +259,8 @@ class Journal:
                     if kind.startswith("had "):
                         had[kind[4:]] = max(int(body), had.get(kind[4:], -1))
                 by = next((body.decode() for kind, body in own if kind == "by"), "")
-                found[run] = Found(kept, had, damaged, by, _last(own, "asked", _asked))
+                about = damaged, by, _last(own, "asked", _asked)
+                found[run] = Found(kept, had, *about, *_queries(own))
         return found
 
     def _read(self) -> tuple[list[tuple[str, str, bytes]], str]:
@@ -313,6 +340,18 @@ def _written_anew(path: Path) -> bool:
         path.with_name(path.name + tail).unlink(missing_ok=True)
     made.replace(path)
     return bool(rows)
+
+
+def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, Query], frozenset[int]]:
+    """Those that go on, and the numbers of those that are over."""
+    going, left = dict[int, Query](), set[int]()
+    for kind in dict.fromkeys(kind for kind, _ in entries if kind.startswith("query ")):
+        number, last = int(kind.removeprefix("query ")), _last(entries, kind, _query)
+        if last is None:
+            left.add(number)
+        else:
+            going[number] = last
+    return going, frozenset(left)
 
 
 def _last(entries: Iterable[tuple[str, bytes]], kind: str, decoder: msgspec.msgpack.Decoder[_Entry]) -> _Entry | None:

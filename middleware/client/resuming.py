@@ -31,19 +31,25 @@ def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
 
 def go_on(
     run_id: str, found: Found, start: int | None, client: str, peers: Mapping[str, m.Peer]
-) -> tuple[m.Lasting, int]:
-    """How ``client`` goes on with a run that was found, on the hosts that are there, and the first partition it gets.
+) -> tuple[m.Lasting, dict[str, int]]:
+    """How ``client`` goes on with a run that was found, on the hosts that are there, and what each sink gets first.
 
-    ``start``: that of every sink, where the application knows it. Raises UsageError where nothing is left to be had.
+    ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to
+    be had.
     """
     kept = found.kept
     assert not isinstance(kept, Stream)
     flow = kept.install.dataflow
     _check_owner(run_id, kept.install.client, client)
-    after = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
+    firsts = {sink: query.first for query in found.queries.values() for sink in query.sinks}
+    after = {
+        sink: max(found.next_of(sink), firsts[sink]) if sink in firsts
+        else found.next_of(sink) if start is None else start
+        for sink in flow.sinks
+    }  # fmt: skip
     _check_left(run_id, min(after.values()), kept.install.partitions)
     _say(found, client)
-    return resumed(kept, after, peers, client), min(after.values())
+    return resumed(kept, after, peers, client), after
 
 
 def go_on_over(

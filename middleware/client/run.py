@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.client.journal import Journal, Query
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.stream import Home, Offered, Stream, T, Wanted, error_of
 from thalweg.middleware.client.subscription import ticket_of
@@ -28,8 +29,9 @@ from thalweg.middleware.protocol.messages import Way
 class Run(Stream[T]):
     """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
 
-    ``placement`` is where its nodes are now, as far as the client has heard, and ``dataflow`` the graph they form. A
-    sink that nobody takes from holds up what it shares with others. How it is iterated over says ``Stream``.
+    ``placement`` is where its nodes are now, as far as the client has heard, and ``dataflow`` the graph they form.
+    ``attached``: by number the queries that go on in a run that was resumed (``Client.resume``). A sink that nobody
+    takes from holds up what it shares with others. How it is iterated over says ``Stream``.
 
     Rules:
 
@@ -61,8 +63,10 @@ class Run(Stream[T]):
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
         self._by_sink: dict[str, int] = {}  # sinks of others
         self._open, self._count = {0}, 0  # queries that go on, and that there have been
+        self._left_over = {0}  # those of which something is left to be had
+        self.attached: dict[int, Attached[Any]] = {}
         self._failed: e.Fail | None = None  # all of them
-        self._sharing = threading.Lock()  # of these three
+        self._sharing = threading.Lock()  # of these four
 
     @property
     def ticket(self) -> str:
@@ -101,6 +105,9 @@ class Run(Stream[T]):
             other._missing = self._missing
             other.take(command)
         with self._news:
+            if isinstance(command, e.Ready):
+                for again in self.attached.values():
+                    again.take(command)
             if isinstance(command, e.Ready) and self.ways:
                 self._home.tell(e.PlacementProposed(self.id, {}, "networks", ways=self.ways))
             match command:
@@ -115,6 +122,8 @@ class Run(Stream[T]):
                     self._missing = all_gaps(dataflow)
                 case e.Plan() if self.search is not None:
                     self._plan_aside(self.search, command)
+        if isinstance(command, e.Fail) and query and self._journal is not None:
+            self._finished(self._journal, query)
         if isinstance(command, e.Fail) and command.query is None:
             self._failed = command
             for other in list(self._queries.values()):
@@ -257,12 +266,44 @@ class Run(Stream[T]):
             self._count += 1
             number = self._count
             self._open.add(number)
+            self._left_over.add(number)
         other: Attached[Any] = Attached(self, number, wanted, strict=strict, nothing=nothing)
         self._queries[number] = other
         self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement, wanted.apart))
         if allowed:
             other.allow(*allowed)
         return other
+
+    def _take_up(self, queries: Mapping[int, Query], starts: Mapping[str, int], left: Collection[int]) -> None:
+        """Go on with the queries that another client attached; ``left``: what is over of the others."""
+        for number, query in queries.items():
+            where = {name: self.placement[there] for name, there in query.names.items()}
+            wanted = Wanted(query.dataflow, where)
+            other: Attached[Any] = Attached(self, number, wanted, strict=self._strict, nothing=self._nothing)
+            other._go_on(query, min(starts[sink] for sink in query.sinks))
+            self._queries[number] = self.attached[number] = other
+            self._by_sink |= dict.fromkeys(query.sinks, number)
+        self._sinks = tuple([sink for sink in self._sinks if sink not in self._by_sink])
+        self._count = max([*queries, *left], default=0)
+        self._open |= queries.keys()
+        self._left_over |= queries.keys()
+        if 0 in left:
+            self._over = True
+            self._open.discard(0)
+            self._left_over.discard(0)
+
+    def _finish(self, journal: Journal) -> None:
+        self._finished(journal, 0)
+
+    def _finished(self, journal: Journal, query: int) -> None:
+        """Nothing is left of a query to be had; of all of them, the run is over."""
+        with self._sharing:
+            self._left_over.discard(query)
+            over = not self._left_over
+        if over:
+            journal.over(self.id)
+        else:
+            journal.query(self.id, query, None)
 
     def _check_open(self) -> None:
         if self._failed is not None:
@@ -286,6 +327,8 @@ class Run(Stream[T]):
 
     def close_all(self) -> None:
         """End all queries."""
+        with self._sharing:
+            self._open.clear()  # the run is over at once, and no query leaves by itself
         for each in (self, *self._queries.values()):
             each._shut(over=False)
 
@@ -331,6 +374,7 @@ class Attached(Run[T]):
 
     def __init__(self, of: Run[Any], number: int, wanted: Wanted, *, strict: bool, nothing: bool) -> None:
         super().__init__(of._home, of.id, wanted.placement, wanted.dataflow, None, strict=strict, nothing=nothing)
+        self._journal = of._journal
         self.query, self.hints, self.apart = number, wanted.hints, wanted.apart
         self.names: dict[str, str] = {}
         self.shared: tuple[str, ...] = ()
@@ -350,9 +394,19 @@ class Attached(Run[T]):
             self.names, self._first = command.names, command.first_index
             self.shared = tuple([name for name in self.dataflow.by_name if command.names[name] in before.by_name])
             self._called = {command.names[name]: name for name in self._sinks}
+        if self._journal is not None:
+            query = Query(self.dataflow, self.names, self.shared, self._first)
+            self._journal.query(self.id, self.query, query)
+
+    def _go_on(self, query: Query, first: int) -> None:
+        """Another client began it, and has had what comes before the partition ``first``."""
+        self.names, self.shared, self._first = query.names, query.shared, first
+        self._called = {query.names[name]: name for name in self._sinks}
 
     def take(self, command: e.Command) -> None:
-        if isinstance(command, e.Attached):  # its first partition is demanded at once: nobody waits for it to be taken
+        if isinstance(
+            command, e.Attached | e.Ready
+        ):  # its first partition is demanded at once: nobody waits for it to be taken
             with self._news:
                 self._demand(command)
                 self._wake()
@@ -367,6 +421,12 @@ class Attached(Run[T]):
     def _demand(self, taken: e.Command) -> None:
         for sink in (taken.sink,) if isinstance(taken, e.Deliver) else self._sinks:
             self._home.tell(e.NextRequested(self.id, self.names[sink]))
+
+    def _had(self, journal: Journal, sink: str, index: int) -> None:
+        super()._had(journal, self.names[sink], index)
+
+    def _finish(self, journal: Journal) -> None:
+        self._of._finished(journal, self.query)
 
     def _left(self, query: int) -> None:
         self._of._left(self.query)

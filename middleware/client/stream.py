@@ -233,12 +233,16 @@ class Stream(ABC, Generic[T]):
         journal.had(self.id, sink, index)
         self._home.tell(e.Had(self.id, sink, index))
 
+    def _finish(self, journal: Journal) -> None:
+        """R4: nothing is left of it to be had."""
+        journal.over(self.id)
+
     def _see_if_done(self) -> None:
         """R4: whether the streams have ended, and the application is done with all that came."""
         ended = len(self._ended) >= len(self._sinks) and self._failure is None
         done = all(self._said.get(each, index) >= index for each, index in self._handed.items())
         if self._journal is not None and ended and done:
-            self._journal.over(self.id)
+            self._finish(self._journal)
 
     def _delivered(self, command: e.Deliver, missing: Mapping[str, tuple[Gap, ...]]) -> Delivered[T]:
         if self._journal is not None:  # R4
@@ -314,7 +318,7 @@ class Stream(ABC, Generic[T]):
         """End it; ``over``: nobody is to go on with it."""
         with self._news:
             if over and self._journal is not None and not self._over:
-                self._journal.over(self.id)
+                self._finish(self._journal)
             self._failure = None
             self._end()
 

@@ -23,13 +23,15 @@ class Kept(msgspec.Struct, frozen=True):
     """What a client has to know to go on with a run that another has begun, which outlives its hosts.
 
     ``install``: its last generation, with the graph and where its nodes are now; ``known``: by operator and partition,
-    the hosts that have a replica; ``stateless``: code without state; ``bases``: where nodes began.
+    the hosts that have a replica; ``stateless``: code without state; ``bases``: where nodes began;
+    ``queries``: by number the sinks of those that go on, where that is known.
     """
 
     install: Lasting | AheadLasting
     known: dict[str, dict[int, tuple[str, ...]]] = {}
     stateless: tuple[Code, ...] = ()
     bases: dict[str, int] = {}
+    queries: dict[int, tuple[str, ...]] = {}
 
 
 class Send(Command, frozen=True):

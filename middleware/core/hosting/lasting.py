@@ -45,6 +45,7 @@ class Lasting:
             run.recovery.keeps = True
             if event.kept is not None:
                 run.recovery.adopt(event.kept)
+                run.queries.sinks = dict(event.kept.queries) or run.queries.sinks
             run.recovery.tell()
 
     def forget(self, run: RunCore) -> None:

@@ -65,7 +65,7 @@ from thalweg.middleware.core.flow.missing import (
 from thalweg.middleware.core.flow.node import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.monitoring.standing import Standing
-from thalweg.middleware.core.notes import Delivered, Lost, Notes, Started
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes, Started
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
@@ -202,7 +202,7 @@ class Recovery:
         install = self._setting.lasting
         if not self.keeps or install is None:
             return
-        flow = self._graph()
+        flow = self._based()
         now = msgspec.structs.replace(
             install, dataflow=flow, locations=tuple([self._directory.locations[name] for name in flow.by_name])
         )
@@ -210,6 +210,10 @@ class Recovery:
             name: {index: tuple(sorted(hosts)) for index, hosts in kept.items()} for name, kept in self.known.items()
         }
         self._out.emit(e.Keep(base_of(install.run), e.Kept(now, known, tuple(self.stateless), dict(self.bases))))
+
+    def on_changed(self, _: ChangedOver | Left) -> None:
+        """R7: the graph has changed, perhaps, or where its nodes are."""
+        self.tell()
 
     def adopt(self, kept: e.Kept) -> None:
         """R7: go on with what another client has begun."""
@@ -349,6 +353,13 @@ class Recovery:
         gone = flow.by_name.keys() - used
         return without(flow, gone) if gone else flow
 
+    def _based(self) -> Dataflow:
+        """The same, of which it is known where its nodes began."""
+        flow = self._graph()
+        for name in flow.by_name:
+            self.bases.setdefault(name, self._tree.first.get(name, 0))
+        return flow
+
     def _sinks(self, flow: Dataflow) -> dict[str, int]:
         nodes = self._flow.nodes
         return {name: LAST if nodes[name].state is ENDED else nodes[name].index for name in flow.sinks}
@@ -365,9 +376,7 @@ class Recovery:
     def _restart(
         self, there: Collection[str], sinks: Mapping[str, int] | None = None, known: Known | None = None
     ) -> dict[str, m.Start]:
-        flow = self._graph()
-        for name in flow.by_name:
-            self.bases.setdefault(name, self._tree.first.get(name, 0))
+        flow = self._based()
         kept = self.known if known is None else known
         return restart(flow, sinks or self._sinks(flow), self.bases, kept, self.stateless, there)
 
