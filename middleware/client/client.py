@@ -8,8 +8,7 @@ import secrets
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,11 +24,12 @@ from thalweg.middleware.client.checks import (
     joined_networks,
 )
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
-from thalweg.middleware.client.feeds import Channel, Feed, fill
+from thalweg.middleware.client.feeds import Feed, fill
 from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.client.journal import Asked, Found, Journal, Stream
-from thalweg.middleware.client.leaving import keep_in_mind
+from thalweg.middleware.client.leaving import keep_in_mind, weakly
 from thalweg.middleware.client.measuring import Measuring
+from thalweg.middleware.client.opened import Opened
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.client.resuming import find, go_on, go_on_over
@@ -79,9 +79,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
-from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.stripes import stream_of
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
 from thalweg.middleware.shell.security import Keys, check_open
@@ -161,10 +159,7 @@ class Client:
         self._roster = Roster(name, addresses, there, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
         self._joins = joins
-        self._runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
-        self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
-        self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
-        self._open: set[str] = set()
+        self._opened = Opened(self._roster)
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -177,7 +172,7 @@ class Client:
             core=limits or CoreConfig(),
             networks=dict(networks),
         )
-        self.shell = Shell(config, _weak(self._on_application), self._keys)
+        self.shell = Shell(config, weakly(self._on_application), self._keys)
         self.shell.speak(self._roster.version)
         self._roster.peers[name] = self.shell.me
         self._measuring = Measuring(self._roster, self.shell.tell, self.shell.me)
@@ -382,10 +377,7 @@ class Client:
             )
         run = run_of(trees, self._home(), run_id, search, strict=strict, nothing=nothing)
         run.ways, run.networks, run.ahead = ways, asked, depth
-        with self._roster.news:
-            self._roster.check_open()
-            self._runs[run_id] = run
-            self._open.add(run_id)
+        self._opened.begin(run)
         free = FIXED
         if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
@@ -437,9 +429,7 @@ class Client:
         """
         self._roster.check_open()
         run_id, found = find(self._journal, run)
-        here = self._runs.get(run_id)
-        if here is not None and not here._over:
-            raise UsageError(f"run {run_id} goes on in this client; take its partitions there")
+        self._opened.check_not_here(run_id)
         if start is not None:
             check_start(start)
         if isinstance(found.kept, Stream):
@@ -480,10 +470,7 @@ class Client:
             found.kept, queries=own | {number: query.sinks for number, query in queries.items()}
         )
         again.ways, again.networks = ways, asked.networks
-        with self._roster.news:
-            self._roster.check_open()
-            self._runs[run_id] = again
-            self._open.add(run_id)
+        self._opened.begin(again)
         self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=kept))
         self._tell_gone(run_id)
         return again
@@ -548,10 +535,7 @@ class Client:
             told = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
             raise HostAbsentError(told, host=ticket.owner.name) from None
         subscription: Subscription[Any] = Subscription(self._home(), ticket, node, strict=strict, nothing=nothing)
-        with self._roster.news:
-            self._roster.check_open()
-            self._subscriptions[subscription.number] = subscription
-            self._open.add(ticket.run)
+        self._opened.subscribe(subscription)
         subscription.begin(ticket.owner)
         return subscription
 
@@ -567,7 +551,7 @@ class Client:
         Raises UsageError for something else than that.
         """
         feed = Feed(name, ahead, replay)
-        self._feeds = {each for each in self._feeds if not each.over} | {feed.channel}
+        self._opened.feed(feed.channel)
         if values is not None:
             fill(feed, values)
         return feed
@@ -609,9 +593,9 @@ class Client:
         Raises HostAbsentError when it does not answer, UsageError for a name that is not its own, or no endpoint,
         RunError when the client is closed.
         """
-        peer = self._roster.add(name, endpoint, tuple(self._open))
+        peer = self._roster.add(name, endpoint, tuple(self._opened.there))
         self.shell.speak(self._roster.version)
-        for run in list(self._runs.values()):
+        for run in list(self._opened.runs.values()):
             run.joined(self.hosts, where_joined(run.networks, self._roster.ends))
             self.shell.tell(e.PeerJoined(run.id, peer))
 
@@ -621,44 +605,26 @@ class Client:
         A client of a ``LocalCluster`` is told by that. ``how`` goes on a sentence that begins with the host's name.
         """
         self._roster.lose(host, how)
-        for run_id in list(self._runs):
+        for run_id in list(self._opened.runs):
             self.shell.tell(e.PeerLost(run_id, host, self._roster.gone[host]))
 
     def close(self) -> None:
         """End all runs, and what waits in ``plan`` and ``probe``, and leave the cluster; idempotent."""
         self._roster.close_to(f"the client {self.name!r} is closed; make another")
         try:
-            for run in list(self._runs.values()):
-                run.close_all()
-            for each in list(self._subscriptions.values()):
-                each.close()
-            for channel in self._feeds:
-                channel.abandon(self._roster.closing)
-            self._wait_for_ends(1.5)
-            for run_id in list(self._open):  # which others still take the rest of
-                self.shell.tell(e.RunAbandoned(run_id))
-            self._wait_for_ends(0.5)
+            self._opened.close(self.shell)
         finally:  # also where somebody is tired of waiting
             self.shell.close()
             if self._journal is not None:
                 self._journal.close()
 
-    def _wait_for_ends(self, wall_s: float) -> None:
-        with self._roster.news:
-            self._roster.news.wait_for(lambda: not self._open or not self.shell.alive, wall_s)
-
     def forked(self) -> None:
         self._roster.news = threading.Condition()  # what other threads held there, nobody lets go of here
-        self._open = set()
         self._roster.closing = f"the client {self.name!r} is that of the process that was forked; make one here"
         self.shell.forked()
         if self._journal is not None:
             self._journal.forked()
-        for each in (*self._runs.values(), *self._subscriptions.values()):
-            each.forked(self._roster.closing)
-        for channel in self._feeds:
-            channel.news, channel.unwanted = threading.Condition(), self._roster.closing
-            channel.awaiting.clear()
+        self._opened.forked()
 
     def __del__(self) -> None:
         shell = getattr(self, "shell", None)
@@ -687,14 +653,10 @@ class Client:
                 if self._journal is not None:
                     self._journal.keep(run, kept)
             case e.Forgotten(run, follows):
-                with self._roster.news:
-                    if not follows:
-                        self._open.discard(base_of(run))
-                    self._roster.news.notify_all()
+                self._opened.forgotten(run, follows=follows)
             case e.Fail("", reason):
                 self._roster.close_to(reason)
-                for each in (*self._runs.values(), *self._subscriptions.values()):
-                    each.take(e.Fail(each.id, reason, host=self.name))
+                self._opened.fail(reason)
             case (
                 e.Ready(run)
                 | e.Deliver(run)
@@ -704,10 +666,7 @@ class Client:
                 | e.Attached(run)
                 | e.Plan(run)
             ):
-                if (concerned := self._runs.get(stream_of(run))) is not None:
-                    concerned.take(command)
-                for subscription in [each for each in self._subscriptions.values() if each.id == run]:
-                    subscription.take(command)
+                self._opened.take(run, command)
 
     def _take_in(self, peer: m.Peer) -> None:
         """A host has said that it is there."""
@@ -724,16 +683,5 @@ class Client:
         threading.Thread(target=add, name="thalweg-join", daemon=True).start()
 
     def _closed(self, run: str) -> None:
-        self._runs.pop(run, None)
+        self._opened.runs.pop(run, None)
         self.shell.tell(e.RunAbandoned(run))
-
-
-def _weak(method: Callable[[e.Command], None]) -> Callable[[e.Command], None]:
-    """A client's method for its shell, whose threads do not keep the client: one that is dropped is closed."""
-    reference = weakref.WeakMethod(method)
-
-    def call(command: e.Command) -> None:
-        if (method := reference()) is not None:
-            method(command)
-
-    return call

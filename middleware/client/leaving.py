@@ -14,7 +14,10 @@ import contextlib
 import itertools
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Leaves(Protocol):
@@ -33,6 +36,17 @@ _open: weakref.WeakValueDictionary[int, Leaves] = weakref.WeakValueDictionary()
 def keep_in_mind(each: Leaves) -> None:
     """Somebody may leave it open, or fork."""
     _open[next(_numbers)] = each
+
+
+def weakly(method: Callable[[T], None]) -> Callable[[T], None]:
+    """A method for who does not keep its object, as a shell its client: one that is dropped is closed."""
+    reference = weakref.WeakMethod(method)
+
+    def call(told: T) -> None:
+        if (method := reference()) is not None:
+            method(told)
+
+    return call
 
 
 def _close_all() -> None:
