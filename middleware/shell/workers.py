@@ -89,6 +89,7 @@ class Slot:
         self._logged = False
         self._streak: float = 0  # quick calls of late, less the others
         self._wanted: float = QUICK_CALLS
+        self._take_s: dict[bool, float] = {}  # how long it took last to be told the state, or what has changed
         self._allow = allow
         self._lock = threading.Lock()
 
@@ -108,13 +109,21 @@ class Slot:
         if isinstance(command, e.MergeStates) or self.code is None:
             return False
         if isinstance(command, e.TakeState):
-            size = self.code.delta_bytes if command.delta and self.code.tells else self.code.state_bytes
+            told = command.delta and self.code.tells
+            if self._take_s.get(told, math.inf) < QUICK_S:
+                return True
+            size = self.code.delta_bytes if told else self.code.state_bytes
         else:
             size = len(command.state) + sum([len(each.state) for each in command.deltas])
         return size is not None and size <= QUICK_STATE_BYTES
 
     def make(self, command: Task) -> e.Event:
         """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
+        if isinstance(command, e.TakeState):
+            told, begun_s = command.delta and self.code is not None and self.code.tells, time.perf_counter()
+            taken = node_code.take_or_give(self.open, command)
+            self._take_s[told] = time.perf_counter() - begun_s
+            return taken
         if not isinstance(command, e.RunOperator):
             return node_code.take_or_give(self.open, command)
         code = self.code

@@ -368,8 +368,13 @@ class Demands:
         if event.late_rows is not UNSET:
             self._out.record("late", node=event.node, index=index, value=event.late_rows)
 
-    def _made(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Notes:
+    def _made(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Iterable[Note]:
         """R13: who takes the node's state does so before its code runs again, for which all inputs may be here."""
+        if node.depth == 1 and node.node.inputs:  # none is before it has demanded them
+            return (*self._perform(node, actions), made)
+        return self._made_ahead(node, actions, made)
+
+    def _made_ahead(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Notes:
         calls: list[Action] = [action for action in actions if type(action) is RunCode]
         yield from self._perform(node, [action for action in actions if type(action) is not RunCode])
         yield made

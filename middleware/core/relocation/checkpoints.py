@@ -13,7 +13,8 @@ R3. Replicas are the host's, not a generation's: the next one finds them. They g
     not needed any more (``Settled``), and with the run, whatever ends it.
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
     on another host it is claimed from there, again and again.
-R5. Of an operator without state there are no replicas, and the client is told so.
+R5. Of an operator without state there are no replicas, and the client is told so, and when one would be due, as it lets
+    go then of what nobody needs. Where a consumer runs the same code that one's word is enough: it follows soon.
 R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Lacks``).
 R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
     with an older one. Where the code itself fails to restore one, the run ends.
@@ -107,6 +108,8 @@ class Checkpoints:
         self._monitor = shared.monitor
         lasting = setting.lasting
         self._options = None if lasting is None else lasting.failover
+        most = () if lasting is None else (lasting.failover.every_bytes, lasting.failover.retained_bytes // TURNS)
+        self._most_bytes = min(most, default=0)
         self.replicas: Replicas = shared.replicas_of(setting.install) if lasting is not None else {}
         self._since: dict[str, Since] = {}
         self._stateless: set[str] = set()
@@ -148,26 +151,27 @@ class Checkpoints:
 
     def on_made(self, note: Made) -> None:
         """R1: take the operator's state, if a replica is due."""
-        options, node = self._options, self._flow.nodes.get(note.node)
-        if options is None or node is None or node.node.kind != "operator":
+        options, name, now = self._options, note.node, self._out.now
+        if options is None:
             return
-        name, now = note.node, self._out.now
         since = self._since.get(name)
         if since is None:
+            node = self._flow.nodes.get(name)
+            if node is None or node.node.kind != "operator":
+                return
             since = self._since[name] = Since(at_s=now)
         since.made += 1
         since.size_bytes += note.size_bytes
-        most_bytes = min(options.every_bytes, options.retained_bytes // TURNS)
-        due = since.due or since.made >= options.every or since.size_bytes >= most_bytes
-        due = due or (note.index + 1) % options.every == 0
-        waits = since.size_bytes < since.wait_bytes or (note.index + 1) % options.every > 0
-        if since.wait_bytes and waits and since.size_bytes < most_bytes:
+        in_time, much = (note.index + 1) % options.every == 0, since.size_bytes >= self._most_bytes
+        due = since.due or in_time or much or since.made >= options.every
+        if since.wait_bytes and not much and not (in_time and since.size_bytes >= since.wait_bytes):
             due = since.due  # R11
         if not due and now - since.at_s < options.every_s:
             return
         if name in self._stateless:  # R5
             since.made, since.size_bytes, since.at_s = 0, 0, now
-            self._out.send(self._client, m.Stable(self._out.run, name, note.index + 1))
+            if not in_time or not self._is_followed(name):
+                self._out.send(self._client, m.Stable(self._out.run, name, note.index + 1))
             return
         busy = since.index is not None or self._departures.going(name) or self._tree.former is not None
         if not busy and not self._room(name, MOST):
@@ -180,6 +184,12 @@ class Checkpoints:
             known = since.last >= 0 and self._directory.hosts.issuperset(since.holders)
             since.delta = known and since.changes < options.increments  # R8
             self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=since.delta))
+
+    def _is_followed(self, name: str) -> bool:
+        """R5: whether a consumer of an operator runs the same code, and so has no state either."""
+        node_of, code = self._tree.node_of, self._tree.node_of(name).code
+        consumers = map(node_of, self._tree.consumers.get(name, ()))
+        return any(each.kind == "operator" and each.code == code for each in consumers)
 
     def on_taken(self, event: e.StateTaken) -> None:
         """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
@@ -331,9 +341,10 @@ class Checkpoints:
             if not waiting.came and self._chain(message.node, waiting.index):
                 self._restore(message.node)
             return
-        hosts = (self._out.host, sender)
+        hosts, whole = (self._out.host, sender), {message.index} if self._chain(message.node, message.index) else set()
         for index in sorted(here):  # R8: also what has come before what it follows on
-            if any(each.index == message.index for each in self._chain(message.node, index)):
+            if index in whole or here[index].since in whole:
+                whole.add(index)
                 self._out.send(self._client, m.Stable(self._out.run, message.node, index, hosts))
 
     def on_claim(self, sender: str, message: m.Claim) -> None:
@@ -365,9 +376,12 @@ class Checkpoints:
         least = {line.node: line.index for line in message.lines}
         for name in list(self.replicas):
             line = least.get(name, 0 if name in self._directory.locations else math.inf)
-            needed = {index for index in self.replicas[name] if index >= line}
-            needed |= {each.index for index in needed for each in self._chain(name, index)}  # R8
-            self.replicas[name] = {index: each for index, each in self.replicas[name].items() if index in needed}
+            kept = self.replicas[name]
+            needed = {index for index in kept if index >= line}
+            for index in sorted(needed):  # R8
+                if kept[index].since not in needed:
+                    needed.update([each.index for each in self._chain(name, index)])
+            self.replicas[name] = {index: each for index, each in kept.items() if index in needed}
             if not needed:
                 del self.replicas[name]
 

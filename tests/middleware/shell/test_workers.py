@@ -227,6 +227,28 @@ def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
     assert bench.workers.slot(e.TakeState("r", "o", 7)) is None
 
 
+class Large(Operator):
+    """Keeps a megabyte."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return inputs[0]
+
+    def snapshot(self) -> bytes:
+        return bytes(1_000_000)
+
+
+@pytest.mark.parametrize(("quick_s", "quick"), [(60.0, True), (0.0, False)])
+def test_a_large_state_that_is_soon_taken_is_not_handed_to_another_thread(
+    monkeypatch: pytest.MonkeyPatch, quick_s: float, quick: bool
+) -> None:
+    monkeypatch.setattr(shell_workers, "QUICK_S", quick_s)
+    slot, take = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Large")), (__name__,)), e.TakeState("r", "o", 7)
+    slot.open()
+    assert not slot.is_quick(take)
+    slot.make(take)
+    assert slot.is_quick(take) == quick
+
+
 def test_loading_is_no_part_of_the_first_calls_time() -> None:
     slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:LoadsSlowly")), (__name__,))
     finished = slot.make(e.RunOperator("r", "o", 0, (b"value",)))

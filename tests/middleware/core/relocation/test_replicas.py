@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from flows import chain
 from playbook import ANY, got
 
 from thalweg.middleware.core.relocation.checkpoints import MOST
+from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.messages import Failover, Start
@@ -52,3 +55,23 @@ def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: A
     for payload in (b"xy", None):  # the second time it is not let in, as it is there
         book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), payload) >> ANY
         assert book.sent("client") == [m.Stable("r", "o", 4, ("h3", "h2"))]
+
+
+@pytest.mark.parametrize(("last", "told"), [("some", [1]), ("other", [1, 4, 8])])
+def test_of_operators_without_state_that_follow_each_other_one_says_what_can_be_let_go(
+    make_book: Any, make_install: Any, last: str, told: list[int]
+) -> None:
+    """Each says once that it has none; from then on the last one of the same code says enough."""
+    flow = chain(Code("some"), Code("some"), Code(last), client="client").validate()
+    install = m.Lasting.of(make_install({"p": "h3"}, dataflow=flow), Failover(every=4))
+    book, said = make_book("h2"), list[int]()
+    book << got("client", install) >> ANY
+    for index in range(8):
+        book << got("h3", m.Demand("r", "o", "p", index, version=1)) >> ANY
+        book << got("h1", m.Partition("r", "s", "o", index), b"x", 1) >> ANY
+        book << e.OperatorFinished("r", "o", index, b"y", 1) >> ANY
+        said += [each.index for each in book.sent("client") if isinstance(each, m.Stable)]
+        if book.only(e.TakeState):
+            book << e.StateTaken("r", "o", 1, keeps=False) >> ANY
+            said += [each.index for each in book.sent("client") if isinstance(each, m.Stable)]
+    assert said == told
