@@ -97,5 +97,6 @@ class Opened:
         """What is for that run, and for who takes from it."""
         if (concerned := self.runs.get(stream_of(run))) is not None:
             concerned.take(command)
-        for subscription in [each for each in self._subscriptions.values() if each.id == run]:
-            subscription.take(command)
+        if self._subscriptions:
+            for subscription in [each for each in self._subscriptions.values() if each.id == run]:
+                subscription.take(command)

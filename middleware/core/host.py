@@ -163,7 +163,7 @@ class HostCore(Runs):
             self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
 
     def _of_application(self, event: Any) -> None:
-        self._of_run(self._lasting.current(event))
+        self._of_run(self._lasting.current(event) if self._led else event)
 
     def _of_run(self, event: Any) -> None:
         """An event of one run."""
