@@ -22,7 +22,8 @@ R4. A stripe that delivers nothing for ``STALLED`` times as long as it usually t
 R5. A stripe that cannot go on, as it has lost a host, leaves what it has open to the others. The stream fails with the
     last one, or where code does.
 R6. What is past a source's end says so (``parcels``): the stream ends before the first such partition.
-R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins.
+R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins, as often as
+    R1 says, until it delivers what it was given since: its hosts may hear of it before they have the run.
 R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
     it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
     taken to be as late again, one that has not delivered for as long as R4 says to be late for ever.
@@ -63,8 +64,8 @@ class Stripe:
     """What the stream knows of one of its stripes."""
 
     __slots__ = (
-        "asked_s", "delivered_s", "fills_s", "number", "open", "over", "past", "period_s", "ready", "run", "share",
-        "told_s", "upto", "wait_s",
+        "anew", "asked_s", "delivered_s", "fills_s", "number", "open", "over", "past", "period_s", "ready", "run",
+        "share", "told_s", "upto", "wait_s",
     )  # fmt: skip
 
     def __init__(self, number: int, run: str, share: float, wait_s: float) -> None:
@@ -78,6 +79,7 @@ class Stripe:
         self.period_s: float | None = None
         self.fills_s: float | None = None  # what its first partition took, through all of its tree
         self.told_s, self.wait_s = 0.0, wait_s
+        self.anew: tuple[int, int] | None = None  # R7: where it begins, and what it was given before
 
     @property
     def works(self) -> bool:
@@ -160,6 +162,8 @@ class Striping:
             self._took(stripe, now - stripe.asked_s)
         stripe.asked_s, stripe.delivered_s, stripe.wait_s = None, now, self._limits.retry_s
         stripe.past.append(given.index)
+        if stripe.anew is not None and given.partition >= stripe.anew[1]:
+            stripe.anew = None
         past = past_end_of(part.value if type(part.value) is tuple else (part.value,))
         if past is None:
             self._take(stripe, given, part)
@@ -234,7 +238,9 @@ class Striping:
             why = f"stripe {stripe.number} would begin anew with its partition {first}, of which nothing is known"
             self.on_failed(stripe, e.Fail(stripe.run, why, lost=True))
             return
-        self._tell(stripe, first)
+        stripe.anew, stripe.wait_s = (first, stripe.upto), self._limits.retry_s
+        self._tell(stripe)
+        self._look_again()
 
     # --- what the application says ------------------------------------------------------------------------
 
@@ -414,10 +420,10 @@ class Striping:
         times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
-    def _tell(self, stripe: Stripe, first: int | None = None) -> None:
-        """R1: say what a stripe was given, of what it has not delivered; or from ``first`` on."""
+    def _tell(self, stripe: Stripe) -> None:
+        """R1: say what a stripe was given, of what it has not delivered; R7: or from where it begins anew."""
         begins = stripe.upto - len(stripe.open)
-        first = begins if first is None else min(first, begins)
+        first = begins if stripe.anew is None else max(min(stripe.anew[0], begins), begins - len(stripe.past))
         past = list(stripe.past)[len(stripe.past) - (begins - first) :] if first < begins else []
         stripe.told_s = self._out.now
         if past or stripe.open:

@@ -16,8 +16,10 @@ two that are lost one is waited for. ``h5 again``: it is back, and a second late
 
 ``both``: two hosts die at a time. ``back``: the process is started again a second later. ``woken``: it does nothing for
 long, and then goes on where it was. ``no bulk``: no state comes from the keeper any more; ``damaged``: those that it
-has are not what they were. In every cell the invariants of every core hold after every event, no node of a generation
-is on two hosts, and when the run is over no host that lives has anything left of it, nor of its replicas.
+has are not what they were. In the third table a stream goes over two trees, or four, whose operators are free: ``o`` on
+h3 and ``r`` on h4 in one, and the other way round in the next, so that h3 has a part in all of them. In every cell the
+invariants of every core hold after every event, no node of a generation is on two hosts, and when the run is over no
+host that lives has anything left of it, nor of its replicas.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, PADDING, SCRIPTED_DATAFLOW, Paced, Scripted, right
+from adversary import BEGINS_S, CLIENT, FREE, PADDING, SCRIPTED_DATAFLOW, Paced, Scripted, right
 from matrix import Then, When, cells, repeat, rows
 
 from thalweg.emulation.virtual.faults import Crash, Stop
+from thalweg.emulation.virtual.faulty import FaultyWorld
+from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.experiments.faults.counting import MERGING, content
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.missing import gaps_of, is_absent
@@ -41,6 +45,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
+from thalweg.middleware.protocol.stripes import WINDOW, stripe_name
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 REPLICAS = """
@@ -76,6 +81,17 @@ MISSING = """
 """  # noqa: E501
 
 
+STRIPED = """
+| step      | h4 | both | h2 | h5      | h5 back | h3 back | h3 woken | client  | all twice | all late |
+|-----------|----|------|----|---------|---------|---------|----------|---------|-----------|----------|
+| flowing   | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
+| silent    | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
+| decided   | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
+| begun     | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
+| ready     | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
+| going     | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
+"""
+
 KILLED_S = 3.0
 NEVER_S = 30.0  # a step that has not been reached by then never is
 CLAIMS = "h2"  # where a planner puts ``o``: the keeper is h1
@@ -100,6 +116,40 @@ class Lasting(Scripted):
 
     def _until(self, over: Callable[[], bool]) -> None:
         super()._until(lambda: over() or (self.reached_s is None and self.now > NEVER_S))
+
+
+class LastingStripes(Lasting):
+    """A stream over several trees, each of which outlives its hosts."""
+
+    def __init__(self, stripes: int, when: When | None = None, then: Then | None = None) -> None:
+        super().__init__(when, then)
+        free = [msgspec.structs.replace(node, code=FREE) if node.kind == "operator" else node
+                for node in self.dataflow.nodes]  # fmt: skip
+        self.dataflow = Dataflow(tuple(free))
+        ways = PLACEMENT, {**PLACEMENT, "o": "h4", "r": "h3"}
+        self.trees = [(self.dataflow, dict(ways[number % 2])) for number in range(stripes)]
+
+    def run(self) -> list[Any]:
+        requests = []
+        for number, (dataflow, where) in enumerate(self.trees):
+            locations = tuple(m.Location(node, host, 1) for node, host in where.items())
+            install = msgspec.structs.replace(
+                self._install(), run=stripe_name("r", number), dataflow=dataflow, locations=locations, partitions=None
+            )
+            requests.append(e.RunRequested(install))
+        shares = (1 / len(requests),) * len(requests)
+        self.open, self._sinks = {0}, {0: {*self.dataflow.sinks}}
+        asks = e.StripesRequested("r", tuple(requests), shares, WINDOW * len(requests), self.partitions)
+        self.at(0.0, CLIENT, asks)
+        self._until(lambda: False)
+        assert not self.stalled, f"no end after {self.events} events: delivered {len(self.delivered)}"
+        return self.delivered
+
+    def _rare(self, host: VirtualHost, command: e.Command) -> None:
+        if isinstance(command, e.Forgotten) and command.run != "r":
+            FaultyWorld._rare(self, host, command)
+        else:
+            super()._rare(host, command)
 
 
 # --- who is meant -----------------------------------------------------------------------------------
@@ -203,6 +253,26 @@ ANEW: dict[str, When] = {
     "silent": silent, "decided": decided, "begun": begun, "claimed": claimed, "restoring": restoring, "ready": ready,
     "going": going,
 }  # fmt: skip
+STATES = ("claimed", "restoring")  # that are steps of operators with states alone
+
+
+def flowing(world: Scripted) -> bool:
+    return world.now > BEGINS_S and len(world.delivered) > 3
+
+
+def of_stripes(step: When) -> When:
+    """Of one of them, whichever is the first."""
+
+    def reached(world: Scripted) -> bool:
+        for core in world.cores.values():
+            for run in [*core.runs]:
+                core.runs[run] = core.runs.pop(run)  # so that each is the newest in turn
+                if step(world):
+                    return True
+        return False
+
+    return reached
+
 
 # --- faults -----------------------------------------------------------------------------------------
 
@@ -363,6 +433,20 @@ def test_without_a_source(step: str, fault: str, expected: str) -> None:
     assert absent == (["s1"] if expected == "less" or expected.startswith("lost") else [])
 
 
+@pytest.mark.parametrize(
+    ("stripes", "step", "fault", "expected"),
+    [*((2, *cell) for cell in cells(STRIPED)), *((4, *cell) for cell in cells(STRIPED)[::4])],
+)
+def test_stripes(stripes: int, step: str, fault: str, expected: str) -> None:
+    when = flowing if step == "flowing" else of_stripes(ANEW[step])
+    world = LastingStripes(stripes, when, FAULTS[fault])
+    if step != "flowing":
+        stops = fault == "h3 woken" and step != "silent"
+        begins = (lambda _: world._stop(Stop("h3", KILLED_S, 6.0))) if stops else (lambda _: world.kill("h3"))
+        world._schedule(KILLED_S, begins, None)
+    check(world, expected)
+
+
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(GENERATIONS))
 def test_generations(step: str, fault: str, expected: str) -> None:
     world = Lasting(ANEW[step], FAULTS[fault])
@@ -380,4 +464,6 @@ def test_every_step_and_every_fault_has_its_cells() -> None:
     assert [row["step"] for row in rows(GENERATIONS)] == list(ANEW)
     assert [row["step"] for row in rows(MISSING)] == list(STEPS)
     assert {*rows(MISSING)[0]} == {"step", *WITHOUT}
+    assert [row["step"] for row in rows(STRIPED)] == ["flowing", *(step for step in ANEW if step not in STATES)]
+    assert {*rows(STRIPED)[0]} <= {"step", *FAULTS}
     assert {*rows(REPLICAS)[0], *rows(GENERATIONS)[0]} == {"step", *FAULTS}

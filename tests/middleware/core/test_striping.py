@@ -244,3 +244,26 @@ def test_what_a_slow_stripe_leaves_for_a_far_faster_one_is_bounded() -> None:
     assert [each.index for each in fast.open][:3] == [0, 1, 2]
     assert slow.open[0].index == 3 + MOST_LEFT
     assert len(played.stream._free) <= MOST_LEFT
+
+
+def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_given_since() -> None:
+    """Its hosts may hear of it before they have the run."""
+    played = Played([1.0, 1.0], window=8)
+    played.begin().go(until_s=5.5)
+    stripe, told = played.stream.stripes[0], list[m.Given]()
+    first = stripe.open[0].partition - 2
+    played.stream._hooks = Hooks(played.act, lambda to, said: told.append(said) if to is stripe else None,
+                                 lambda _: 2, lambda stripe: stripe.run)  # fmt: skip
+    played.stream.on_follows(stripe, first)
+    assert [each.first for each in told] == [first]
+    later = stripe.upto
+    for _ in range(2):
+        played.desk.now += LIMITS.retry_max_s
+        played.stream.on_timer()
+    assert [each.first for each in told[1:3]] == [first] * 2
+    while stripe.open[0].partition <= later:
+        part = stripe.open[0].partition
+        played.stream.on_delivered(stripe, e.Deliver(stripe.run, part, stripe.open[0].index, 8, sink="t"))
+    played.desk.now += 2 * LIMITS.retry_max_s
+    played.stream.on_timer()
+    assert told[-1].first == stripe.open[0].partition
