@@ -39,6 +39,7 @@ from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.outbox import Timer
+from thalweg.middleware.core.relocation.renewal import Part, part_of
 from thalweg.middleware.core.relocation.visit import check_visit
 from thalweg.middleware.core.run import MESSAGES
 from thalweg.middleware.protocol import events as e
@@ -413,10 +414,13 @@ class HostCore(Runs):
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
             self.out.send(sender, self._welcome)
             return
-        if self.past.knows(message.client, message.run, self.desk.now):
-            return  # R1: late
-        newest = max(map(generation_of, self._generations(message.client, message.run)), default=0)
-        if generation_of(message.run) < newest:  # R7
+        newest = max(map(generation_of, self._generations(message.client, message.run)), default=None)
+        late = self.past.knows(message.client, message.run, self.desk.now)
+        part = part_of(newest, generation_of(message.run), late=late)
+        if part is Part.OVER:  # R1
+            return
+        if part is Part.FENCED:  # R7
+            assert newest is not None
             about = f"client {sender!r} leads the run from another process, as its generation {newest}"
             self.out.of(message.run).send(
                 sender, m.Failed(message.run, "", f"{about}; take its partitions there", led=newest)

@@ -67,6 +67,7 @@ from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.monitoring.standing import Standing
 from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes, Started
 from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.relocation.renewal import Phase, PhaseEvent, Renewal
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -170,6 +171,7 @@ class Recovery:
         self._chosen: dict[str, str] = {}
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
+        self.renewal = Renewal(setting.out.run)
         self._wanted = 0  # what the application wanted next when this generation began
         self._kept: set[str] = set()  # R10: operators that have gone on
 
@@ -528,6 +530,7 @@ class Recovery:
         self.installed(self._flow.kept)
         if missing := all_gaps(self._tree.dataflow):
             self._begun["missing"] = missing
+        self.renewal.to(PhaseEvent.LOST)
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.tell()
 
@@ -567,18 +570,23 @@ class Recovery:
     def on_started(self, _: Started) -> Notes:
         """All hosts that are needed have the run: what the application wanted is demanded again."""
         self._phases_s["ready"] = self._out.now
-        if "first" in self._phases_s:
-            self.close()
+        self._to(PhaseEvent.STARTED)
         yield from self._demand()
 
     def on_delivered(self, _: Delivered) -> None:
-        if self._begun is not None:
+        if self.renewal.state is not Phase.WHOLE:
             self._phases_s.setdefault("first", self._out.now)
-            if "ready" in self._phases_s:
-                self.close()
+            self._to(PhaseEvent.DELIVERED)
 
     def close(self) -> None:
-        """Record how this generation began, if that is still to be done."""
+        """Another generation follows, or the run is over."""
+        self._to(PhaseEvent.CLOSED)
+
+    def _to(self, event: PhaseEvent) -> None:
+        """Record how this generation began when it is whole, if that is still to be done."""
+        self.renewal.to(event)
+        if self.renewal.state is not Phase.WHOLE:
+            return
         begun, now, phases_s = self._begun, self._out.now, self._phases_s
         if begun is not None:
             self._begun = None

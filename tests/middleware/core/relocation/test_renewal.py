@@ -1,0 +1,46 @@
+"""The tables of how a run begins anew: at its client, and at a host."""
+
+from __future__ import annotations
+
+import pytest
+
+from thalweg.middleware.core.machine import InvalidTransition
+from thalweg.middleware.core.relocation.renewal import PARTS, RENEWAL, Part, Phase, PhaseEvent, Renewal, part_of
+
+
+@pytest.mark.parametrize("events", [("started", "delivered"), ("delivered", "delivered", "started"), ("closed",)])
+def test_a_generation_is_whole_when_all_have_it_and_something_has_come(events: tuple[str, ...]) -> None:
+    renewal = Renewal("r~1")
+    renewal.to(PhaseEvent.LOST)
+    for event in events:
+        assert renewal.state is not Phase.WHOLE
+        renewal.to(PhaseEvent(event))
+    assert renewal.state is Phase.WHOLE
+
+
+def test_a_generation_loses_hosts_once() -> None:
+    renewal = Renewal("r~1")
+    renewal.to(PhaseEvent.LOST)
+    with pytest.raises(InvalidTransition, match="run r~1 is decided: lost"):
+        renewal.to(PhaseEvent.LOST)
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "late", "then"),
+    [
+        (None, 0, False, Part.HAS),
+        (None, 3, False, Part.HAS),
+        (None, 3, True, Part.OVER),
+        (3, 3, False, Part.HAS),
+        (3, 4, False, Part.HAS),
+        (3, 2, False, Part.FENCED),
+        (3, 2, True, Part.OVER),
+    ],
+)
+def test_what_a_host_does_that_is_asked_to_take_part(here: int | None, asked: int, late: bool, then: Part) -> None:
+    assert part_of(here, asked, late=late) is then
+
+
+def test_tables_lead_everywhere() -> None:
+    assert {*RENEWAL.values()} == {*Phase}
+    assert {*PARTS.values()} | {Part.NONE} == {*Part}
