@@ -16,6 +16,7 @@ import msgspec
 from thalweg.middleware.dataflow import MOST_AHEAD
 
 LONGEST_S = 60.0  # that a message is late
+AHEAD = (1, 1, 1, 2, 4)  # partitions under way over an edge
 EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
 
 At = Annotated[float, msgspec.Meta(ge=0)]
@@ -152,13 +153,15 @@ OVER_ALL = Storm | Late  # of these faults are no single ones
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``.
 
-    ``lasting``: the run outlives its hosts. ``ahead``: partitions under way over an edge.
+    ``lasting``: the run outlives its hosts. ``spares``: sources have stand-ins, and operators may go on without some,
+    as the seed draws. ``ahead``: partitions under way over an edge.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0)]
     faults: tuple[Fault, ...] = ()
     graph: bool = False
     lasting: bool = False
+    spares: bool = False
     ahead: Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)] = 1
 
     def hosts(self) -> set[str]:
@@ -175,8 +178,13 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((each["at_s"] + lasts_s for each, lasts_s in lasts), default=0.0)
 
 
-def draw_plan(seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool = False) -> FaultPlan:
-    """A plan for a run on ``hosts`` (the client is last) of about ``duration_s``, from a light shower to the worst."""
+def draw_plan(
+    seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool = False, lasting: bool = False
+) -> FaultPlan:
+    """A plan for a run on ``hosts`` (the client is last) of about ``duration_s``, from a light shower to the worst.
+
+    ``lasting``: for one that outlives its hosts, with stand-ins, and perhaps several partitions under way.
+    """
     dice = Random(f"{seed} faults")
     names = list(hosts)
 
@@ -223,7 +231,7 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool
         for host in names[:-1]:
             faults.append(Duplicate(names[-1], host, "Install", 1, round(dice.uniform(1.0, LONGEST_S), 3)))
     dice = Random(f"{seed} lasting")
-    lasting = dice.random() < 0.3
+    spares, lasting = lasting, dice.random() < 0.3 or lasting
     for _ in range(dice.choice([1, 1, 2, 3]) if lasting else 0):
         at_s = when()
         for host in dice.sample(names[:-1], min(dice.choice([1, 1, 1, 2]), len(names) - 1)):
@@ -234,4 +242,5 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool
     if dice.random() < 0.2:
         every_s = round(10 ** dice.uniform(-2, 0), 3)
         faults.append(Hostility("stranger", round(dice.uniform(0.0, 5.0), 2), 2 * duration_s, every_s))
-    return FaultPlan(seed, tuple(faults), graph, lasting)
+    ahead = Random(f"{seed} ahead").choice(AHEAD) if spares else 1
+    return FaultPlan(seed, tuple(faults), graph, lasting, spares, ahead)

@@ -55,6 +55,7 @@ from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World
 from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link, Pair
 from thalweg.middleware.protocol import events as e
@@ -77,7 +78,7 @@ class FaultyWorld(World):
     that were on a host when it crashed, for those that had a part in a run. ``begun``: the hosts that began to hand
     over a node of a generation at a version of its location. ``left``: the hosts on which the run is over, and which
     generation. ``failed_s``, ``at_failure``: when the run ended early, and where the client, and the newest word that
-    any host had, put each node then.
+    any host had, put each node then; ``there_at_failure``: the hosts that the client had then.
     Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
     """
 
@@ -107,6 +108,8 @@ class FaultyWorld(World):
         self.left: dict[tuple[VirtualHost, str], int] = {}
         self.failed_s: float | None = None
         self.at_failure: dict[str, tuple[str, str]] = {}
+        self.there_at_failure: set[str] = set()
+        self.on_tree: Callable[[Dataflow], None] = lambda flow: None
         self.stalled = False
         self.progress_s = plan.over_s
         self._storms = [fault for fault in plan.faults if isinstance(fault, Storm)]
@@ -202,10 +205,13 @@ class FaultyWorld(World):
             cores = [each.core.runs for each in self.hosts.values()]
             tables = [runs[command.run].directory.locations for runs in cores if command.run in runs]
             mine = host.core.runs.get(command.run)  # None: what lingered is over with its failure
+            self.there_at_failure = set() if mine is None else {*mine.directory.hosts}
             for name, here in mine.directory.locations.items() if mine else ():
                 known = [table[name] for table in tables if name in table]  # of two trees, or one
                 newest = max(known, key=lambda entry: entry.version)
                 self.at_failure[name] = here.host, newest.host
+        elif isinstance(command, e.TreeChanged):
+            self.on_tree(command.dataflow)
         elif isinstance(command, e.Forgotten):
             self.progress_s = max(self.progress_s, self.now)
         elif isinstance(command, e.CloseRun) and host.name not in self.guests:

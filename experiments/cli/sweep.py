@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 CONFIGURATIONS = 300  # as many as the paper's
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
-TAKEN = {"faults": ("first_seed", "graphs", "master", "out"), "replay_faults": ("graphs",)}  # of all options
+TAKEN = {  # of all options
+    "faults": ("first_seed", "graphs", "lasting", "master", "out"),
+    "replay_faults": ("graphs", "lasting"),
+}
 ON_TESTBEDS = {"testbed", "kernel"}
 OF_TASKS = {"tasks", "reallocation_s"}
 TAKEN_OF_PAPER = {"figure", "configurations", "pools", "pool", "first_pool", "master", "out"}
@@ -135,6 +138,13 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option("With --faults, or the seed of --replay-faults: graphs with filters, windows, sinks; instead of trees."),
     ] = False
+    lasting: Annotated[
+        bool,
+        Option(
+            "The same: all runs outlive their hosts, and sources may have stand-ins, or be missing; instead of three of"
+            " ten, which wait for theirs."
+        ),
+    ] = False
     first_seed: Annotated[int, Option("Seed of the first fault plan; the others follow it.", least=0)] = 1
     replay_faults: Annotated[
         str | None, Option("Instead: one fault plan again, of a seed or from a file.", metavar="SEED|FILE")
@@ -196,6 +206,8 @@ def _check_together(given: Given) -> None:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
     if "graphs" in flags:
         raise UsageError("--graphs goes with --faults; what is swept otherwise are trees")
+    if "lasting" in flags:
+        raise UsageError("--lasting goes with --faults; hosts of what is swept otherwise are not lost")
 
 
 def _sweep(options: SweepOptions, given: Given) -> Sweep:
@@ -292,10 +304,11 @@ def _latency(name: str) -> str:
 
 def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
     """What becomes of fault plans; exit status 1 when one failed."""
-    from thalweg.experiments.faults.sweep import FOLDER, replay, sweep_faults, told
+    from thalweg.experiments.faults.sweep import FOLDER, Kind, replay, sweep_faults, told
 
+    kind = Kind(options.graphs, options.lasting)
     if options.replay_faults is not None:
-        result, text = replay(options.replay_faults, graph=options.graphs)
+        result, text = replay(options.replay_faults, kind)
         say(as_json, result, text)
         if result.outcome == "failed":
             raise typer.Exit(1)
@@ -308,7 +321,7 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
             out=options.out or FOLDER,
             master=options.master,
             tell=tell,
-            graph=options.graphs,
+            kind=kind,
         )
     say(as_json, summary, told(summary))
     end(f"seed {one.seed} {one.what}; {one.command}" for one in summary.failures)

@@ -50,8 +50,11 @@ class Trial(msgspec.Struct, frozen=True):
     subscriptions: tuple[Subscribing, ...]  # of other clients
 
 
-def draw_trial(seed: int, *, graph: bool = False) -> Trial:
-    """Hosts, links, tree (or graph), placement and moves of a trial; the same for the same seed."""
+def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial:
+    """Hosts, links, tree (or graph), placement and moves of a trial; the same for the same seed.
+
+    ``spares``: some sources have stand-ins, and some operators of graphs may go on without theirs.
+    """
     dice = Random(f"{seed} graph" if graph else f"{seed} trial")
     hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
     dataflow = draw_graph(dice, hosts, CLIENT) if graph else draw_tree(dice, hosts, dice.randint(1, 5))
@@ -69,6 +72,8 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
     links = {link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)}
     if graph:
         dataflow = coded(dataflow, seed, sizes, lengths)
+    if spares:
+        dataflow = spared(seed, dataflow, hosts, graph=graph)
     adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
     queries, leaves = draw_queries(seed, dataflow, hosts, partitions, ends=ends) if graph else ((), None)
     subscriptions = draw_subscriptions(seed, partitions) if graph else ()
@@ -117,6 +122,23 @@ def _draw_link(dice: Random, name: str) -> LinkRate:
     return BandwidthTrace(name, np.arange(8, dtype=np.float64) * dice.uniform(2.0, 12.0), rates)
 
 
+def spared(seed: int, flow: Dataflow, hosts: Sequence[str], *, graph: bool) -> Dataflow:
+    """The same with what may take a source's place: other hosts, or in a ``graph`` nothing."""
+    dice = Random(f"{seed} spares")
+    share, missing = dice.choice([0.0, 0.5, 0.9]), dice.choice([0.0, 0.5, 1.0]) if graph else 0.0
+
+    def with_spares(node: Node) -> Node:
+        if node.kind == "operator" and dice.random() < missing:
+            return msgspec.structs.replace(node, missing="nothing")
+        if node.kind == "source" and dice.random() < share:
+            others = [host for host in hosts if host != node.pinned]
+            some = tuple(dice.sample(others, min(len(others), dice.choice([1, 1, 2]))))
+            return msgspec.structs.replace(node, stand_ins=some)
+        return node
+
+    return Dataflow(tuple(map(with_spares, flow.nodes))).validate(hosts)
+
+
 def freed(dice: Random, node: Node, code: Code) -> Node:
     free = node.kind == "operator" and dice.random() < 0.8
     return msgspec.structs.replace(node, code=code) if free else node
@@ -153,9 +175,9 @@ def _draw_moves(dice: Random, seed: int) -> Moving:
     ), None
 
 
-def drawn_plan(seed: int, *, graph: bool = False) -> FaultPlan:
-    """The faults of a seed's trial."""
-    plan = draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph)
+def drawn_plan(seed: int, *, graph: bool = False, lasting: bool = False) -> FaultPlan:
+    """The faults of a seed's trial; ``lasting``: of one that outlives its hosts, with what may take sources' places."""
+    plan = draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph, lasting=lasting)
     death = draw_death(seed, ABOUT_S) if graph else ()
     return msgspec.structs.replace(plan, faults=(*plan.faults, *death))
 

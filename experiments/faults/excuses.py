@@ -11,6 +11,7 @@ import msgspec
 from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, Outage, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.drawn import CLIENT
+from thalweg.middleware.core.flow.missing import may_miss
 from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
@@ -49,12 +50,17 @@ def to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
 
 
 def may_be_missed(plan: FaultPlan, world: FaultyWorld) -> set[str]:
-    """The hosts without which a run that outlives its hosts may end: they have sources, and are gone for long."""
-    pinned = {node.pinned for node in world.tree[0].nodes if node.kind == "source" and node.pinned}
+    """The hosts without which a run that outlives its hosts may end: they have sources, and are gone for long.
+
+    Not where somebody there stands in for these, or the run may go on without.
+    """
+    flow, there = world.tree[0], world.there_at_failure
+    sources = [node for node in flow.nodes if node.kind == "source" and not there & {*node.stand_ins}]
+    pinned = {node.pinned for node in sources if node.pinned and not may_miss(flow, node.name)}
     gone = {fault.host for fault in plan.faults
             if (isinstance(fault, Crash) and (fault.restart_after_s or math.inf) > WAIT_S / 2)
             or (isinstance(fault, Stop) and fault.for_s > WAIT_S / 2)}  # fmt: skip
-    others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash))
+    others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash | Stop))
     return pinned & (gone | may_be_lost(msgspec.structs.replace(plan, faults=others), world.names))
 
 
@@ -64,9 +70,11 @@ def crashed(plan: FaultPlan) -> set[str]:
 
 
 def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
-    """The hosts that the client may rightly give up: they crash, or one way between them and it is cut for long."""
+    """The hosts that the client may rightly give up: they crash, stop for long, or a way to or from them is cut."""
+    stopped = {fault.host for fault in plan.faults if isinstance(fault, Stop) and fault.for_s >= LONG_CUT_S}
     links = itertools.chain.from_iterable((Link(name, CLIENT), Link(CLIENT, name)) for name in hosts if name != CLIENT)
-    return crashed(plan) | {name for link in links if _cut_s(plan, link) >= LONG_CUT_S for name in link} - {CLIENT}
+    cut = {name for link in links if _cut_s(plan, link) >= LONG_CUT_S for name in link}
+    return crashed(plan) | stopped | cut - {CLIENT}
 
 
 def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:

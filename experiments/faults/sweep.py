@@ -37,6 +37,20 @@ FEW = 5  # faults of a plan that is small enough to be read
 SHARES = (0.3, 0.5, 0.7, 0.9)  # of what is left, tried at random
 
 
+class Kind(msgspec.Struct, frozen=True):
+    """What plans are drawn: for graphs, or trees, all of them ``lasting``, or as it comes."""
+
+    graph: bool = False
+    lasting: bool = False
+
+    def plan(self, seed: int) -> FaultPlan:
+        """That of a seed."""
+        return drawn_plan(seed, graph=self.graph, lasting=self.lasting)
+
+
+TREES = Kind()
+
+
 class Failure(msgspec.Struct, frozen=True):
     """A plan that failed: what went wrong, the file of its (minimal) plan, and the command that replays it."""
 
@@ -49,8 +63,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What became of ``faults`` plans. ``nothing`` counts values of graphs that were ``NOTHING``, ``moves``
-    relocations, ``recoveries`` runs that began anew, ``shapes`` changes of the tree, ``queries`` what came of those
-    that came, ``done`` what went wrong, by kind.
+    relocations, ``missing`` how often a sink lost a source, or got it back, ``recoveries`` runs that began anew,
+    ``shapes`` changes of the tree, ``queries`` what came of those that came, ``done`` what went wrong, by kind.
 
     ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
     """
@@ -65,6 +79,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     partitions: int
     nothing: int
+    missing: int
     lost: int
     duplicate: int
     out_of_order: int
@@ -90,9 +105,9 @@ def sweep_faults(
     master: str,
     tell: Tell,
     run: Run = run_trial,
-    graph: bool = False,
+    kind: Kind = TREES,
 ) -> FaultsSummary:
-    """Run the plans (over graphs, or trees), count what became of them, and write those that failed into ``out``."""
+    """Run the plans, count what became of them, and write those that failed into ``out``."""
     begun = time.perf_counter()
     seeds = range(first_seed, first_seed + count)
     results: list[TrialResult] = []
@@ -104,15 +119,15 @@ def sweep_faults(
     take([])
     if count <= FEW_TRIALS or run is not run_trial:
         for seed in seeds:
-            take([run(drawn_plan(seed, graph=graph))[0]])
+            take([run(kind.plan(seed))[0]])
     else:
-        _on_spark(seeds, master, take, graph=graph)
+        _on_spark([FaultTrial(configuration=seed, drawn=kind) for seed in seeds], master, take)
         results.sort(key=lambda result: result.seed)
     failed = [result for result in results if result.outcome == "failed"]
     failures = []
     for number, result in enumerate(failed):
         tell("making failed plans minimal", number, len(failed))
-        plan = drawn_plan(result.seed, graph=graph)
+        plan = kind.plan(result.seed)
         failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
     outcomes = Counter(result.outcome for result in results)
     moves, shapes, queries, done = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
@@ -132,6 +147,7 @@ def sweep_faults(
         failed=outcomes["failed"],
         partitions=sum(result.delivered for result in results),
         nothing=sum(result.nothing for result in results),
+        missing=sum(result.missing for result in results),
         lost=sum(result.lost for result in results),
         duplicate=sum(result.duplicate for result in results),
         out_of_order=sum(result.out_of_order for result in results),
@@ -150,7 +166,7 @@ def sweep_faults(
 class FaultTrial(Trial, frozen=True, kw_only=True):
     """The trial of a seed, which is its ``configuration``, as it goes to Spark."""
 
-    graph: bool = False
+    drawn: Kind = TREES
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.faults.sweep:run_seed"
 
@@ -166,12 +182,10 @@ FaultTrial.outcome = FaultOutcome
 
 def run_seed(trial: FaultTrial) -> FaultOutcome:
     """What became of a seed's plan."""
-    return FaultOutcome(result=run_trial(drawn_plan(trial.configuration, graph=trial.graph))[0])
+    return FaultOutcome(result=run_trial(trial.drawn.plan(trial.configuration))[0])
 
 
-def _on_spark(
-    seeds: Sequence[int], master: str, take: Callable[[list[TrialResult]], None], *, graph: bool = False
-) -> None:
+def _on_spark(trials: Sequence[FaultTrial], master: str, take: Callable[[list[TrialResult]], None]) -> None:
     """Have the plans run on Spark; ``take`` gets the results as they come."""
     from thalweg.experiments.sweeps.jobs import run_on_spark
 
@@ -181,7 +195,7 @@ def _on_spark(
                 raise RunError(f"Spark could not run the plan of seed {trial.configuration}: {outcome.failed}")
         take([outcome.result for _, outcome in batch if isinstance(outcome, FaultOutcome) and outcome.result])
 
-    run_on_spark([FaultTrial(configuration=seed, graph=graph) for seed in seeds], finished, master=master)
+    run_on_spark(list(trials), finished, master=master)
 
 
 def _keep(result: TrialResult, plan: FaultPlan, folder: Path) -> Failure:
@@ -221,12 +235,12 @@ def _listed(counts: dict[str, int]) -> str:
 # --- one plan -----------------------------------------------------------------------------------------
 
 
-def replay(what: str, *, graph: bool = False) -> tuple[TrialResult, str]:
-    """Run one plan again, a seed's (of a tree, or a graph) or that of a file; what became of it, also for people.
+def replay(what: str, kind: Kind = TREES) -> tuple[TrialResult, str]:
+    """Run one plan again, a seed's of that kind or that of a file; what became of it, also for people.
 
     Raises UsageError for a file that is no plan.
     """
-    plan = drawn_plan(int(what), graph=graph) if what.isdecimal() else load_plan(Path(what))
+    plan = kind.plan(int(what)) if what.isdecimal() else load_plan(Path(what))
     result, _ = run_trial(plan, digest=True)
     why = f"; {result.kind}: {result.what}" if result.kind else f"; {result.what}" if result.what else ""
     return result, (

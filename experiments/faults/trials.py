@@ -16,6 +16,7 @@ from the next one on only, so that for a while nobody else has it. A trial is
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,6 +44,7 @@ from thalweg.experiments.faults.excuses import (
 from thalweg.experiments.faults.graphs import ALLOW, BROKEN
 from thalweg.experiments.faults.queries import GUESTS, Callers
 from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.core.flow.missing import gaps_of
 from thalweg.middleware.dataflow import Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import NetworkView
@@ -69,9 +71,10 @@ Outcome = Literal["delivered", "ended", "abandoned", "failed"]
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
 
-    ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``moves`` relocations by outcome and
-    protocol, ``recoveries`` how often it began anew, ``shapes`` changes of the tree by outcome, ``queries`` those
-    that came to a graph by what became of them, ``faults`` what went wrong by kind.
+    ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``missing`` how often a sink lost a source,
+    or got it back, ``moves`` relocations by outcome and protocol, ``recoveries`` how often it began anew, ``shapes``
+    changes of the tree by outcome, ``queries`` those that came to a graph by what became of them, ``faults`` what went
+    wrong by kind.
     """
 
     seed: int
@@ -81,6 +84,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     expected: int = 0
     delivered: int = 0
     nothing: int = 0
+    missing: int = 0
     lost: int = 0
     duplicate: int = 0
     out_of_order: int = 0
@@ -109,7 +113,7 @@ class _Log:
         self.reference: dict[str, Iterator[Any]] = {}
         self._begin(0, trial.dataflow, trial.dataflow.by_name)
         self.right: defaultdict[str, list[Any]] = defaultdict(list)  # what these gave
-        self.nothing = 0
+        self.nothing = self.missing = 0
         self.wrong = ""
         self.moves: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
@@ -131,6 +135,17 @@ class _Log:
         self.first |= dict.fromkeys(new, begun.first_index)
         self._begin(begun.query, begun.dataflow, new)
 
+    def on_tree(self, flow: Dataflow) -> None:
+        """The graph is another: where it lacks other values of a source, so does what one machine gives of it."""
+        for sink in self.flows.keys() & set(flow.sinks) if self.trial.graph else ():
+            below = flow.below(sink)
+            now = Dataflow(tuple([node for node in flow.nodes if node.name in below]))
+            if [*map(gaps_of, now.nodes)] != [*map(gaps_of, self.flows[sink].nodes)]:
+                self.flows[sink] = now
+                self.reference[sink] = reference_run(now, allow=ALLOW, first=self.first)
+                self.right[sink].clear()
+                self.missing += 1
+
     def on_delivered(self, partition: e.Deliver, now: float) -> None:
         expected, value = self._expected(partition.sink, partition.index), partition.value
         if self.trial.graph:
@@ -148,6 +163,19 @@ class _Log:
         place = index - self.first[sink]
         right += itertools.islice(self.reference[sink], max(0, place + 1 - len(right)))
         return right[place] if 0 <= place < len(right) else "the end"
+
+    def length(self, sink: str) -> int:
+        """How many partitions a sink has: as many as the shortest of the sources that it is made of."""
+        flow, trial = self.flows[sink], self.trial
+        if any(map(gaps_of, flow.nodes)):  # a source that is missing may have no end, or come back after it
+            right = self.right[sink]
+            most = max(0, trial.partitions - self.first[sink] - len(right))
+            with contextlib.suppress(ValueError):  # drawn to fail
+                right += itertools.islice(self.reference[sink], most)
+            return self.first[sink] + len(right)
+        codes = [(name, flow.by_name[name].code) for name in flow.sources]
+        told = [trial.lengths.get(name) or (code.params.get("length") if code else None) for name, code in codes]
+        return min([trial.partitions, *[length for length in told if length]])
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
         if record.kind == "relocated":
@@ -185,7 +213,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
 
     Raises UsageError for a plan that does not fit its trial.
     """
-    trial = draw_trial(plan.seed, graph=plan.graph)
+    trial = draw_trial(plan.seed, graph=plan.graph, spares=plan.spares)
     log = _Log(trial)
     config = WorldConfig(
         interface=trial.interface,
@@ -207,7 +235,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     world.patience_s = PATIENCE_S
     if plan.lasting:
         world.failover = m.Failover(every=EVERY[plan.seed % len(EVERY)], wait_s=WAIT_S)
-    world.on_delivered, world.on_attached = log.on_delivered, log.on_attached
+    world.on_delivered, world.on_attached, world.on_tree = log.on_delivered, log.on_attached, log.on_tree
     callers = Callers(trial.queries, trial.leaves, trial.subscriptions, world)
     drivers = [callers.on_delivered]
     if trial.driver is not None:
@@ -263,9 +291,9 @@ def _result(
     expected, missing, delivered, duplicate, out_of_order = 0, 0, 0, 0, 0
     stayed = {0, *callers.asked} - callers.left - world.queries_failed.keys()
     stayed |= {log.queries[sink] for sink in callers.lasting}
-    for sink, flow in log.flows.items():
+    for sink in log.flows:
         high = log.first[sink]
-        again, end = 0, max(high, _length(trial, flow))
+        again, end = 0, max(high, log.length(sink))
         for index in log.indices[sink]:
             again += index < high
             out_of_order += index != high
@@ -291,6 +319,7 @@ def _result(
         expected=expected,
         delivered=delivered,
         nothing=log.nothing,
+        missing=log.missing,
         lost=expected - delivered if outcome in ("delivered", "failed") else 0,
         duplicate=duplicate,
         out_of_order=out_of_order,
@@ -302,13 +331,6 @@ def _result(
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
     )
-
-
-def _length(trial: Trial, flow: Dataflow) -> int:
-    """How many partitions a sink has: as many as the shortest of the sources that it is made of."""
-    codes = [(name, flow.by_name[name].code) for name in flow.sources]
-    told = [trial.lengths.get(name) or (code.params.get("length") if code else None) for name, code in codes]
-    return min([trial.partitions, *[length for length in told if length]])
 
 
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:

@@ -71,11 +71,15 @@ def all_gaps(flow: Dataflow) -> dict[str, tuple[Gap, ...]]:
     return {node.name: gaps for node in flow.nodes if (gaps := gaps_of(node))}
 
 
+def own_code(node: Node) -> Code | None:
+    """The code of a node, of a source as it is where nothing is missing."""
+    code = node.code
+    return Code(**code.params["code"]) if code is not None and code.use == INTERMITTENT else code
+
+
 def _with(node: Node, gaps: list[Gap], at: str, stand_ins: tuple[str, ...]) -> Node:
-    own = node.code
+    own = own_code(node)
     assert own is not None
-    if own.use == INTERMITTENT:
-        own = Code(**own.params["code"])
     if gaps:
         code = {"use": own.use, "params": own.params}
         own = Code(INTERMITTENT, {"code": code, "gaps": [list(gap) for gap in gaps]})

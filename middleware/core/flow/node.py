@@ -648,7 +648,8 @@ class NodeCore(Machine):
         self._let_go()
         if self._all(LAST) and (self.state, RENOUNCED) in TRANSITIONS:
             return answer + self._renounce()
-        return answer + self._go_on()
+        heard = self.free and self.state is IDLE and not self.unheard  # R11: perhaps it was the last to be heard of
+        return answer + (self._go_on_heard() if heard else self._go_on())
 
     def _renounce(self) -> list[Action]:
         self.to(RENOUNCED)

@@ -498,6 +498,10 @@ class Coordinator:
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
         yield Lost(host)
+        if host in led.needed:  # what it was to have has left
+            led.needed.discard(host)
+            if not led.needed and not out.failed:
+                yield from self._ready(led)
 
     @staticmethod
     def _tell_lost(led: _Led, other: str) -> None:

@@ -267,6 +267,8 @@ class Recovery:
         if lasting is None or here is None or sender not in directory.hosts:
             return
         if lasting.kept_from is not None and not message.index and sender == here.host:  # R10
+            if self._wary:
+                return  # it was said in this generation, which is as good as over
             self._wary = True
         else:
             named = (each for each in lasting.starts if (each.node, each.index) == (message.node, message.index))

@@ -10,6 +10,7 @@ R3. Names that are made up (``op3``, ``source@h1``) mean nothing. One that someb
     refused for other code.
 R4. All other nodes get names that the run has never had, so no late message can be about one of them.
 R5. What is to be ``apart`` is not shared, though it is the same; nor is then what takes from it.
+R6. A source that is on a stand-in, or missing (``flow.missing``), is still the one that it was where it was.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from thalweg.middleware.core.flow.missing import own_code
 from thalweg.middleware.core.relocation.shape import fresh_name
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
@@ -34,7 +36,8 @@ def shared(present: Dataflow, query: Dataflow, apart: Collection[str] = ()) -> d
     """
     there: dict[object, list[str]] = {}
     for node in present.nodes:
-        there.setdefault(_key(node, node.inputs), []).append(node.name)
+        for host in dict.fromkeys((node.pinned, *node.stand_ins)):  # R6
+            there.setdefault(_key(node, node.inputs, host), []).append(node.name)
     names: dict[str, str] = {}
     for name in query.upward:
         node = query.by_name[name]
@@ -42,10 +45,10 @@ def shared(present: Dataflow, query: Dataflow, apart: Collection[str] = ()) -> d
             continue
         same = []
         if name not in apart and all(each in names for each in node.inputs):  # R5
-            same = there.get(_key(node, tuple([names[each] for each in node.inputs])), [])
+            found = there.get(_key(node, tuple([names[each] for each in node.inputs]), node.pinned), [])
+            same = [each for each in found if each not in names.values()]  # R2
         if same:
             names[name] = name if name in same else same[0]
-            same.remove(names[name])  # R2
         elif name in present.by_name and not MADE_UP.match(name):
             _check_name(present.by_name[name], node)
     if not names:
@@ -56,19 +59,19 @@ def shared(present: Dataflow, query: Dataflow, apart: Collection[str] = ()) -> d
     return names
 
 
-def _key(node: Node, inputs: tuple[str, ...]) -> object:
-    code = msgspec.msgpack.encode(node.code, order="deterministic")
-    return node.kind, code, inputs, node.pinned, node.rate
+def _key(node: Node, inputs: tuple[str, ...], host: str | None) -> object:
+    code = msgspec.msgpack.encode(own_code(node), order="deterministic")
+    return node.kind, code, inputs, host, node.rate
 
 
 def _check_name(there: Node, node: Node) -> None:
     """R3."""
-    what = ""
+    what, code = "", own_code(there)
     if there.kind != node.kind:
         what = f"what it names there is the {there.kind}"
-    elif there.code is not None and node.code is not None and there.code.use != node.code.use:
-        what = f"there it runs {there.code.use!r}, and here {node.code.use!r}"
-    elif there.code != node.code:
+    elif code is not None and node.code is not None and code.use != node.code.use:
+        what = f"there it runs {code.use!r}, and here {node.code.use!r}"
+    elif code != node.code:
         what = "its parameters differ"
     if what:
         raise DataflowError(f"{node.kind} {node.name!r} is not the one of the run: {what}; give it another name")

@@ -43,6 +43,7 @@ from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
@@ -121,6 +122,35 @@ def test_an_operator_that_was_to_leave_before_its_consumer_was_heard_anew_leaves
 def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_have_ended() -> None:
     result, _ = run_trial(drawn_plan(41_003_056, graph=True))
     assert (result.outcome, result.delivered, result.queries["attached"]) == ("delivered", result.expected, 3)
+
+
+@pytest.mark.parametrize(
+    ("seed", "lasting"),
+    [
+        pytest.param(44_001_204, False, id="the last of a source's consumers to be heard of wanted nothing more"),
+        pytest.param(44_002_086, False, id="a host was waited for of which what it was to have had left"),
+        pytest.param(44_002_568, False, id="the word that an output was not kept was lost"),
+        pytest.param(60_000_100, True, id="a query shared a source that was missing"),
+        pytest.param(60_000_114, True, id="a source was missing when its stream would have ended"),
+    ],
+)
+def test_a_run_that_outlives_its_hosts_gives_all(seed: int, lasting: bool) -> None:
+    result, _ = run_trial(drawn_plan(seed, graph=True, lasting=lasting))
+    assert (result.outcome, result.delivered) == ("delivered", result.expected), result
+
+
+def test_lasting_plans_draw_what_takes_the_place_of_sources() -> None:
+    plans = [drawn_plan(seed, graph=True, lasting=True) for seed in range(1, 60)]
+    assert {(plan.lasting, plan.spares) for plan in plans} == {(True, True)}
+    assert {plan.ahead for plan in plans} == {1, 2, 4}
+    flows = [draw_trial(plan.seed, graph=True, spares=True).dataflow for plan in plans]
+    nodes = [node for flow in flows for node in flow.nodes]
+    assert {len(node.stand_ins) for node in nodes if node.kind == "source"} == {0, 1, 2}
+    assert {node.missing for node in nodes if node.kind == "operator"} == {"wait", "nothing"}
+    for plan, flow in zip(plans, flows, strict=True):
+        bare = draw_trial(plan.seed, graph=True).dataflow
+        spared = [msgspec.structs.replace(node, stand_ins=(), missing="wait") for node in flow.nodes]
+        assert Dataflow(tuple(spared)) == bare  # all else is as it would be without
 
 
 def test_a_run_that_goes_on_for_other_clients_alone_may_end_for_a_lost_host() -> None:
@@ -398,7 +428,7 @@ def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
 
 
 def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "drawn_plan", lambda seed, graph: FaultPlan(seed, (Storm(0.5),)))
+    monkeypatch.setattr(faults, "drawn_plan", lambda seed, **_: FaultPlan(seed, (Storm(0.5),)))
     summary = sweep_faults(3, first_seed=1, out=tmp_path / "f", master="local", tell=lambda *_: None, run=fake)
     assert (summary.delivered, summary.failed, summary.lost, summary.partitions) == (2, 1, 1, 29)
     assert summary.moves == {"moved barrier": 6, "stayed epoch": 3}
@@ -467,6 +497,7 @@ def test_no_plans_and_seeds_below_0_are_refused(options: list[str]) -> None:
     [
         (["--replay-faults", "no-such"], "no-such cannot be read: No such file or directory"),
         (["--replay-faults", "3", "--faults", "3"], "--faults and --replay-faults do not go together"),
+        (["--lasting"], "--lasting goes with --faults"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_one_line(options: list[str], said: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.missing import without_source
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError
@@ -28,6 +29,16 @@ RUN = flow_of(
     S1, S2, Node("o", "operator", ("s1", "s2"), OPERATOR), Node("p", "operator", ("o",), OPERATOR),
     Node("t", "sink", ("p",), None, CLIENT),
 )  # fmt: skip
+
+
+def test_a_source_that_is_missing_or_on_its_stand_in_is_shared_as_it_was() -> None:
+    at_h3 = msgspec.structs.replace(S1, pinned="h3", stand_ins=("h1",))
+    for now in (at_h3, without_source(at_h3, 4, CLIENT), without_source(S1, 4, CLIENT)):
+        run = flow_of(now, *RUN.nodes[1:])
+        assert shared(run, RUN) == {"s1": "s1", "s2": "s2", "o": "o", "p": "p"}
+        other = msgspec.structs.replace(S1, code=OPERATOR)
+        with pytest.raises(DataflowError, match="there it runs 'source', and here 'operator'"):
+            shared(run, flow_of(other, *RUN.nodes[1:]))
 
 
 def test_what_is_the_same_is_shared_by_whatever_name() -> None:
