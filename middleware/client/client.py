@@ -32,7 +32,7 @@ from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.opened import Opened
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
-from thalweg.middleware.client.resuming import find, go_on, go_on_over
+from thalweg.middleware.client.resuming import Moving, Resumer, find, go_on, go_on_over, options_of
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home
@@ -70,7 +70,6 @@ from thalweg.middleware.planning import (
     ProbedPlan,
     Stripe,
     get_cost_model,
-    get_strategy,
 )
 from thalweg.middleware.planning.planners.planner import needs_while
 from thalweg.middleware.planning.problem.routes import HOPS
@@ -437,41 +436,17 @@ class Client:
                 run_id, found, start,
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
             )  # fmt: skip
-        there = {host: self._roster.peers[host] for host in self.hosts}
-        install, starts = go_on(run_id, found, start, self.name, there)
-        queries = {
-            number: query for number, query in found.queries.items() if starts.keys() >= {*query.sinks}
-        }  # the others had left
-        install = msgspec.structs.replace(install, version=self._roster.version)
-        where = {entry.node: entry.host for entry in install.locations}
-        expect(adaptation, GlobalMoves | None, "how a planner moves operators of a resumed run, GlobalMoves says")
-        if adaptation is None and found.by:
-            strategy = get_strategy(found.by)
-            if isinstance(strategy.adaptation, GlobalMoves):
-                adaptation, planner = strategy.adaptation, strategy.again
-        search, free, flow = None, FIXED, install.dataflow
-        asked = found.asked or Asked({}, None, HOPS)
-        networks = where_joined(asked.networks, self._roster.ends)
-        if networks or adaptation is not None:
-            task = self._preparing.task(flow, None, None)
-            task = task.but(networks=networks, wanted_hz=asked.wanted_hz, hops=asked.hops)
-        ways = first_ways(task, where, self.probe)[0] if networks else ()
-        if adaptation is not None:
-            costing = get_cost_model(model) if isinstance(model, str) else model
-            search = Search(task, costing, adaptation, planner, found.by or "global")
-            free = reorderable((flow.by_name[name].code for name in flow.operators), self._allow)
-            install = msgspec.structs.replace(install, news=needs_while(adaptation, planner) or True)
-        again: Run[Any] = Run(self._home(), run_id, where, install.dataflow, search, strict=strict, nothing=nothing)
-        again._journal = self._journal
-        again._take_up(queries, starts, found.left)
-        again._first = min([starts[sink] for sink in again._sinks], default=0)
-        own = {0: again._sinks} if again._sinks else {}
-        kept = msgspec.structs.replace(
-            found.kept, queries=own | {number: query.sinks for number, query in queries.items()}
+        moving = Moving(adaptation, planner, model)
+        on = go_on(run_id, found, start, moving, Resumer(self._roster, self._preparing, self.probe, self._allow))
+        again: Run[Any] = Run(
+            self._home(), run_id, on.where, on.install.dataflow, on.search, strict=strict, nothing=nothing
         )
-        again.ways, again.networks = ways, asked.networks
+        again._journal = self._journal
+        again._take_up(on.queries, on.starts, found.left)
+        again._first = min([on.starts[sink] for sink in again._sinks], default=0)
+        again.ways, again.networks = on.ways, on.networks
         self._opened.begin(again)
-        self.shell.tell(e.KeptRunRequested(install, adaptation, free.codes, (), free.merging, kept=kept))
+        self.shell.tell(on.request(again._sinks))
         self._tell_gone(run_id)
         return again
 
@@ -481,14 +456,7 @@ class Client:
         assert isinstance(kept, Stream)
         assert journal is not None
         trees, first = go_on_over(run_id, found, start, self.name, self.hosts)
-        if options["adaptation"] is None and found.by:
-            strategy = get_strategy(found.by)
-            options |= {"adaptation": strategy.adaptation, "planner": strategy.again}
-        again = self.run(
-            trees[0].dataflow, trees[0].placement, stripes=trees, start=first, window=kept.window, ahead=kept.ahead,
-            partitions=None if kept.end is None else kept.end - first, label=kept.label,
-            call_timeout_s=kept.call_timeout_s, failover=kept.failover, **options,
-        )  # fmt: skip
+        again = self.run(trees[0].dataflow, trees[0].placement, **options_of(kept, trees, first, found.by, options))
         if found.by:
             journal.begun(again.id, found.by)
         journal.over(run_id)

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
-from thalweg.middleware.client.journal import Found, Journal, Stream
+import msgspec
+
+from thalweg.middleware.client.journal import Asked, Found, Journal, Query, Stream
+from thalweg.middleware.client.preparing import Preparing
+from thalweg.middleware.client.replanning import Search, first_ways
+from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.core.relocation.recovery import resumed
-from thalweg.middleware.errors import UsageError, nearest, shown
-from thalweg.middleware.planning import Stripe
+from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
+from thalweg.middleware.errors import UsageError, expect, nearest, shown
+from thalweg.middleware.loading import reorderable
+from thalweg.middleware.network.networks import Network, where_joined
+from thalweg.middleware.planning import CostModel, Planner, Stripe, get_cost_model, get_strategy
+from thalweg.middleware.planning.asking import Probe
+from thalweg.middleware.planning.planners.planner import needs_while
+from thalweg.middleware.planning.problem.routes import HOPS
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 
 def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
@@ -29,27 +43,112 @@ def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
     return run_id, kept
 
 
-def go_on(
-    run_id: str, found: Found, start: int | None, client: str, peers: Mapping[str, m.Peer]
-) -> tuple[m.Lasting, dict[str, int]]:
-    """How ``client`` goes on with a run that was found, on the hosts that are there, and what each sink gets first.
+class Moving(msgspec.Struct, frozen=True):
+    """How operators of a resumed run move from now on, as it is said to ``Client.resume``."""
+
+    adaptation: GlobalMoves | None
+    planner: Planner
+    model: str | CostModel
+
+
+class Resumer(NamedTuple):
+    """What is used of a client that resumes a run. ``probe`` measures links, ``allow`` is whose code it loads."""
+
+    roster: Roster
+    preparing: Preparing
+    probe: Probe
+    allow: tuple[str, ...]
+
+
+class GoingOn(msgspec.Struct, frozen=True):
+    """How a client goes on with a run: where its nodes are, what each sink gets first, which queries are left.
+
+    ``search``, ``moves`` and ``free``: what plans its moves, when, and which operators may change places in the tree;
+    ``ways`` and ``networks``: over which networks links go at first, and which were asked for.
+    """
+
+    install: m.Lasting
+    where: Placement
+    starts: dict[str, int]
+    queries: dict[int, Query]
+    search: Search | None
+    moves: GlobalMoves | None
+    free: Reorderable
+    ways: tuple[m.Way, ...]
+    networks: Mapping[str, Network]
+    kept: e.Kept
+
+    def request(self, sinks: Collection[str]) -> e.KeptRunRequested:
+        """What the client's core is asked for; ``sinks``: those of the run itself that are left."""
+        queries = {number: query.sinks for number, query in self.queries.items()}
+        kept = msgspec.structs.replace(self.kept, queries=({0: tuple(sinks)} if sinks else {}) | queries)
+        return e.KeptRunRequested(self.install, self.moves, self.free.codes, (), self.free.merging, kept=kept)
+
+
+def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resumer) -> GoingOn:
+    """How a client goes on with a run that was found, on the hosts that are there.
 
     ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to
     be had.
     """
-    kept = found.kept
+    kept, roster = found.kept, by.roster
     assert not isinstance(kept, Stream)
-    flow = kept.install.dataflow
+    starts = _starts(run_id, found, kept, start, roster.name)
+    install = resumed(kept, starts, {host: roster.peers[host] for host in roster.hosts}, roster.name)
+    install = msgspec.structs.replace(install, version=roster.version)
+    where = {entry.node: entry.host for entry in install.locations}
+    moves, planner = moving.adaptation, moving.planner
+    expect(moves, GlobalMoves | None, "how a planner moves operators of a resumed run, GlobalMoves says")
+    if moves is None and found.by:
+        strategy = get_strategy(found.by)
+        if isinstance(strategy.adaptation, GlobalMoves):
+            moves, planner = strategy.adaptation, strategy.again
+    search, free, flow = None, FIXED, install.dataflow
+    asked = found.asked or Asked({}, None, HOPS)
+    networks = where_joined(asked.networks, roster.ends)
+    if networks or moves is not None:
+        task = by.preparing.task(flow, None, None)
+        task = task.but(networks=networks, wanted_hz=asked.wanted_hz, hops=asked.hops)
+    ways = first_ways(task, where, by.probe)[0] if networks else ()
+    if moves is not None:
+        costing = get_cost_model(moving.model) if isinstance(moving.model, str) else moving.model
+        search = Search(task, costing, moves, planner, found.by or "global")
+        free = reorderable((flow.by_name[name].code for name in flow.operators), by.allow)
+        install = msgspec.structs.replace(install, news=needs_while(moves, planner) or True)
+    left = {number: query for number, query in found.queries.items() if starts.keys() >= {*query.sinks}}
+    return GoingOn(install, where, starts, left, search, moves, free, ways, asked.networks, kept)
+
+
+def _starts(run_id: str, found: Found, kept: e.Kept, start: int | None, client: str) -> dict[str, int]:
+    """What each sink gets first."""
     _check_owner(run_id, kept.install.client, client)
     firsts = {sink: query.first for query in found.queries.values() for sink in query.sinks}
-    after = {
+    starts = {
         sink: max(found.next_of(sink), firsts[sink]) if sink in firsts
         else found.next_of(sink) if start is None else start
-        for sink in flow.sinks
+        for sink in kept.install.dataflow.sinks
     }  # fmt: skip
-    _check_left(run_id, min(after.values()), kept.install.partitions)
+    _check_left(run_id, min(starts.values()), kept.install.partitions)
     _say(found, client)
-    return resumed(kept, after, peers, client), after
+    return starts
+
+
+def options_of(
+    kept: Stream, trees: tuple[Stripe, ...], first: int, by: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """With which arguments ``Client.run`` goes on with a stream over several trees, from partition ``first`` on.
+
+    ``by``: the name of the placement with which it was begun, which says how operators move, where ``options`` do not.
+    """
+    moving: dict[str, Any] = {}
+    if options["adaptation"] is None and by:
+        strategy = get_strategy(by)
+        moving = {"adaptation": strategy.adaptation, "planner": strategy.again}
+    return {
+        **options, **moving, "stripes": trees, "start": first, "window": kept.window, "ahead": kept.ahead,
+        "partitions": None if kept.end is None else kept.end - first, "label": kept.label,
+        "call_timeout_s": kept.call_timeout_s, "failover": kept.failover,
+    }  # fmt: skip
 
 
 def go_on_over(
