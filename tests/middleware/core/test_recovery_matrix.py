@@ -459,6 +459,57 @@ def test_generations(step: str, fault: str, expected: str) -> None:
     check(world, expected)
 
 
+# --- how such a run ends ------------------------------------------------------------------------------
+
+
+class Ending(Lasting):
+    """All that it gives the application is ``partitions``; nothing is done to it but what is said."""
+
+    def run_to_its_end(self) -> None:
+        self.run()
+        for name in set(self.names) - self.down:
+            core = self.cores[name]
+            assert not (core.runs or core.coordinator.led or core._lasting.replicas), f"{name} still has the run"
+            assert not self.hosts[name].code, f"{name} still has code: {self.combined}"
+        assert self.delivered == self.right()
+
+
+def ending(partitions: int) -> Ending:
+    world = Ending()
+    world.partitions, world.pace_s = partitions, 0.1
+    return world
+
+
+@pytest.mark.parametrize("fails", [None, "h3"])
+def test_when_all_has_been_delivered_nothing_is_left(fails: str | None) -> None:
+    world = ending(60)
+    if fails:
+        world._schedule(KILLED_S, lambda _: world.kill(fails), None)
+    world.run_to_its_end()
+    assert (world.failed, len(world.delivered)) == (None, 60)
+
+
+@pytest.mark.parametrize("host", ["h3", "h4"])
+def test_when_code_fails_nothing_is_left(host: str) -> None:
+    world = ending(10**6)
+    failed = e.OperatorFailed("r", "o" if host == "h3" else "r", "ValueError: it is odd")
+    world._schedule(KILLED_S, lambda _: world.ahead(host, failed), None)
+    world.run_to_its_end()
+    assert "it is odd" in (world.failed or "")
+
+
+def test_when_all_that_had_replicas_is_lost_it_begins_anew_and_nothing_is_left() -> None:
+    world = ending(60)
+
+    def falls(_: None) -> None:
+        for host in ("h1", "h2", "h3", "h4"):
+            world.kill(host)
+
+    world._schedule(KILLED_S, falls, None)
+    world.run_to_its_end()
+    assert (world.failed, len(world.delivered)) == (None, 60)
+
+
 def test_every_step_and_every_fault_has_its_cells() -> None:
     assert [row["step"] for row in rows(REPLICAS)] == list(STEPS)
     assert [row["step"] for row in rows(GENERATIONS)] == list(ANEW)
