@@ -71,6 +71,11 @@ class RandomMover:
         """Whether something that was asked for is still to come."""
         return bool(self._asked) or self._before is not None
 
+    @property
+    def left(self) -> int:
+        """How many moves and changes of the tree have still to be seen done."""
+        return self._moves + self._reshapes
+
     def on_delivered(self) -> None:
         """The application has got a partition."""
         flow, placement = self._run.tree

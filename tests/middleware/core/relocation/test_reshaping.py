@@ -446,7 +446,6 @@ def test_random_shapes_on_sockets_lose_and_double_nothing(
     flow, path, count = crowded(top, code), tmp_path / "client.jsonl", 150 if moves else 500
     placement = dict.fromkeys(flow.operators, "h1")
     values: list[Any] = []
-    shapes = {flow.operators}
     with (
         Client(cluster, allow=ALLOW, records=path) as client,
         client.run(flow, placement) as run,
@@ -456,13 +455,12 @@ def test_random_shapes_on_sockets_lose_and_double_nothing(
             mover.on_delivered()
             assert delivered.index == len(values)
             values.append(delivered.value)
-            shapes.add(run.dataflow.operators)
-            if len(shapes) > count and len(values) % 50 == 0:
+            if not mover.left and len(values) % 50 == 0:
                 break
-            assert len(values) < 500 * count, f"{len(shapes)} shapes only"
+            assert len(values) < 500 * count, f"{mover.left} moves and changes are missing"
     check_bytes(flow, values)
     outcomes = [row["detail"]["outcome"] for row in rows_of(path, "reshaped")]
-    assert outcomes.count("reshaped") == count
+    assert outcomes.count("reshaped") >= count  # one that was asked for anew may have come twice before it was seen
 
 
 def test_operators_with_states_appear_where_the_application_wants_them(cluster: LocalCluster, tmp_path: Path) -> None:
