@@ -60,6 +60,12 @@ def back(node: Node, first: int, at: str) -> Node:
     return _with(node, gaps, at, tuple([host for host in node.stand_ins if host != at]))
 
 
+def spared(node: Node, barred: Collection[str]) -> Node:
+    """The source without those stand-ins that have no part in the run any more."""
+    kept = tuple([host for host in node.stand_ins if host not in barred])
+    return node if kept == node.stand_ins else msgspec.structs.replace(node, stand_ins=kept)
+
+
 def with_gaps(flow: Dataflow, gaps: Mapping[str, Iterable[Gap]]) -> Dataflow:
     """The graph whose sources are missing of these partitions, where each of its hosts is."""
     nodes = [_with(n, list(gaps[n.name]), n.pinned or "", n.stand_ins) if gaps.get(n.name) else n for n in flow.nodes]

@@ -60,6 +60,7 @@ from thalweg.middleware.core.flow.missing import (
     gaps_of,
     is_absent,
     may_miss,
+    spared,
     without_source,
 )
 from thalweg.middleware.core.flow.node import ENDED, GATHERING
@@ -416,9 +417,7 @@ class Recovery:
         where, nodes = directory.where(flow.by_name), dict(flow.by_name)
         gone, regained = dict[str, str](), dict[str, str]()  # R11: sources, and where they are
         for name, node in flow.by_name.items():
-            if node.stand_ins:
-                kept = tuple([host for host in node.stand_ins if host not in barred])
-                node = nodes[name] = msgspec.structs.replace(node, stand_ins=kept)
+            node = nodes[name] = spared(node, barred)
             if is_absent(node):
                 home = next((host for host in node.stand_ins if host in there), None)
                 if home is not None:
@@ -445,7 +444,7 @@ class Recovery:
         cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
         if gone or regained:  # R11
             first, taking = self._cut(flow, {*gone, *regained}, able)
-            nodes |= {name: without_source(nodes[name], first, host) for name, host in gone.items()}
+            nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
             nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
             starts, where = self._restart(able), where | gone | regained
             number = generation_of(following(install.run))

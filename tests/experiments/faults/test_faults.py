@@ -131,6 +131,7 @@ def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_ha
         pytest.param(44_002_086, False, id="a host was waited for of which what it was to have had left"),
         pytest.param(44_002_568, False, id="the word that an output was not kept was lost"),
         pytest.param(60_000_100, True, id="a query shared a source that was missing"),
+        pytest.param(60_000_356, True, id="a source is missing for good, as its host has no part in the run any more"),
         pytest.param(60_000_114, True, id="a source was missing when its stream would have ended"),
     ],
 )
