@@ -7,7 +7,9 @@ R1. A query that begins is proposed as another shape is (``proposal``, R6): its 
     which nodes appear, vote; the latter load their code before.
 R2. Committed, all of these nodes begin with the partition after the change-over iteration: no node can have dispatched
     that yet, and nobody works on it without knowing of the commit, which rides on it. So there are never two graphs,
-    nothing has to be drained, and an operator may be on its way meanwhile.
+    nothing has to be drained, and an operator may be on its way meanwhile. One that has dispatched that elsewhere may
+    come to a host that has not heard of the commit, if the query takes nothing of it: else its state names who does,
+    of whom that host does not know yet (``arrivals``).
 R3. A node whose code has state begins with none, as on a machine on which the query begins there.
 R4. Nodes that no query uses any more go when the client says so, wherever a host is: what leaves may be what holds up
     all others, and they would wait for ever for an iteration on which to agree. Their names are never used again, so
@@ -93,7 +95,9 @@ class Growth:
     def can_begin(self, commit: m.Commit) -> bool:
         """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
         assert commit.shape is not None
-        made = max((node.index for node in self._flow.nodes.values() if node.state is not NodeState.ENDED), default=0)
+        taken = {name for graft in commit.shape.grafts for name in graft.inputs} & self._flow.nodes.keys()
+        nodes = [self._flow.nodes[name] for name in taken]  # R2: others may have come since, and be further
+        made = max((node.index for node in nodes if node.state is not NodeState.ENDED), default=0)
         if self._tree.former is not None or made > commit.iteration + 1:
             return False
         try:

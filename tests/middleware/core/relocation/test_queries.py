@@ -130,3 +130,27 @@ def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
             book << got(CLIENT, m.Demand("r", "z", "u", LAST)) >> ANY
             assert book.core.runs["r"].flow.nodes["z"].renounced
     assert bool(failed) == (partitions is None), failed
+
+
+@pytest.mark.parametrize("taken", ["s", "o"])
+def test_a_query_begins_at_a_host_to_which_an_operator_has_come_that_knew_of_it_sooner(
+    make_book: Callable[..., Playbook], install: m.Install, taken: str
+) -> None:
+    """``o`` has dispatched the query's first partition elsewhere; that host takes it only if it misses no consumer."""
+    book = make_book("h3")
+    book << got(CLIENT, install) >> ANY
+    book << got("h2", m.Offer("r", "o", 1)) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    consumers = [m.Taken("t", 9), *([m.Taken("u~1", 9)] if taken == "o" else [])]
+    book << got("h2", m.State("r", "o", 1, 10, tuple(consumers), 1, 3, "sha", "h2", b"one")) >> ANY
+    if taken == "o":
+        assert [type(each) for each in book.sent("h2")] == [m.Refuse]
+    else:
+        book << e.StateRestored("r", "o", 1) >> ANY
+        book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
+        assert book.core.runs["r"].flow.nodes["o"].index == 10
+    sink = Node("u~1", "sink", (taken,), None, CLIENT)
+    shape = m.Shape((m.Graft(sink.name, sink.inputs, CLIENT, sink),), ())
+    book << got(CLIENT, m.Commit("r", 1, 7, (), "a query", shape)) >> ANY
+    assert [each.number for each in book.sent(CLIENT) if isinstance(each, m.Done)] == [1]
+    assert book.core.runs["r"].tree.first == {sink.name: 8}
