@@ -21,6 +21,7 @@ import re
 import shutil
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -173,16 +174,21 @@ def docker_image() -> Iterator[str]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
+    failed = getattr(sys, "last_traceback", None)
+    if failed is not None:  # it is kept until the next test is over, with all that its frames hold
+        traceback.clear_frames(failed)
+        for frame, _ in traceback.walk_tb(failed):
+            frame.f_locals  # noqa: B018  (what was shown of it goes too)
     left: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda args: left.append(f"{args.exc_value} ({args.object!r})"))
         item.funcargs.clear()
-        if nextitem is not None and nextitem.path == item.path:
+        if nextitem is not None and nextitem.path == item.path and failed is None:
             gc.collect(1)
         else:
             gc.collect()
             gc.freeze()  # modules and what the session keeps: collections stay short
-    if left:
+    if left and failed is None:
         pytest.fail("left unclosed, or worse: " + "; ".join(left), pytrace=False)
 
 

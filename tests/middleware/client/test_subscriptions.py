@@ -76,7 +76,7 @@ def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Cl
         assert [each.index for each in got] == list(range(90))
         assert [each.index for each in theirs.result(20)] == list(range(joint.first_index, 90)), "also what was left"
         assert [each.index for each in some.result()] == list(range(out.first_index, out.first_index + 20))
-    assert 3 <= joint.first_index <= 12
+    assert 3 <= joint.first_index < 70, "it begins where the run's hosts agree, while the application goes on"
     assert {each.sink for each in theirs.result()} == {"joint"}
     flow = graph()
     first = joint.first_index
