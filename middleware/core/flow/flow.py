@@ -297,7 +297,7 @@ class Flow(Demands):
             self.hold(name)
         for name in new_nodes:
             node = self.nodes[name] = NodeCore.of(new.by_name[name], self._install.partitions, ("",), turn + 1)
-            node.depth = self._install.ahead
+            equip(node, tree, self._install)
             todo.append((node, node.begin()))
             self._books.keep(new, name)
         for node, actions in todo:  # not before: what one node does may concern the others
@@ -353,7 +353,7 @@ class Flow(Demands):
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:
             self.nodes[name] = NodeCore.of(tree.dataflow.by_name[name], limit, tree.consumers[name], first)
-            self.nodes[name].depth = self._install.ahead
+            equip(self.nodes[name], tree, self._install)
         self._books.begin_anew(tree.dataflow, self.nodes)
         for node, actions in todo:
             yield from self._perform(node, actions)

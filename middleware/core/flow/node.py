@@ -229,7 +229,8 @@ class NodeCore(Machine):
             if not self._hear(taker, name, index):
                 return "lacking", []
             taker = self.taker or taker
-        if self.state is ENDED and 0 < index == taker.first and self.sent_to(taker, index) is None:
+        ended = self.state is ENDED and self.node.kind != "sink"  # whose application has been told
+        if ended and 0 < index == taker.first and self.sent_to(taker, index) is None:
             taker.demanded = max(taker.demanded, index)
             return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]  # R9
         if self.turns_after is not None and index == self.turns_after + 1:
@@ -322,7 +323,7 @@ class NodeCore(Machine):
         taker.demanded, taker.sending = index, False
         output = self.sent_to(taker, index) if index < self.index else None
         self._let_go()  # R2
-        if self.log is not None and len(self.takers) == 1 and not self.unheard:
+        if len(self.takers) == 1 and not self.unheard:
             self._catch_up()
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
         return actions + (self._begin() if self.state is IDLE else self._go_on())
@@ -336,7 +337,7 @@ class NodeCore(Machine):
             taker.miss(index, again=again)  # R2
         taker.demanded = index
         self._let_go()
-        if self.log is not None and len(self.takers) == 1:
+        if self.taker is None and len(self.takers) == 1 and not self.unheard:
             self._catch_up()
         actions: list[Action] = [
             Dispatch(output, output.index in taker.sent, consumer if self.taker is None else "")
@@ -713,7 +714,7 @@ class NodeCore(Machine):
         taker = next(iter(self.takers.values()))
         if taker.first == self.index:
             self.retained = None  # nobody was to get it
-        elif self.log is None or (self.older and self.depth == 1) or taker.first > self.index:
+        elif (self.older and self.depth == 1) or taker.first > self.index:
             return
         self.takers, self.taker = {"": taker}, taker
 

@@ -299,6 +299,30 @@ def test_the_end_at_the_sink_is_handed_once() -> None:
     book << Arrived("o", 5, "more") >> "ahead"
 
 
+def test_a_sink_whose_first_partition_is_the_end_hands_that_once_also_when_it_is_demanded_again() -> None:
+    book = sink(limit=4)
+    book.node.index, taker = 4, book.node.taker
+    assert taker is not None
+    taker.first, taker.demanded = 4, 3  # as in a generation that begins where all that it takes has ended
+    book << Demanded(4) >> [Hand(out(4, end=True))]
+    book << Demanded(4) >> "duplicate"
+    book << Demanded(4, again=True) >> "duplicate"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_operator_that_goes_on_without_a_log_is_as_any_other_when_it_has_been_heard(depth: int) -> None:
+    node = Node("o", "operator", ("s",))
+    last, older = out(1, "p1"), [out(0, "p0")] if depth == 2 else []
+    core = NodeCore(node, None, NodeState.GATHERING, 2, asked={"s"}, retained=last, older=older, depth=depth)
+    after = core.going_on(node, {"p": None})
+    assert after.on_demand(2 - depth, consumer="p")[0] == "taken"
+    if depth == 1:
+        after.on_demand(2, consumer="p")
+    assert after.taker is not None
+    after.turn(5)
+    after.validate()
+
+
 def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
     book = operator()
     book << ToLeave(1, recall=True) >> []
