@@ -11,7 +11,8 @@ import msgspec
 from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, Outage, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.drawn import CLIENT
-from thalweg.middleware.core.flow.missing import may_miss
+from thalweg.middleware.core.flow.missing import is_absent, may_miss, without_source
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
@@ -54,14 +55,28 @@ def may_be_missed(plan: FaultPlan, world: FaultyWorld) -> set[str]:
 
     Not where somebody there stands in for these, or the run may go on without.
     """
-    flow, there = world.tree[0], world.there_at_failure
-    sources = [node for node in flow.nodes if node.kind == "source" and not there & {*node.stand_ins}]
-    pinned = {node.pinned for node in sources if node.pinned and not may_miss(flow, node.name)}
     gone = {fault.host for fault in plan.faults
             if (isinstance(fault, Crash) and (fault.restart_after_s or math.inf) > WAIT_S / 2)
             or (isinstance(fault, Stop) and fault.for_s > WAIT_S / 2)}  # fmt: skip
     others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash | Stop))
-    return pinned & (gone | may_be_lost(msgspec.structs.replace(plan, faults=others), world.names))
+    gone |= may_be_lost(msgspec.structs.replace(plan, faults=others), world.names)
+    return needed(world.tree[0], gone, world.there_at_failure)
+
+
+def needed(flow: Dataflow, gone: Collection[str], there: Collection[str]) -> set[str]:
+    """Those of the hosts that are gone without which a run may end, as no host that is there has their sources.
+
+    All of these are missing at once: of two sources each may be the one that is left.
+    """
+    sources = [node for node in flow.nodes if node.kind == "source" and not is_absent(node)]
+    alone = [node for node in sources if node.pinned in gone and not {*there} & {*node.stand_ins}]
+    absent = {node.name: without_source(node, 0, CLIENT) for node in alone}
+    found = set()
+    for node in alone:
+        rest = Dataflow(tuple([node if each.name == node.name else absent.get(each.name, each) for each in flow.nodes]))
+        if node.pinned is not None and not may_miss(rest, node.name):
+            found.add(node.pinned)
+    return found
 
 
 def crashed(plan: FaultPlan) -> set[str]:

@@ -34,7 +34,7 @@ from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
 from thalweg.experiments.faults.counting import Counting
 from thalweg.experiments.faults.drawn import ABOUT_S, MERGED, RESHAPED, draw_trial, drawn_plan
-from thalweg.experiments.faults.excuses import LIMITS, may_be_dead, may_be_lost
+from thalweg.experiments.faults.excuses import LIMITS, may_be_dead, may_be_lost, needed
 from thalweg.experiments.faults.queries import draw_death
 from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults
 from thalweg.experiments.faults.trials import TrialResult, run_trial
@@ -43,7 +43,7 @@ from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
@@ -133,11 +133,37 @@ def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_ha
         pytest.param(60_000_100, True, id="a query shared a source that was missing"),
         pytest.param(60_000_356, True, id="a source is missing for good, as its host has no part in the run any more"),
         pytest.param(60_000_114, True, id="a source was missing when its stream would have ended"),
+        pytest.param(70_001_832, True, id="a sink had nothing but the end"),
     ],
 )
 def test_a_run_that_outlives_its_hosts_gives_all(seed: int, lasting: bool) -> None:
     result, _ = run_trial(drawn_plan(seed, graph=True, lasting=lasting))
     assert (result.outcome, result.delivered) == ("delivered", result.expected), result
+
+
+def test_the_shape_changes_after_a_host_was_lost_where_several_partitions_are_under_way() -> None:
+    result, _ = run_trial(drawn_plan(71_002_586, lasting=True))
+    assert (result.outcome, result.delivered) == ("delivered", result.expected), result
+
+
+@pytest.mark.parametrize(
+    ("gone", "there", "found"),
+    [
+        ({"h1"}, {"h2"}, set()),
+        ({"h2"}, {"h1"}, {"h2"}),
+        ({"h1", "h3"}, {"h2"}, {"h1", "h3"}),  # one of them may be missing, and then the other may not
+        ({"h1", "h3"}, {"h4"}, set()),
+    ],
+)
+def test_a_run_may_end_for_hosts_of_whose_sources_it_needs_one(
+    gone: set[str], there: set[str], found: set[str]
+) -> None:
+    code = Code("composite")
+    sources = [Node("s1", "source", (), code, "h1"), Node("s3", "source", (), code, "h3", stand_ins=("h4",))]
+    others = [Node("s2", "source", (), code, "h2"), Node("p", "operator", ("s2",), code)]
+    o = Node("o", "operator", ("s1", "s3"), code, missing="nothing")
+    sinks = [Node("t", "sink", ("o", "p"), None, "client"), Node("u", "sink", ("o",), None, "client")]
+    assert needed(Dataflow((*sources, *others, o, *sinks)), gone, there) == found
 
 
 def test_lasting_plans_draw_what_takes_the_place_of_sources() -> None:
