@@ -175,8 +175,9 @@ class Proposer:
         self._wait(Joining(event.query, event.dataflow, event.placement, event.apart))
 
     def on_peer_joined(self, event: e.PeerJoined) -> None:
-        """R10: a host is to have a part in the run."""
-        self._newcomers.append(event.peer)
+        """R10: a host is to have a part in the run; one that has said so more than once waits once."""
+        others = [each for each in self._newcomers if each.name != event.peer.name]
+        self._newcomers = deque([*others, event.peer])
         self._go_on()
 
     def on_vacating(self, note: Vacating) -> None:
@@ -370,6 +371,8 @@ class Proposer:
     def on_lost(self, note: Lost) -> Notes:
         proposal, host = self.proposal, note.host
         self._unwilling.pop(host, None)
+        known = self._directory.peers.get(host)  # R10: of one that is there again it is to say so anew
+        self._newcomers = deque([each for each in self._newcomers if each != known])
         if proposal is None:
             return
         if proposal.state is ProposalState.PROPOSED:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from playbook import ANY, got
 
+from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -107,3 +108,21 @@ def test_who_was_away_takes_no_run_that_cannot_be(make_book: Any, make_install: 
     (answer,) = book.sent("client")
     assert "no location for node" in answer.error
     assert book.core.runs["r"].install is install
+
+
+def test_a_query_does_not_wait_for_a_host_as_often_as_that_has_said_that_it_joins(
+    make_book: Any, make_install: Any
+) -> None:
+    book, install = make_book("client"), make_install(others=("h3",))
+    book << e.RunRequested(install, None) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    for _ in range(3):
+        book << e.PeerJoined("r", H4) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Detached("r", 1)) >> ANY
+    query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
+    book << e.AttachRequested("r", 1, query, {"s": "h1", "u": "client"}) >> ANY
+    book << e.PeerLost("r", "h4", "went away") >> ANY
+    assert [each.number for each in book.sent("h1") if isinstance(each, m.Propose)] == [1]
+    assert not [each for each in book.sent("h4") if isinstance(each, m.Install)]
