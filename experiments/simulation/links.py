@@ -95,6 +95,11 @@ class Steady(msgspec.Struct, frozen=True):
         return (stop_s - start_s) * self.rate_bps
 
 
+def dilation(interface: str, time_scale: float) -> float:
+    """How many times as fast as a wall clock the hosts' clocks are in that model of links."""
+    return max(time_scale, CORE_SCALE) if interface == "single" else time_scale
+
+
 def world_config(
     interface: Interface,
     startup_s: float,
@@ -115,7 +120,7 @@ def world_config(
     if patience is None:
         patience = 1.0 if single else max(1.0, CORE_SCALE / time_scale)
     core = CoreConfig(monitor=monitor, patience=patience).limited(limits)
-    core = core.dilated(max(time_scale, CORE_SCALE) if single else time_scale)
+    core = core.dilated(dilation(interface, time_scale))
     take_up_s = 0.0 if single else TAKE_UP_S * time_scale
     return WorldConfig(interface, startup_s, take_up_s, core=core)
 

@@ -33,7 +33,7 @@ from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
 from thalweg.experiments.runs.workload import reference_of
 from thalweg.experiments.simulation.befallen import BefallenWorld
-from thalweg.experiments.simulation.links import Steady, carrying, world_config
+from thalweg.experiments.simulation.links import Steady, carrying, dilation, world_config
 from thalweg.experiments.simulation.run import (
     Work,
     bound_s,
@@ -210,7 +210,8 @@ class _Session(Session):
                 self._row(label, deed.host, now, "befallen", {"detail": {"outcome": deed.kind}})
 
             world = BefallenWorld(*about, deeds=deeds, told=on_deed, on_record=self._recorder(label), digest=True)
-            world.failover = config.failover({} if self.timeline is None else self.timeline.sites)
+            lasting = config.failover({} if self.timeline is None else self.timeline.sites)
+            world.failover = lasting.dilated(dilation(self.interface, config.time_scale))
         world.on_delivered = on_delivered
         knows = exactly(self._carrying(self.links), config.startup_s) if self.told_truth else None
         run_ahead(self.work, strategy, plan, config.images, world, label=label, knows=knows)

@@ -71,6 +71,10 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     increments: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 16
     retained_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
 
+    def dilated(self, time_scale: float) -> Failover:
+        """The same times of wall-clock time on hosts' clocks that run ``time_scale`` times as fast."""
+        return msgspec.structs.replace(self, every_s=self.every_s * time_scale, wait_s=self.wait_s * time_scale)
+
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
     """In a later generation of a run ``node`` begins with partition ``index``, from its replica at ``holder`` if any.

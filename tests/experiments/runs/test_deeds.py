@@ -182,6 +182,13 @@ def test_a_simulated_run_goes_on_without_a_source_until_it_is_back(tmp_path: Pat
     assert any(note.startswith("one-shot went on without source@h2 (partitions ") for note in info.notes)
 
 
+def test_a_host_is_waited_for_as_long_in_virtual_time_as_on_a_testbed(tmp_path: Path) -> None:
+    """30 s of a wall clock, which are half an hour at that scale, whatever silence is taken for a loss."""
+    options = ("--testbed", "sim", *SLOW, "--images", "60", "--time-scale", "60", "--limit", "liveness_s=4")
+    found = run(*options, "--kill", "h2@20:restart=15", *LESS[:-2], out=tmp_path)
+    assert (found["delivered"], found["digest"]) == (60, load_run(tmp_path).reference_digest)
+
+
 @pytest.mark.parametrize("testbed", ["loopback", pytest.param("netns", marks=pytest.mark.netns)])
 def test_a_run_of_processes_goes_on_without_a_source(tmp_path: Path, testbed: str) -> None:
     options = ("--testbed", testbed, *(("--link-mean", "0.2mbit", "--no-prove") if testbed == "netns" else ()))
