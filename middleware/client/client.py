@@ -12,19 +12,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from thalweg.middleware.client.checks import (
     check_ahead,
     check_counts,
-    check_failover,
     check_mapping,
     check_start,
     check_told,
     joined_networks,
 )
-from thalweg.middleware.client.cluster import LocalCluster, fate_of
+from thalweg.middleware.client.cluster import LocalCluster, addresses_of
 from thalweg.middleware.client.feeds import Feed, fill
+from thalweg.middleware.client.hearing import Hearing
 from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.client.journal import Asked, Found, Journal, Stream
 from thalweg.middleware.client.leaving import keep_in_mind, weakly
@@ -51,7 +49,6 @@ from thalweg.middleware.core.relocation.shape import MAX_NAME
 from thalweg.middleware.dataflow import FIXED, Dataflow
 from thalweg.middleware.errors import (
     HostAbsentError,
-    RunError,
     UsageError,
     expect,
     shown,
@@ -128,13 +125,9 @@ class Client:
         limits: CoreConfig | None = None,
         networks: Mapping[str, str] | None = None,
     ) -> None:
-        if not isinstance(hosts, LocalCluster):
-            expect(hosts, Mapping, "the hosts are a LocalCluster, or a mapping of names to endpoints")
-            words((*hosts, *hosts.values()), "names and endpoints of hosts are texts")
         expect(CoreConfig() if limits is None else limits, CoreConfig, "limits of a client are a CoreConfig")
         self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
-        addresses = dict(hosts.addresses if isinstance(hosts, LocalCluster) else hosts)
-        ended = hosts.poll() if isinstance(hosts, LocalCluster) else {}
+        addresses, there = addresses_of(hosts)
         scale = time_scale
         if scale is None:
             scale = hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0
@@ -150,15 +143,12 @@ class Client:
             networks = hosts.ends_of("client") if isinstance(hosts, LocalCluster) else {}
         expect(networks, Mapping, "networks are a mapping of names to endpoints")
         words((*networks, *networks.values()), "names of networks and endpoints are texts")
-        if ended and len(ended) == len(addresses):
-            host, status = next(iter(ended.items()))
-            raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
-        there = {host: addresses[host] for host in addresses if host not in ended}
         self._roster = Roster(name, addresses, there, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
-        self._joins = joins
         self._opened = Opened(self._roster)
+        join = weakly(self._join) if joins else None
+        self._hearing = Hearing(self._roster, self._opened, self._journal, join)
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -356,30 +346,16 @@ class Client:
         depth = ahead if isinstance(ahead, int) else self._preparing.depth(trees, hints, measured)
         install = m.AheadInstall.of(install, depth)
         if failover is not None or (lasting and len(trees) == 1):
-            install = m.Lasting.of(
-                install, check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
-            )
-            install = msgspec.structs.replace(install, version=self._roster.version)
-            if start and len(trees) == 1:
-                first = tuple([m.Start(node.name, start) for node in dataflow.nodes])
-                most = None if partitions is None else start + partitions
-                install = msgspec.structs.replace(install, starts=first, partitions=most)
+            install = self._preparing.outlasting(install, failover, start if len(trees) == 1 else 0)
         check_told(install)
-        search = None
+        search, free = None, FIXED
         if isinstance(adaptation, GlobalMoves):
-            search = Search(
-                task,
-                get_cost_model(model) if isinstance(model, str) else model,
-                adaptation,
-                planner,
-                name or "global",
-            )
+            cost = get_cost_model(model) if isinstance(model, str) else model
+            search = Search(task, cost, adaptation, planner, name or "global")
+            free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         run = run_of(trees, self._home(), run_id, search, strict=strict, nothing=nothing)
         run.ways, run.networks, run.ahead = ways, asked, depth
         self._opened.begin(run)
-        free = FIXED
-        if isinstance(adaptation, GlobalMoves):
-            free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         run._first, run._journal = start, self._journal
         if self._journal is not None:
             self._journal.begun(run_id, given, Asked(dict(asked), wanted_hz, hops))
@@ -610,45 +586,13 @@ class Client:
     # --- in the I/O thread ------------------------------------------------------------------------------
 
     def _on_application(self, command: e.Command) -> None:
-        match command:
-            case e.Report():
-                self._measuring.take(command)
-            case e.Enlisted(peer):
-                self._take_in(peer)
-            case e.Parted(_, host):
-                self._roster.lose(host, "was drained")
-            case e.Keep(run, kept):
-                if self._journal is not None:
-                    self._journal.keep(run, kept)
-            case e.Forgotten(run, follows):
-                self._opened.forgotten(run, follows=follows)
-            case e.Fail("", reason):
-                self._roster.close_to(reason)
-                self._opened.fail(reason)
-            case (
-                e.Ready(run)
-                | e.Deliver(run)
-                | e.Fail(run)
-                | e.Placed(run)
-                | e.TreeChanged(run)
-                | e.Attached(run)
-                | e.Plan(run)
-            ):
-                self._opened.take(run, command)
+        if isinstance(command, e.Report):
+            self._measuring.take(command)
+        else:
+            self._hearing.take(command)
 
-    def _take_in(self, peer: m.Peer) -> None:
-        """A host has said that it is there."""
-        if not self._joins or not self._roster.enlists(peer):
-            return
-
-        def add() -> None:
-            try:
-                with contextlib.suppress(HostAbsentError, UsageError, RunError):  # it says so again
-                    self.add_host(peer.name, peer.control)
-            finally:
-                self._roster.joining.discard(peer.name)
-
-        threading.Thread(target=add, name="thalweg-join", daemon=True).start()
+    def _join(self, peer: m.Peer) -> None:
+        self.add_host(peer.name, peer.control)
 
     def _closed(self, run: str) -> None:
         self._opened.runs.pop(run, None)

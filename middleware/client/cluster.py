@@ -308,6 +308,19 @@ class _Watch:
         self._ends.close()
 
 
+def addresses_of(hosts: LocalCluster | Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The endpoints of all hosts, and of those whose processes have not ended; HostAbsentError where all have."""
+    if not isinstance(hosts, LocalCluster):
+        expect(hosts, Mapping, "the hosts are a LocalCluster, or a mapping of names to endpoints")
+        words((*hosts, *hosts.values()), "names and endpoints of hosts are texts")
+        return dict(hosts), dict(hosts)
+    addresses, ended = dict(hosts.addresses), hosts.poll()
+    if ended and len(ended) == len(addresses):
+        host, status = next(iter(ended.items()))
+        raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
+    return addresses, {host: addresses[host] for host in addresses if host not in ended}
+
+
 def fate_of(status: int) -> str:
     """How a process ended, as its exit status tells: ``ended with status -11 (SIGSEGV)``."""
     names = {-number: number.name for number in signal.Signals}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from thalweg.middleware.client.checks import check_mapping, check_told
+from thalweg.middleware.client.checks import check_failover, check_mapping, check_told
 from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.client.roster import Roster
@@ -64,6 +64,16 @@ class Preparing:
         dataflow.validate(self._roster.known)
         self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned}, lasting=lasting)
         return sinks_at(dataflow, self._roster.name)
+
+    def outlasting(self, install: m.Install, failover: m.Failover | None, start: int) -> m.Install:
+        """The same for a run that outlives its hosts, whose nodes begin at the index ``start``."""
+        asked = check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
+        install = msgspec.structs.replace(m.Lasting.of(install, asked), version=self._roster.version)
+        if not start:
+            return install
+        first = tuple([m.Start(node.name, start) for node in install.dataflow.nodes])
+        most = None if install.partitions is None else start + install.partitions
+        return msgspec.structs.replace(install, starts=first, partitions=most)
 
     def begin_here(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
         """The same of one whose sinks are to be here."""
