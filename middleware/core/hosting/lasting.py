@@ -76,7 +76,8 @@ class Lasting:
             return True
 
         recovery = run.recovery
-        return Hooks(run.queries.fail, recovers, recovery.leans_on, recovery.judge, recovery.fell, recovery.rests)
+        judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.standing.disowns(host)
+        return Hooks(run.queries.fail, recovers, recovery.leans_on, *judging)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:
         """R2: the runs that are to begin anew, and when the loss was noticed."""

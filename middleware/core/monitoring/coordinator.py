@@ -28,7 +28,9 @@ R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``
     counts for nobody.
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
     it first (``judges``), and begins anew, or nothing comes of it. That the code of a node has failed, who has
-    the node may say; that it cannot go on itself, any host, which is then lost, where the run outlives that.
+    the node may say; that it cannot go on itself, any host, which is then lost, where the run outlives that. So is
+    the first that says that another process leads the run, if others are there and the run can go on without it: where
+    that is so, a second one says it as well.
 R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
     counts for all of them; that it does not know one of them it says of that one. A host that is away is asked who it
     is once for all of them.
@@ -43,6 +45,7 @@ from typing import Any, Protocol
 import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.missing import may_miss
 from thalweg.middleware.core.monitoring.answers import Answers
 from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN
 from thalweg.middleware.core.notes import Lost, Note, Notes, Started
@@ -74,6 +77,7 @@ class Hooks(msgspec.Struct, frozen=True):
     whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
     one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, perhaps only ``late``,
     and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet.
+    ``disowns``: a host says that another process leads the run: how many have.
     """
 
     fails: Fails
@@ -82,6 +86,7 @@ class Hooks(msgspec.Struct, frozen=True):
     judges: Callable[[str, str], str]
     fell: Fell
     rests: Callable[[str], bool]
+    disowns: Callable[[str], int]
 
 
 class _Led:
@@ -298,6 +303,9 @@ class Coordinator:
             if message.node and led.directory.locations[message.node].host != sender:
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
                 return
+        if lasts and message.led and self._doubts(led, sender):  # R10
+            yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
+            return
         who = f"node {message.node!r} on host" if message.node else "host"
         about, gone = f"{who} {sender!r}: {message.reason}", message.lost
         told: dict[str, Any] = {
@@ -321,6 +329,14 @@ class Coordinator:
                 return
         if not (message.node and led.hooks.fails(held or [message.node], about, **told)):
             led.out.fail(about, **told)
+
+    def _doubts(self, led: _Led, sender: str) -> bool:
+        """R10: whether a host alone says that another process leads the run, which can go on without that host."""
+        assert led.directory is not None
+        others, flow = led.directory.hosts - {sender, led.out.host}, led.install.dataflow
+        alone = led.hooks.disowns(sender) == 1 and bool(others) and sender != led.out.host
+        fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
+        return alone and all(others.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 
     def drop(self, run: str) -> None:
         """Forget a run whose removal broke; the other hosts drop it when its lease is over."""

@@ -39,6 +39,7 @@ class Standing:
         self.accused: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
         self._lacked = Counter[str]()
+        self._disowned = set[str]()
 
     def came(self, host: str, had: int) -> None:
         """A host has taken its part, when the application had so many partitions."""
@@ -61,3 +62,8 @@ class Standing:
         """R3: whether that host has said so once too often."""
         self._lacked[host] += 1
         return self._lacked[host] > MOST_LACKING + had // PER
+
+    def disowns(self, host: str) -> int:
+        """That host says that another process leads the run; how many have said so."""
+        self._disowned.add(host)
+        return len(self._disowned)

@@ -179,6 +179,21 @@ def test_who_says_that_it_cannot_go_on_is_lost_and_of_nodes_of_others_it_has_not
     assert [failed.reason for failed in client.book.only(e.Fail)] == ["node 'o' on host 'h2': ZeroDivisionError"]
 
 
+def test_that_another_process_leads_the_run_two_hosts_say_or_who_has_a_source(client: Client) -> None:
+    client.hear("h2", m.Failed, "", "another leads it", led=64)
+    assert (client.generation, client.book.only(e.Fail)) == (1, [])
+    assert "h2" not in client.book.core.runs[client.run].directory.hosts
+    client.hear("h2", m.Failed, "", "another leads it", led=64)
+    assert client.book.only(e.Fail) == []
+    client.hear("h4", m.Failed, "", "another leads it", led=64)
+    assert [failed.reason for failed in client.book.only(e.Fail)] == ["host 'h4': another leads it"]
+
+
+def test_who_has_the_only_source_is_believed_that_another_process_leads_the_run(client: Client) -> None:
+    client.hear("h1", m.Failed, "", "another leads it", led=64)
+    assert [failed.reason for failed in client.book.only(e.Fail)] == ["host 'h1': another leads it"]
+
+
 def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(client: Client) -> None:
     run = client.book.core.runs[client.run]
     run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
