@@ -710,12 +710,12 @@ class NodeCore(Machine):
         return actions + self._gather()
 
     def _catch_up(self) -> None:
-        """R10, R11: one consumer that is as far as this node, or lacks its last output only, is as any other."""
+        """R10, R11: one consumer that is as far as this node, or lacks no more than it may, is as any other."""
         taker = next(iter(self.takers.values()))
         if taker.first == self.index:
             self.retained = None  # nobody was to get it
-        elif (self.older and self.depth == 1) or taker.first > self.index:
-            return
+        elif taker.first > self.index or (len(self.kept) > self.depth and (self.depth == 1 or self.log is None)):
+            return  # the latter were kept for others, which have left
         self.takers, self.taker = {"": taker}, taker
 
     def _end(self) -> list[Action]:

@@ -323,6 +323,16 @@ def test_an_operator_that_goes_on_without_a_log_is_as_any_other_when_it_has_been
     after.validate()
 
 
+def test_who_is_left_of_several_consumers_is_as_any_other_when_it_lacks_no_more_than_it_may() -> None:
+    node, outputs = Node("s", "source", ()), [out(i, f"p{i}") for i in range(4)]
+    takers = {"o": Taker(0, first=0)}  # the other one, for which it was ahead, has left
+    core = NodeCore(node, None, NodeState.ENDED, 4, takers, retained=outputs[-1], older=outputs[:-1], depth=2)
+    for index, alone in ((1, False), (2, True), (3, True)):
+        core.on_demand(index, consumer="o")
+        assert (core.taker is not None) == alone
+        core.validate()
+
+
 def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
     book = operator()
     book << ToLeave(1, recall=True) >> []
