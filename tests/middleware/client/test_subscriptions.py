@@ -165,7 +165,7 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
         assert said.value.host == "client"
         return str(said.value)
 
-    with client.run(graph(), WHERE, subscribers=["bob", "h1"]) as run:
+    with ThreadPoolExecutor() as pool, client.run(graph(), WHERE, subscribers=["bob", "h1"]) as run:
         assert "the run has no node 'jont'; did you mean 'joint'?" in refused(run, "jont")
         with pytest.raises(UsageError, match="client 'client' began that run itself, or has the name of who did"):
             client.subscribe(run, "joint")
@@ -183,11 +183,8 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
             with pytest.raises(RunError, match="takes partitions of 1000 bytes at most, and the run may have some of"):
                 next(small.subscribe(run, "joint"))
         stays = bob.subscribe(run, "joint")
-        with ThreadPoolExecutor() as pool:
-            came = pool.submit(next, stays)
-            while not came.done():
-                next(run)
-            assert came.result().index == stays.first_index
+        pool.submit(list, run)  # until it is left
+        assert next(stays).index == stays.first_index
         with pytest.raises(UsageError, match="there is no sink 'out'"):
             stays.sink("out")
     with pytest.raises(RunError, match=r"subscription to 'joint' of run .*: client 'client' has ended the run"):
@@ -201,13 +198,9 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
     fails.sink("also", fails.operator(Code("runtime_codes:Raises", {"how": "value", "at": 60}), "joint", name="fails"))
     with client.run(fails, WHERE | {"fails": "h1"}, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
         takes = bob.subscribe(run, "joint")
-        came = pool.submit(next, takes)
-        while not came.done():
-            next(run)
-        failed = pool.submit(list, takes)
-        for each in (lambda: list(run), lambda: failed.result(20)):
+        for failed in [pool.submit(list, each) for each in (run, takes)]:
             with pytest.raises(RunError, match="node 'fails' on host 'h1': ValueError"):
-                each()
+                failed.result(20)
 
 
 def test_with_keys_a_subscriber_is_who_proved_its_key() -> None:
