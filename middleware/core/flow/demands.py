@@ -245,9 +245,10 @@ class Demands:
                 self.pending.pop((name, producer), None)
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
-        """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
+        """Whether the consumer can have said that it wants nothing more: where nothing is for several, none has to."""
         there = sender == self._directory.locations[demand.consumer].host
-        return len(self._tree.dataflow.sinks) > 1 and (there or demand.hops > 0)
+        several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[demand.producer]) > 1
+        return several and (there or demand.hops > 0)
 
     def _await_tail(self, demand: m.Demand) -> None:
         """R7: a consumer here waits for what another host keeps."""

@@ -92,6 +92,11 @@ def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool)
     assert (plan.lasting, result.outcome) == (True, "delivered"), result
 
 
+def test_a_source_made_anew_lets_a_consumer_go_that_has_ended_though_there_is_one_sink() -> None:
+    result, _ = run_trial(drawn_plan(70002735, graph=True, lasting=True))
+    assert result.outcome == "delivered", result
+
+
 @pytest.mark.parametrize("seed", [1, 3, 8, 15, 27])
 @pytest.mark.parametrize("back_s", [None, 1.0])
 def test_a_run_goes_on_without_a_host_each_partition_once(seed: int, back_s: float | None) -> None:
