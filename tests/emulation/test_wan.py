@@ -154,6 +154,7 @@ def test_what_is_wrong_is_said_in_a_line(up: Testbed, wrong, says: str) -> None:
 
 
 @pytest.mark.netem
+@pytest.mark.timed
 def test_delays_are_given_and_proven(tmp_path: Path) -> None:
     with Testbed.open("netns", ["a", "b"], rate="2mbit", delay="20ms") as bed:
         bed.set("a", "b", delay="50ms")
