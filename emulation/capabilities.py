@@ -12,6 +12,7 @@ import msgspec
 from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
+from thalweg.emulation.uml import registers
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError, install
 
@@ -127,6 +128,7 @@ def _uml() -> Capability:
     try:
         files = find_kernel()
         find_memory()
+        registers.library()
     except CapabilityError as error:
         return Capability(name, False, f"{error} (only needed for delays on a kernel without netem)")
     return Capability(name, True, f"{files.version} at {files.binary}: --kernel uml gives netns testbeds delays")

@@ -23,12 +23,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
-from thalweg.emulation.uml import init
+from thalweg.emulation.uml import init, registers
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.emulation.uml.streams import Credit, Streams
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, STATUS, Frames, Kind
@@ -99,6 +99,7 @@ class Kernel:
         self._relay = relay
         files = find_kernel()
         folder, memory_bytes = find_memory()
+        library = registers.library()
         self._frames, self._line = Frames(), Credit(LINE_WINDOW)
         self._send_lock, self._lock = threading.Lock(), threading.Lock()
         self._processes: dict[int, InsideProcess] = {}
@@ -117,14 +118,19 @@ class Kernel:
             "uml_dir=/dev/null",  # where no folder can be made: it keeps no files of its own
             *(f'init="{sys.executable}"', "--", "-I", "-S", f'"{Path(init.__file__).absolute()}"'),
         )
-        with their_in, their_out:
+        variables, passed = {"TMPDIR": folder, "PATH": os.defpath}, [*line]
+        with their_in, their_out, ExitStack() as until_started:
+            if library:
+                loaded = registers.in_memory(library)
+                until_started.callback(os.close, loaded)
+                variables["LD_PRELOAD"], passed = f"/proc/self/fd/{loaded}", [*line, loaded]
             self._process = subprocess.Popen(
                 [*_contained(), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={"TMPDIR": folder, "PATH": os.defpath},
-                pass_fds=line,
+                env=variables,
+                pass_fds=passed,
                 restore_signals=False,  # SIGPIPE stays ignored: it would end the kernel, and let its processes go
                 start_new_session=True,  # an interrupt from the terminal is for us, who pass it on
             )
