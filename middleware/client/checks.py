@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.dataflow import MOST_AHEAD
-from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, words
+from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, one_line, shown, words
 from thalweg.middleware.network.networks import Network, check_networks, where_joined
 from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.protocol import frames
@@ -51,6 +53,12 @@ def check_ahead(ahead: int | str) -> None:
 def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> m.Failover:
     """Replicas that there can be on so many hosts, the client among them, and domains of hosts that are ``known``."""
     expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
+    for field in msgspec.structs.fields(m.Failover):
+        given = getattr(failover, field.name)
+        try:
+            msgspec.convert(given, field.type)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{field.name} of failover is {shown(given)}: {one_line(error)}") from None
     if unknown := next((host for host in failover.domains if host not in known), None):
         raise UsageError(f"domains: there is no host {unknown!r}; {nearest(unknown, known)}")
     if failover.replicas >= hosts:

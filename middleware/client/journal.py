@@ -9,6 +9,8 @@ R3. A partition counts as had when the application takes the next one, or, where
     done with, when it says so.
 R4. Of a run of which nothing is left to be had there is that alone, and of the newest ``MOST_OVER`` of these.
 R5. A file that cannot be used as it is now, as the disk is full, is left as it is.
+R6. What SQLite leaves out of what was written last (``-wal``), as it is damaged, is said as well: the entries before
+    that count.
 """
 
 from __future__ import annotations
@@ -135,7 +137,10 @@ _Entry = TypeVar("_Entry")
 
 
 class Journal:
-    """The journal in a folder, which is made if it is not there. Raises UsageError for one that cannot be used."""
+    """The journal in a folder, which is made if it is not there. Raises UsageError for one that cannot be used.
+
+    ``said``: what is to be said of it, as it is damaged.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -158,7 +163,7 @@ class Journal:
         with contextlib.suppress(OSError):  # R5: it is for who comes meanwhile
             os.ftruncate(self._held.fileno(), 0)
             os.write(self._held.fileno(), f"process {os.getpid()}".encode())
-        self._said, self._full = "", False
+        self.said, self._full = "", False
         try:
             self._file = self._open(folder / FILE)
         except UsageError:
@@ -166,16 +171,19 @@ class Journal:
             raise
 
     def _open(self, path: Path, *, again: bool = False) -> sqlite3.Connection:
+        written = _written_last(path)
         try:
             file = sqlite3.connect(path, timeout=1, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
         try:
-            if file.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            if file.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
                 raise sqlite3.DatabaseError("it contradicts itself")
-            (version,) = file.execute("PRAGMA user_version").fetchone()
+            [(version,)] = file.execute("PRAGMA user_version").fetchall()
             if version in (0, VERSION):
                 file.execute("PRAGMA journal_mode=WAL")
+                if written and file.execute("PRAGMA wal_checkpoint").fetchall()[0][1] != written:  # R6
+                    self.said = _DAMAGED.format(path)
                 file.execute("PRAGMA synchronous=NORMAL")
                 file.execute(_ENTRIES)
                 file.execute(f"PRAGMA user_version={VERSION}")
@@ -186,7 +194,7 @@ class Journal:
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R5
                 raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
             if not again and _salvage(path):  # R1
-                self._said = _DAMAGED.format(path)
+                self.said = _DAMAGED.format(path)
                 return self._open(path, again=True)
             why = f"is damaged, and nothing of it can be read ({one_line(error)}); use another folder"
         file.close()
@@ -268,8 +276,8 @@ class Journal:
         with self._lock:
             rows, odd = _whole_rows(self._file)
         if odd:
-            self._said = _DAMAGED.format(self.folder / FILE)
-        return [(run, kind, body) for run, kind, body, _ in rows], self._said
+            self.said = _DAMAGED.format(self.folder / FILE)
+        return [(run, kind, body) for run, kind, body, _ in rows], self.said
 
     def forked(self) -> None:
         """This process is a fork of the one that has the folder: it has nothing of it, also when that one has ended."""
@@ -305,6 +313,28 @@ def _whole_rows(file: sqlite3.Connection) -> tuple[list[tuple[str, str, bytes, i
         else:
             odd += 1
     return rows, odd
+
+
+def _written_last(path: Path) -> int:
+    """How many pages SQLite has said to be written, and not yet brought into the file; -1 where that cannot be told.
+
+    So many of them does it read if all are whole. What a process that is killed has begun and not said does not count.
+    Source: the SQLite file format, section 4.1.
+    """
+    try:
+        with path.with_name(f"{path.name}-wal").open("rb") as file:
+            head = file.read(32)
+            page, salts = int.from_bytes(head[8:12], "big"), head[16:24]
+            if len(head) < 32 or not 512 <= page <= 65_536:
+                return -1 if head else 0
+            frames = []  # of each page: whether something ends with it, and what is said of it and of the whole
+            while len(frame := file.read(24 + page)) == 24 + page:
+                frames.append((any(frame[4:8]), frame[8:16]))
+    except OSError:
+        return 0
+    if frames and all(salt != salts for _, salt in frames):
+        return -1
+    return max((number for number, each in enumerate(frames, 1) if each == (True, salts)), default=0)
 
 
 def _salvage(path: Path) -> bool:

@@ -32,7 +32,9 @@ def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
         raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
     known = journal.runs()
     folder, left = journal.folder, [name for name, each in known.items() if each is not None]
-    if run is None and len(left) != 1:
+    if run is None and not left:
+        raise UsageError(f"the journal {folder} has no run that is not over: {journal.said or 'begin one'}")
+    if run is None and len(left) > 1:
         raise UsageError(f"the journal {folder} has {len(left)} runs that are not over; say which: {', '.join(left)}")
     run_id = left[0] if run is None else run
     if run_id not in known:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,8 @@ from thalweg import Failover
 from thalweg.middleware.client import journal
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.journal import FILE, Journal
+from thalweg.middleware.client.journal import FILE, Journal, Stream
+from thalweg.middleware.client.resuming import find
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import RunError, UsageError
@@ -296,6 +297,52 @@ def test_of_a_damaged_journal_what_is_last_and_whole_counts(
     assert "is damaged: what it says last, and whole, counts" in caplog.text
 
 
+def flip_a_commit(data: bytearray, pages: int) -> None:
+    data[32 + (4096 + 24) * (pages // 2) + 500] ^= 0x10
+
+
+def flip_the_head(data: bytearray, pages: int) -> None:
+    data[17] ^= 0x10
+
+
+def cut(data: bytearray, pages: int) -> None:
+    del data[20:]
+
+
+def begin_another_page(data: bytearray, pages: int) -> None:  # as a process may be killed
+    data += data[-4120:-2000]
+
+
+@pytest.mark.parametrize("spoil", [flip_a_commit, flip_the_head, cut, begin_another_page, None])
+def test_of_what_was_written_last_too_damage_is_said_and_what_comes_before_counts(
+    tmp_path: Path, spoil: Callable[[bytearray, int], None] | None
+) -> None:
+    first = Journal(tmp_path / "first")
+    first.keep("r", Stream("c", (), 0))
+    for index in range(100):
+        first.had("r", "sink", index)
+    second = tmp_path / "second"  # as a process that is killed leaves it
+    shutil.copytree(tmp_path / "first", second)
+    first.close()
+    tail = second / f"{FILE}-wal"
+    data = bytearray(tail.read_bytes())
+    if spoil is not None:
+        spoil(data, (len(data) - 32) // 4120)
+    tail.write_bytes(data)
+    again = Journal(second)
+    sound = spoil in (None, begin_another_page)
+    assert bool(again.said) != sound
+    if spoil in (flip_the_head, cut):
+        with pytest.raises(UsageError, match=r"has no run that is not over: the journal .* is damaged"):
+            find(again, None)
+    else:
+        _, found = find(again, None)
+        assert (found.had == {"sink": 99}) == sound
+        assert found.had["sink"] > 30
+        assert found.said == again.said
+    again.close()
+
+
 def other_version(path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute("PRAGMA user_version=9")
@@ -334,6 +381,13 @@ def test_a_journal_that_cannot_be_used_now_is_left_as_it_is(tmp_path: Path) -> N
     (tmp_path / FILE).mkdir()
     with pytest.raises(UsageError, match=r"journal.sqlite cannot be used: unable to open"):
         Journal(tmp_path)
+
+
+def test_where_no_run_is_left_to_go_on_with_it_says_so(tmp_path: Path) -> None:
+    empty = Journal(tmp_path)
+    with pytest.raises(UsageError, match="has no run that is not over: begin one"):
+        find(empty, None)
+    empty.close()
 
 
 def test_one_client_at_a_time_has_the_journal(tmp_path: Path) -> None:

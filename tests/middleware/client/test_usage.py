@@ -10,6 +10,7 @@ import pytest
 from flows import chain
 from runtime_codes import ALLOW, MIX, Largest, assert_reference, blocks
 
+from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, star_tree
@@ -102,6 +103,11 @@ def test_a_client_does_not_take_another_time_scale_instead(cluster: LocalCluster
         ),
         ({"dataflow": chain(SOURCE, Code("mean", {"of": {1: 2}}))}, "a name of the parameters of node 'o' is a text"),
         ({"dataflow": chain(SOURCE, Code("mean", {"of": AROUND}))}, "the parameters of node 'o' contain themselves"),
+        ({"failover": 3}, "how a run outlives its hosts is a Failover, not 3"),
+        ({"failover": Failover(replicas=9)}, "9 replicas of each state are more than the other hosts of"),
+        ({"failover": Failover(every=0)}, "every of failover is 0: Expected `int` >= 1"),
+        ({"failover": Failover(every_s="soon")}, "every_s of failover is 'soon': Expected `float`, got `str`"),  # type: ignore[arg-type]
+        ({"failover": Failover(domains={"h9": "a"})}, "domains: there is no host 'h9'"),
     ],
 )
 def test_what_a_run_refuses(client: Client, options: dict[str, Any], says: str) -> None:
