@@ -106,6 +106,11 @@ def one_line(said: object) -> str:
     return text if len(text) <= LINE else f"{text[: LINE - 1]}…"
 
 
+def in_seconds(duration_s: float) -> str:
+    """A time as errors say it: three digits, or all those before the point."""
+    return f"{duration_s:.3g} s" if duration_s < 1000 else f"{duration_s:.0f} s"
+
+
 def extra_with(module: str) -> str:
     """The extra that brings a module; empty where none does."""
     return next((extra for extra, brought in EXTRAS.items() if module.partition(".")[0] in brought), "")

@@ -50,6 +50,7 @@ from thalweg.middleware.core.monitoring.answers import Answers
 from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN
 from thalweg.middleware.core.notes import Lost, Note, Notes, Started
 from thalweg.middleware.core.outbox import Outbox, Timer
+from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import spoken
@@ -432,9 +433,9 @@ class Coordinator:
         within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
         install_s = led.patience_s(silent_s)
         if host in led.installing and now - begun_s > install_s:
-            yield from self._lost(led, host, f"did not install the run within {install_s:.3g} s", wait=False)
+            yield from self._lost(led, host, f"did not install the run within {in_seconds(install_s)}", wait=False)
         elif asked and now - heard_s > within_s:
-            yield from self._lost(led, host, f"has been silent for {within_s:.3g} s", late=True)
+            yield from self._lost(led, host, f"has been silent for {in_seconds(within_s)}", late=True)
 
     def _ping(self, host: str, asked: Collection[_Led]) -> None:
         """R11: ask a host after these."""
