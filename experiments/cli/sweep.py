@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -61,14 +62,16 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None, Option("Draws of the pool of traces.", shown=f"{POOLS}, at most one a configuration")
     ] = None
     pool: Annotated[
-        str,
+        tuple[str, ...],
         Option(
             "paper (calibrated to the paper), regions (the same, links by region); paper:stretch=1.8 and the like"
             " (made otherwise, as in thalweg traces generate); real (measured), or a folder of"
             " traces. Of sbon-table1, -8, -9 and -operators paper or gt-itm, of topologies; of sbon-5, -13 and -14 a"
-            " set of latencies, of sbon-12 a series of them."
+            " set of latencies, of sbon-12 a series of them. Several times for several, each a sweep in a folder of its"
+            " own.",
+            shown="paper; stripes: also wanify_aws and puffer_max60, where there are traces",
         ),
-    ] = "paper"
+    ] = ()
     first_pool: Annotated[int, Option("Seed of the first pool; the others follow it.", least=0)] = 1001
     placements: Annotated[
         tuple[str, ...],
@@ -186,9 +189,20 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
     if options.faults is not None or options.replay_faults is not None:
         _fault_plans(options, as_json=as_json)
         return
-    asked = _sweep(options, given)
-    outcome = _run(asked, options.out or Path("runs") / asked.id, options.master)
-    _print(asked, outcome, options.master, as_json=as_json)
+    sweeps = {pool: _sweep(options, given, pool) for pool in _pools(options)}
+    alone, outcomes, said = len(sweeps) == 1, [], {}
+    for pool, asked in sweeps.items():
+        folder = Path("runs") / asked.id if options.out is None else options.out
+        if options.out is not None and not alone:
+            folder /= Path(pool).name
+        outcome = _run(asked, folder, options.master)
+        outcomes.append(outcome)
+        said[pool] = _said(asked, outcome, options.master, as_json=as_json)
+    if as_json:
+        print_json(next(iter(said.values())) if alone else {"sweeps": said})
+    else:
+        print("next: thalweg report", *[outcome.folder for outcome in outcomes])
+    end(line for outcome in outcomes for line in _failures(outcome))
 
 
 def _check_together(given: Given) -> None:
@@ -210,9 +224,24 @@ def _check_together(given: Given) -> None:
         raise UsageError("--lasting goes with --faults; hosts of what is swept otherwise are not lost")
 
 
-def _sweep(options: SweepOptions, given: Given) -> Sweep:
-    """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added.
+def _pools(options: SweepOptions) -> tuple[str, ...]:
+    """The names of the pools that were asked for, each once, or those of the figure; UsageError for two of one name."""
+    from thalweg.experiments.papers.study import find_figure
 
+    pools = tuple(dict.fromkeys(options.pool))
+    names = Counter(Path(pool).name for pool in pools)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise UsageError(f"--pool names two pools {twice!r}, whose results would be in one folder; sweep one at a time")
+    if pools or options.figure is None:
+        return pools or ("paper",)
+    _, figure = find_figure(options.figure)
+    return ("paper", *figure.measured) if options.traces is not None else ("paper",)
+
+
+def _sweep(options: SweepOptions, given: Given, pool: str) -> Sweep:
+    """The sweep of this pool that was asked for.
+
+    What is given of the grid replaces that of the figure, but placements are added.
     The trials of another paper's figure, PAPER:NUMBER, are its own.
     """
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
@@ -236,7 +265,7 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
         for name in given.said:
             if name not in TAKEN_OF_PAPER and name not in study.asked:
                 raise UsageError(f"{flag(SweepOptions, name)} does not go with --figure {figure}; leave one away")
-        pool = options.pool if "pool" in given.said else study.pool
+        pool = pool if "pool" in given.said else study.pool
         if study.pools and pool not in study.pools:
             raise UsageError(f"--pool is {pool}; --figure {figure} has {', '.join(study.pools)}")
         listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
@@ -255,16 +284,12 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
     assert isinstance(grid, Simulations)
     grid = grid.with_more(*placements)
     find_own_code((*grid.placements, options.cost))
-    folder = (
-        None
-        if options.traces is None or options.pool.partition(":")[0] in GENERATED
-        else os.path.abspath(options.traces)
-    )
+    folder = None if options.traces is None or pool.partition(":")[0] in GENERATED else os.path.abspath(options.traces)
     asked = {
         "figure": figure,
         "placements": grid.placements,
         "images": options.images,
-        "pool": _pool(options.pool, folder),
+        "pool": _pool(pool, folder),
         "traces": folder,
         "own_periods_s": () if options.periods_s else grid.own_periods_s,
         "variants": grid.variants,
@@ -349,7 +374,8 @@ def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
         raise typer.Exit(stopped.status) from None
 
 
-def _print(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) -> None:
+def _said(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) -> dict[str, Any]:
+    """What a sweep came to: for ``--json``, or empty after it has been printed."""
     from thalweg.experiments.sweeps.grid import PaperSweep
     from thalweg.experiments.sweeps.sweep import load_results
 
@@ -367,15 +393,15 @@ def _print(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) -
             "wall_s": round(outcome.wall_s, 3),
             "placements": results,
         }
-        print_json(said | ({"figures": _figures(outcome, master)} if isinstance(asked, PaperSweep) else {}))
-    elif isinstance(asked, PaperSweep):
+        return said | ({"figures": _figures(outcome, master)} if isinstance(asked, PaperSweep) else {})
+    if isinstance(asked, PaperSweep):
         from thalweg.experiments.papers.tables import print_figures
 
         print_figures(_figures(outcome, master))
         _told(outcome)
     else:
         _table(asked, outcome, results)
-    end(_failures(outcome))
+    return {}
 
 
 def _figures(outcome: SweepOutcome, master: str) -> FigureData[Any]:
@@ -413,7 +439,6 @@ def _told(outcome: SweepOutcome) -> None:
     there = f"{outcome.skipped} of them {were} there already"
     print(f"{counted(outcome.runs, 'run')} in {seconds(outcome.wall_s)} s, {there}")
     print(f"results: {outcome.folder}{os.sep}")
-    print(f"next: thalweg report {outcome.folder}")
 
 
 def _failures(outcome: SweepOutcome) -> list[str]:

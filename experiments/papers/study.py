@@ -401,7 +401,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     nothing else is said. ``notes``: what its readers must know. ``tables``: more of them, each a caption, and heads
     and rows of a result. ``across``: pools of one name that are made otherwise, ``name:stretch=2``, are of one result,
     not each of its own. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of
-    its first table.
+    its first table. ``measured``: data sets that it is swept on as well, where nothing else is said.
     """
 
     number: str
@@ -416,6 +416,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False
     singles: bool | str = False
     configurations: int = 300
+    measured: tuple[str, ...] = ()
     across: bool = False
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, Callable[[Any], tuple[list[str], list[list[str]]]]], ...] = ()

@@ -471,6 +471,7 @@ _FIGURES = (
         title="One stream over several trees at once",
         question="What do more trees than one bring, and how far is that from the bound?",
         sweep=Simulations(placements=("thalweg",), variants=STRIPES),
+        measured=("wanify_aws", "puffer_max60"),
     ),
 )
 

@@ -130,6 +130,35 @@ def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: Asked) -
     assert [one.period_s for one in given.trials()[:4]] == [None, 60.0, None, 60.0]
 
 
+def test_several_pools_are_a_sweep_each_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def run(one: Simulations, folder: Path, **_: Any) -> SweepOutcome:
+        seen.append(one.pool)
+        made = {"sweep": one.id, "folder": folder, "reasons": {f"{one.pool} is odd": 1}, "notes": [], "wall_s": 2.0}
+        return SweepOutcome(runs=1, done=0, failed=1, skipped=0, **made)
+
+    monkeypatch.setattr(sweep, "run_sweep", run)
+    monkeypatch.setattr(sweep, "load_results", lambda folder, kind: schema(Simulation).empty_table())
+    monkeypatch.setenv("THALWEG_TRACES", str(tmp_path))
+    out, pools = str(tmp_path / "s"), ["--pool", "paper", "--pool", "regions"]
+    done = CliRunner().invoke(cli.app, ["sweep", "--figure", "stripes", *pools, "--out", out])
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1] == f"next: thalweg report {out}/paper {out}/regions"
+    for pool in ("paper", "regions"):
+        assert f"1 of 1 run failed: {pool} is odd" in done.stderr
+    done = CliRunner().invoke(cli.app, ["sweep", "--figure", "stripes", "--out", out, "--json"])
+    said = json.loads(done.stdout.splitlines()[-1])["sweeps"]
+    assert {name: each["out"] for name, each in said.items()} == {
+        name: f"{out}/{name}" for name in ("paper", "wanify_aws", "puffer_max60")
+    }
+    monkeypatch.delenv("THALWEG_TRACES")
+    CliRunner().invoke(cli.app, ["sweep", "--figure", "stripes", "--out", out])
+    assert seen == ["paper", "regions", "paper", "wanify_aws", "puffer_max60", "paper"]
+
+
 def test_folders_of_traces_are_told_by_their_whole_path(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +194,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
         (["--figure", "sbon-13", "--testbed", "sim", "--kernel", "uml"], "--kernel uml goes with netns, and this test"),
         (["--placement", "nowhere.at.all:Planner"], "'nowhere.at.all:Planner' cannot be imported"),
         (["--master", "moon"], "is not a Spark master"),
+        (["--pool", "a/mine", "--pool", "b/mine"], "--pool names two pools 'mine'"),
         (["--configurations", "3", "--pools", "4"], "give --pools 1 to 3"),
         (["--cost", "nothing"], "unknown cost model"),
         (["--images", "1"], "--images is 1; between two"),
