@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from thalweg.middleware.core.flow import node
+from thalweg.middleware.core.flow import node_states
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.relocation import handover, proposal, renewal
@@ -53,7 +53,7 @@ def interplay(hears: Mapping[type[Any], tuple[Callable[..., Any], ...]]) -> str:
 
 # name -> what draws it
 DIAGRAMS: dict[str, Callable[[], str]] = {
-    "node": lambda: state_diagram(node.TRANSITIONS, node.NodeState.IDLE),
+    "node": lambda: state_diagram(node_states.TRANSITIONS, node_states.NodeState.IDLE),
     "leaving": lambda: state_diagram(handover.LEAVING, handover.DepartureState.OFFERED),
     "coming": lambda: state_diagram(handover.COMING, handover.ArrivalState.PREPARING),
     "proposal": lambda: state_diagram(proposal.PROPOSAL, proposal.ProposalState.PROPOSED),

@@ -7,7 +7,8 @@ from typing import Any
 from playbook import Arrived, Demanded, Finished, NodePlaybook
 
 from thalweg.middleware.core.flow.actions import Ask, Dispatch, Output, RunCode
-from thalweg.middleware.core.flow.node import NodeCore, NodeEvent, NodeState
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.core.flow.node_states import NodeEvent, NodeState
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.protocol import messages as m
 

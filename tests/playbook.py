@@ -12,6 +12,7 @@ looked at: a book tells everything, or says ``>> ANY``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -222,7 +223,7 @@ class NodePlaybook:
 
 def state_of(node: NodeCore) -> dict[str, Any]:
     """A copy of a node's state, but for the repeated demand that it lets pass once: a duplicate uses that up."""
-    copied = {name: getattr(node, name) for name in NodeCore.__slots__ if name not in ("taker", "takers")}
+    copied = {each.name: getattr(node, each.name) for each in fields(NodeCore) if each.name not in ("taker", "takers")}
     copied |= {f"of {name}": (each.demanded, each.sending) for name, each in node.takers.items()}
     return {name: type(value)(value) if isinstance(value, dict | set) else value for name, value in copied.items()}
 

@@ -28,7 +28,7 @@ from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.flow import Flow, Survivor
-from thalweg.middleware.core.flow.node import ENDED
+from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals

@@ -92,6 +92,11 @@ class Taker:
     to: str = ""  # the host to which something was sent last
     sent: dict[int, Sent] = field(default_factory=dict)  # where several may be under way: those not acknowledged
 
+    @classmethod
+    def of(cls, first: int) -> Taker:
+        """One that takes partitions from ``first`` on; with ``LAST`` none."""
+        return cls(first if first == LAST else first - 1, first=first)
+
     def was_sent(self, index: int, host: str, *, under_way: bool) -> None:
         """One of several that may be under way has gone to that host."""
         self.sent[index] = Sent(host, under_way)

@@ -56,7 +56,8 @@ from thalweg.middleware.core.flow.failures import Failures
 from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
 from thalweg.middleware.core.flow.newcomers import Newcomers
-from thalweg.middleware.core.flow.node import DRAINING, ENDED, LIGHT, RUNNING, NodeCore
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, LIGHT, RUNNING
 from thalweg.middleware.core.flow.pace import Pace
 from thalweg.middleware.core.flow.riders import Riders
 from thalweg.middleware.core.flow.room import Room

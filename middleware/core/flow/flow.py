@@ -30,7 +30,8 @@ from thalweg.middleware.core.flow.beginning import equip, firsts
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
 from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.newcomers import Newcomer
-from thalweg.middleware.core.flow.node import ENDED, GATHERING, RUNNING, NodeCore
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.core.flow.node_states import ENDED, GATHERING, RUNNING
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e

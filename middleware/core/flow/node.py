@@ -37,8 +37,8 @@ R12. With a *depth* of several partitions a demand for *i* is credit for *i* to 
     consumer may have, that is sent which has been made and was not sent; again what it demands once more, or what went
     where it is not any more. The last one before a node leaves, or turns, goes when all before it are acknowledged.
 
-The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
-host core and raises. Late and repeated messages are no defects: they change nothing.
+The states and what moves between them are the table of ``node_states``; anything else is a defect of the host core
+and raises. Late and repeated messages are no defects: they change nothing.
 """
 
 from __future__ import annotations
@@ -60,111 +60,55 @@ from thalweg.middleware.core.flow.actions import (
     Turned,
     Verdict,
 )
-from thalweg.middleware.core.flow.retained import Retained
-from thalweg.middleware.core.machine import Machine, Term
+from thalweg.middleware.core.flow.keeper import Keeper
+from thalweg.middleware.core.flow.node_states import (
+    DELIVERED,
+    DEMANDED,
+    DISPATCHED,
+    DRAINING,
+    ENDED,
+    EXHAUSTED,
+    FINISHED,
+    FROZEN,
+    GATHERED,
+    GATHERING,
+    HOLDING,
+    IDLE,
+    LIGHT,
+    RECALLED,
+    RENOUNCED,
+    REPLACED,
+    RUNNING,
+    THAWED,
+    TRANSITIONS,
+)
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
 
 
-class NodeState(Term):
-    IDLE = "idle"  # nothing has been demanded of it yet
-    GATHERING = "gathering"
-    RUNNING = "running"
-    HOLDING = "holding"
-    DRAINING = "draining"  # to leave as soon as the slower consumers have been sent what the faster ones were
-    LIGHT = "light"  # about to leave, or just come
-    ENDED = "ended"
-
-
-class NodeEvent(Term):
-    DEMANDED = "demanded"
-    GATHERED = "gathered"
-    DELIVERED = "delivered"  # the sink's gathering is complete
-    FINISHED = "finished"
-    DISPATCHED = "dispatched"
-    RECALLED = "recalled"  # it is to leave, and some consumers lag behind
-    FROZEN = "frozen"  # nothing in hand, and it is to leave
-    THAWED = "thawed"  # it stays, or it has come
-    EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
-    REPLACED = "replaced"  # another node makes what is next
-    RENOUNCED = "renounced"  # nobody wants anything of it any more
-
-
-# Members by names of their own: through their class each look-up is a call of Python code (3.11), for every message.
-IDLE, GATHERING, RUNNING, HOLDING, DRAINING, LIGHT, ENDED = NodeState
-DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, RECALLED, FROZEN, THAWED, EXHAUSTED, REPLACED, RENOUNCED = (
-    NodeEvent
-)
-
-
-TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
-    (NodeState.IDLE, NodeEvent.DEMANDED): NodeState.GATHERING,
-    (NodeState.GATHERING, NodeEvent.GATHERED): NodeState.RUNNING,
-    (NodeState.GATHERING, NodeEvent.DELIVERED): NodeState.IDLE,
-    (NodeState.GATHERING, NodeEvent.FINISHED): NodeState.HOLDING,  # an input ended: nothing is left to run
-    (NodeState.RUNNING, NodeEvent.FINISHED): NodeState.HOLDING,
-    (NodeState.HOLDING, NodeEvent.DISPATCHED): NodeState.GATHERING,
-    (NodeState.HOLDING, NodeEvent.EXHAUSTED): NodeState.ENDED,
-    (NodeState.IDLE, NodeEvent.EXHAUSTED): NodeState.ENDED,
-    (NodeState.IDLE, NodeEvent.FROZEN): NodeState.LIGHT,
-    (NodeState.GATHERING, NodeEvent.FROZEN): NodeState.LIGHT,
-    (NodeState.HOLDING, NodeEvent.FROZEN): NodeState.LIGHT,
-    (NodeState.GATHERING, NodeEvent.RECALLED): NodeState.DRAINING,
-    (NodeState.DRAINING, NodeEvent.FROZEN): NodeState.LIGHT,
-    (NodeState.DRAINING, NodeEvent.THAWED): NodeState.GATHERING,
-    (NodeState.LIGHT, NodeEvent.THAWED): NodeState.GATHERING,
-    (NodeState.IDLE, NodeEvent.REPLACED): NodeState.ENDED,
-    (NodeState.GATHERING, NodeEvent.REPLACED): NodeState.ENDED,
-    (NodeState.IDLE, NodeEvent.RENOUNCED): NodeState.ENDED,
-    (NodeState.GATHERING, NodeEvent.RENOUNCED): NodeState.ENDED,
-    (NodeState.RUNNING, NodeEvent.RENOUNCED): NodeState.ENDED,
-    (NodeState.HOLDING, NodeEvent.RENOUNCED): NodeState.ENDED,
-}
-
-
 @dataclass(slots=True, eq=False, repr=False)
-class NodeCore(Machine):
-    """The state of one node. Every method returns what is to be done, in order.
-
-    ``takers`` are its consumers by name; where there is one, whoever it is, it is ``taker``, of no name.
-    """
+class NodeCore(Keeper):
+    """The state of one node. Every method that changes what it has in hand returns what is to be done, in order."""
 
     TABLE = TRANSITIONS
 
-    node: Node
-    limit: int | None = None  # how many partitions the run has, None: until the sources end
-    state: NodeState = IDLE
-    index: int = 0  # of the next output
-    takers: dict[str, Taker] = field(default_factory=lambda: {"": Taker()})
     inputs: dict[str, Output] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # producers that owe partition ``index``
     output: Output | None = None
-    retained: Output | None = None  # dispatched last, not yet acknowledged by all
-    older: list[Output] = field(default_factory=list)  # dispatched before, for consumers that lag behind
     last: str = ""  # the producer whose input came last
     size_bytes: int | None = None  # of the last output
-    leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
-    recalled: bool = False  # at once, when all its consumers have been heard
+    recalled: bool = False  # it leaves at once, when all its consumers have been heard
     suspended: bool = False
-    turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
-    early: bool = False  # which has demanded it already
+    early: bool = False  # the consumer that it turns to has demanded its first one already
     rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
-    taker: Taker | None = None  # the only one
     renounced: bool = False  # it has ended as nobody wanted anything more of it
-    log: Retained[Output] | None = None  # R11: what it has dispatched
-    unheard: set[str] = field(default_factory=set)  # R11: consumers that have not said yet where they go on
-    free: bool = False  # R11: it may begin with any partition
-    depth: int = 1  # R12
     prefetched: dict[int, dict[str, Output]] = field(default_factory=dict)  # by partition and producer, as they came
-
-    def __post_init__(self) -> None:
-        self.taker = self.takers.get("")
 
     @classmethod
     def of(cls, node: Node, limit: int | None, consumers: tuple[str, ...], index: int = 0) -> NodeCore:
         """A node that begins, with partition ``index``."""
         several = consumers if len(consumers) > 1 else ("",)
-        return cls(node, limit, index=index, takers={name: Taker(index - 1, first=index) for name in several})
+        return cls(node, limit, index=index, takers={name: Taker.of(index) for name in several})
 
     @classmethod
     def resumed(cls, node: Node, limit: int | None, index: int, firsts: Mapping[str, int]) -> NodeCore:
@@ -176,8 +120,7 @@ class NodeCore(Machine):
             return cls(node, limit, ENDED, takers={name: Taker(LAST) for name in firsts or ("",)}, renounced=True)
         if len({*firsts.values(), index}) == 1:
             return cls.of(node, limit, tuple(firsts), index)
-        takers = {name: Taker(first if first == LAST else first - 1, first=first) for name, first in firsts.items()}
-        return cls(node, limit, index=index, takers=takers)
+        return cls(node, limit, index=index, takers={name: Taker.of(first) for name, first in firsts.items()})
 
     @classmethod
     def anew(cls, node: Node, limit: int | None, start: m.Start, firsts: Mapping[str, int | None]) -> NodeCore:
@@ -192,16 +135,15 @@ class NodeCore(Machine):
 
     def going_on(self, node: Node, firsts: Mapping[str, int | None]) -> NodeCore:
         """R11: this one, as it is, in the next generation; what was on its way to it, or from it, is lost."""
-        outputs = [*self.older, *([] if self.retained is None else [self.retained])]
-        if self.log is not None and self.log.outputs:
-            outputs = [*self.log.outputs]
+        outputs = self.kept if self.log is None or not self.log.outputs else [*self.log.outputs]
         older, last = (outputs[:-1], outputs[-1]) if outputs else ([], None)
         state = GATHERING if self.state in (DRAINING, LIGHT) else self.state
         asked = {name for name in node.inputs if name not in self.inputs} if state is GATHERING else set()
         takers, unheard = _unheard(firsts)
         return NodeCore(
-            node, self.limit, state, self.index, takers, self.inputs, asked, self.output, last, older,
-            self.last, self.size_bytes, renounced=self.renounced, log=self.log, unheard=unheard, depth=self.depth,
+            node, self.limit, state, self.index, takers, retained=last, older=older, log=self.log, unheard=unheard,
+            depth=self.depth, inputs=self.inputs, asked=asked, output=self.output, last=self.last,
+            size_bytes=self.size_bytes, renounced=self.renounced,
         )  # fmt: skip
 
     @classmethod
@@ -217,10 +159,6 @@ class NodeCore(Machine):
     def got(self) -> int:
         """All partitions before this one it has got of some producer."""
         return self.index + (self.state in (RUNNING, HOLDING) or bool(self.inputs))
-
-    def taker_of(self, consumer: str) -> Taker:
-        """What is known of a consumer."""
-        return self.taker or self.takers[consumer]
 
     def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
@@ -281,26 +219,6 @@ class NodeCore(Machine):
             return False, []
         return True, self._go_on_heard() if self.taker is None else []
 
-    def _hear(self, taker: Taker, consumer: str, index: int) -> bool:
-        """R11: a consumer goes on with partition ``index``; whether it can be given that."""
-        free = self.free and self.state is IDLE
-        if index == LAST:
-            self.unheard.discard(consumer)
-            return True
-        if not free and index < self.index and self.sent_to(taker, index) is None:
-            return False
-        self.unheard.discard(consumer)
-        taker.demanded = taker.first = index
-        if free:
-            self._set_out()
-        else:
-            self._let_go()
-        if index >= self.index or len(self.takers) > 1:
-            taker.demanded -= 1  # it is to be demanded yet
-        if not self.unheard and len(self.takers) == 1:
-            self._catch_up()
-        return True
-
     def _go_on_heard(self) -> list[Action]:
         """R11: less is waited for than before; a free operator gathers at once, as others wait for its word."""
         if self.state is not IDLE:
@@ -311,12 +229,6 @@ class NodeCore(Machine):
             self.to(DEMANDED)
             return self._gather()
         return self._begin() if any(self.index <= taker.demanded < LAST for taker in self.takers.values()) else []
-
-    def _set_out(self) -> None:
-        """R11: a free node begins where the first of its consumers goes on, if it has heard of all."""
-        firsts = [each.first for each in self.takers.values() if each.demanded < LAST]
-        if firsts and not self.unheard:
-            self.index = min(firsts)
 
     def _demanded(self, taker: Taker, consumer: str, index: int) -> list[Action]:
         """One of several consumers wants what it has not been sent yet."""
@@ -363,48 +275,6 @@ class NodeCore(Machine):
             return self._dispatch()
         return self._freeze() if self.state is DRAINING and self._all(self.index - 1) else []
 
-    def _let_go(self) -> None:
-        """Keep only what some consumer has not got."""
-        least = min([taker.demanded for taker in self.takers.values()])
-        if self.depth > 1:
-            for taker in self.takers.values():
-                taker.sent = {index: sent for index, sent in taker.sent.items() if index >= taker.demanded}
-        self.older = [output for output in self.older if output.index >= least]
-        if self.retained is not None and self.retained.index < least:
-            self.retained = None
-
-    def _ready(self) -> bool:
-        """R3: whether what is held may be dispatched. R5, R12: the last one only to all, who have all before it."""
-        ahead = 1 if self.taker is not None else self.node.ahead
-        if self.leaves_after is not None and self.index >= self.leaves_after:
-            return self._all(self.index)
-        if self.turns_after is not None and self.index >= self.turns_after:
-            return self._all(self.index)
-        if ahead == 1:
-            return all(self._upto(taker) >= self.index for taker in self.takers.values())
-        room = len(self.older) + (self.retained is not None) < ahead + self.depth - 1
-        return room and any(each.demanded < LAST and self.index <= self._upto(each) for each in self.takers.values())
-
-    def _upto(self, taker: Taker) -> int:
-        """R12: the last partition that a consumer may be sent now."""
-        return taker.demanded if taker.demanded < taker.first else taker.demanded + self.depth - 1
-
-    def _may_have(self, taker: Taker, index: int) -> bool:
-        """Whether a consumer may be sent that partition now."""
-        return taker.demanded < LAST and taker.first <= index <= self._upto(taker)
-
-    @property
-    def kept(self) -> list[Output]:
-        """What has been dispatched and not been acknowledged by all."""
-        return self.older if self.retained is None else [*self.older, self.retained]
-
-    def sent_to(self, taker: Taker, index: int) -> Output | None:
-        """The output that a consumer was sent, or of several can be: partition ``index``."""
-        last = self.retained
-        if (self.taker is not None and self.depth == 1) or last is None or last.index == index:
-            return last
-        return next((output for output in self.older if output.index == index), None)
-
     def _begin(self) -> list[Action]:
         if self.free and self.unheard:
             return []
@@ -414,10 +284,6 @@ class NodeCore(Machine):
             return self._freeze()
         self.to(DEMANDED)
         return self._gather()
-
-    def _all(self, index: int) -> bool:
-        """Whether every consumer has demanded partition ``index``, or a later one."""
-        return all(taker.demanded >= index for taker in self.takers.values())
 
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
         """``producer`` delivered a partition."""
@@ -445,19 +311,6 @@ class NodeCore(Machine):
         if self.state is not RUNNING or output.index != self.index:
             return "late", []
         return "taken", self._hold(output)
-
-    def on_transfer_over(self, index: int, consumer: str = "", *, arrived: bool) -> None:
-        """The transfer of partition ``index`` is over; unless it has ``arrived``, nobody knows what became of it."""
-        taker = self.taker or self.takers.get(consumer)
-        if taker is None:
-            return
-        if self.depth > 1:
-            taker.over(index, arrived=arrived)
-            return
-        output = self.retained if taker is self.taker else self.sent_to(taker, index)
-        if output is not None and output.index == index:
-            taker.sending = False
-            taker.landed = index if arrived else -1
 
     def leave(self, after: int, *, recall: bool) -> list[Action]:
         """Become light once partition ``after`` has been dispatched, at the next chance.
@@ -534,7 +387,7 @@ class NodeCore(Machine):
         """R9: there are more consumers, from partition ``first`` on; ``only``: who was the only one, if there was."""
         if self.taker is not None:
             self.takers, self.taker = {only: self.taker}, None
-        self.takers |= {name: Taker(first - 1, first=first) for name in consumers}
+        self.takers |= {name: Taker.of(first) for name in consumers}
         return self._go_on()
 
     def part(self, consumers: Collection[str]) -> list[Action]:
@@ -556,14 +409,6 @@ class NodeCore(Machine):
             return []
         self.to(DEMANDED)
         return self._gather()
-
-    def release(self) -> Output | None:
-        """The output that was retained, which somebody else retains from now on."""
-        output, self.retained = self.retained, None
-        for taker in self.takers.values():
-            taker.sending = False
-            taker.sent.clear()
-        return output
 
     def suspend(self) -> int:
         """Dispatch nothing new until ``resume``; the last partition that was dispatched, -1 for none."""
@@ -709,15 +554,6 @@ class NodeCore(Machine):
         self.to(DISPATCHED)
         return actions + self._gather()
 
-    def _catch_up(self) -> None:
-        """R10, R11: one consumer that is as far as this node, or lacks no more than it may, is as any other."""
-        taker = next(iter(self.takers.values()))
-        if taker.first == self.index:
-            self.retained = None  # nobody was to get it
-        elif taker.first > self.index or (len(self.kept) > self.depth and (self.depth == 1 or self.log is None)):
-            return  # the latter were kept for others, which have left
-        self.takers, self.taker = {"": taker}, taker
-
     def _end(self) -> list[Action]:
         """A sink whose run has its number of partitions delivers the end of the stream."""
         self.to(EXHAUSTED)
@@ -725,18 +561,13 @@ class NodeCore(Machine):
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        kept = self.kept
-        held = (self.output is not None) + len(kept) + (self.state is RUNNING)
+        super(NodeCore, self).validate()
+        held = (self.output is not None) + len(self.kept) + (self.state is RUNNING)
         behind = len(self.older) if self.log is not None else 0  # R11
         most = self.depth + (1 if self.taker is not None else self.node.ahead)
         assert held - behind <= most, f"{self!r} holds {held} outputs"
-        assert [output.index for output in kept] == list(range(self.index - len(kept), self.index)), self
         assert not (self.older and self.state is LIGHT), self
         assert (self.output is not None) == (self.state is HOLDING), self
-        for taker in self.takers.values():
-            assert taker.demanded <= max(self.index, taker.first) or taker.demanded == LAST, self
-            assert not taker.sending or self.retained is not None, self
-            assert not taker.sent.keys() - {output.index for output in kept} or self.state is ENDED, self
         deep = self.depth > 1
         ready = self._ready() if self.taker is None or deep else self.taker.demanded == self.index
         assert not (ready and self.state is HOLDING and not self.suspended), self
@@ -756,8 +587,5 @@ class NodeCore(Machine):
 
 def _unheard(firsts: Mapping[str, int | None]) -> tuple[dict[str, Taker], set[str]]:
     """R11: what is known of consumers, and of which it is not yet."""
-    takers = {
-        name: Taker() if first is None else Taker(first if first == LAST else first - 1, first=first)
-        for name, first in firsts.items()
-    }
+    takers = {name: Taker() if first is None else Taker.of(first) for name, first in firsts.items()}
     return takers, {name for name, first in firsts.items() if first is None}

@@ -10,7 +10,7 @@ from typing import Any
 from thalweg.middleware.core.flow.directory import FAR, Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.node import NodeState
+from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import Ended, Light, Located, Lost, Note, Notes, Settled

@@ -28,7 +28,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.node import NodeState
+from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Invited, Leaving, Lost, Notes, Refused
 from thalweg.middleware.core.outbox import Setting

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.node import ENDED
+from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import (
     ChangedOver,

@@ -63,7 +63,7 @@ from thalweg.middleware.core.flow.missing import (
     spared,
     without_source,
 )
-from thalweg.middleware.core.flow.node import ENDED, GATHERING
+from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.monitoring.standing import Standing
 from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes, Started

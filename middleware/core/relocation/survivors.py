@@ -30,7 +30,7 @@ from collections.abc import Collection
 
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.flow import Flow, Survivor
-from thalweg.middleware.core.flow.node import IDLE
+from thalweg.middleware.core.flow.node_states import IDLE
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.protocol import messages as m

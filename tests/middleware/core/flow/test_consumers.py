@@ -22,7 +22,8 @@ from thalweg.middleware.core.flow.actions import (
     RunCode,
     Taker,
 )
-from thalweg.middleware.core.flow.node import NodeCore, NodeState
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.dataflow import Node
 
 

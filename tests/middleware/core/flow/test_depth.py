@@ -21,7 +21,7 @@ from thalweg.middleware.core.flow.actions import (
     RunCode,
     Turned,
 )
-from thalweg.middleware.core.flow.node import NodeState
+from thalweg.middleware.core.flow.node_states import NodeState
 
 
 def sent(book: NodePlaybook, index: int, host: str = "h2", *, arrived: bool | None = None) -> None:

@@ -38,7 +38,8 @@ from thalweg.middleware.core.flow.actions import (
     Taker,
     Turned,
 )
-from thalweg.middleware.core.flow.node import TRANSITIONS, NodeCore, NodeEvent, NodeState
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.core.flow.node_states import TRANSITIONS, NodeEvent, NodeState
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.flow.actions import Ask, Dispatch, Lighten, Output
-from thalweg.middleware.core.flow.node import GATHERING, HOLDING, LIGHT, RUNNING, NodeCore
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.core.flow.node_states import GATHERING, HOLDING, LIGHT, RUNNING
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.protocol.messages import Start
