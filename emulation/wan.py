@@ -111,7 +111,8 @@ class Testbed:
     def on(self, network: str) -> Self:
         """The same testbed, where links and addresses are those of one of its networks.
 
-        In one that not all hosts share there are the links that have been set; what names no link means these.
+        In one that not all hosts share there are the links that have been set; what names no link means these. Raises
+        UsageError for a network that it does not have.
         """
         if network != NET and network not in self._bed.networks:
             raise UsageError(f"there is no network {network!r}; {nearest(network, (NET, *self._bed.networks))}")

@@ -92,7 +92,8 @@ class ArrayJoin(Remembering):
         self._past: list[_Window] = []  # one an input, without the present partition; empty when there is nothing yet
 
     def combine(self, inputs: Sequence[Value], index: int) -> Array:
-        """The join of this partition of all inputs with those before."""
+        """The join of this partition of all inputs with those before. Raises OperatorError for other numbers of inputs
+        than before."""
         if not inputs:
             raise OperatorError("array-join: no input; give the operator at least one")
         present = [self._part(value, f"input {position} of partition {index}") for position, value in enumerate(inputs)]

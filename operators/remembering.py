@@ -196,7 +196,8 @@ class Running(Remembering):
         return folded
 
     def merge(self, states: Sequence[bytes]) -> bytes:
-        """The state of one that has seen all that those of these states had (``fit="nested"``, the same parameters)."""
+        """The state of one that has seen all that those of these states had (``fit="nested"``, the same parameters).
+        Raises OperatorError for any other."""
         if not self.nested:
             raise OperatorError("running: states merge with fit='nested' only")
         merged = self._empty()

@@ -83,7 +83,8 @@ class SceneSource(Source):
         self._most_bytes = ALLOWED.get().max_picture_bytes
 
     def produce(self, index: int) -> Image | None:
-        """The image of time ``index`` as this site sees it, or None from ``length`` on."""
+        """The image of time ``index`` as this site sees it, or None from ``length`` on. Raises OperatorError for an
+        image that is too large."""
         if index < 0:
             raise OperatorError(f"scenes: partition {index} asked of site {self.site}; they start at 0")
         if index >= self.length:

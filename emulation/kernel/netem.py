@@ -51,7 +51,8 @@ def _pareto(entry: int) -> float:
 
 @cache
 def table(distribution: str) -> tuple[int, ...]:
-    """What is added to the delay, in jitters of ``TABLE_SCALE``; each entry is as likely as every other."""
+    """What is added to the delay, in jitters of ``TABLE_SCALE``; each entry is as likely as every other. Raises
+    ValueError for an unknown distribution."""
     entries = range(TABLE_ENTRIES)
     if distribution == "uniform":
         return tuple(4 * i + 2 - TABLE_SCALE for i in entries)

@@ -123,7 +123,7 @@ class NetlinkSocket:
                     return
 
     def dump(self, kind: int, body: bytes) -> list[bytes]:
-        """All answers to a dump request, without their headers."""
+        """All answers to a dump request, without their headers. Raises NetlinkError when the kernel refuses."""
         self._sequence += 1
         out = bytearray(message(kind, NLM_F_DUMP, body))
         struct.pack_into("=I", out, 8, self._sequence)

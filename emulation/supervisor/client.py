@@ -310,7 +310,8 @@ PROC = ("--mount-proc",)
 
 
 def start_plain(run_id: str, listener: socket.socket | None = None) -> StartedSupervisor:
-    """A supervisor without namespaces: it only starts, watches and ends processes."""
+    """A supervisor without namespaces: it only starts, watches and ends processes. Raises TestbedError when it does not
+    start."""
     started, why = _attempt((), run_id, listener, "plain")
     if started is None:
         raise TestbedError(f"the testbed's supervisor did not start: {why}")

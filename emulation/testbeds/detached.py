@@ -45,7 +45,7 @@ def check_name(name: str) -> None:
 
 
 def listen(identity: str) -> socket.socket:
-    """Listen where other verbs look for a testbed."""
+    """Listen where other verbs look for a testbed. Raises TestbedError where it cannot."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(files(identity)[1]))

@@ -44,7 +44,7 @@ def schedule(
     """The changes of one period of ``trace``, times divided and rates multiplied by ``time_scale``.
 
     Changes closer than ``gap_s`` (wall seconds) are averaged, those below ``share`` of the rate left out. A rate of 0
-    is an outage.
+    is an outage. Raises UsageError for a time scale that is not above 0.
     """
     if not 0 < time_scale < float("inf"):
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")

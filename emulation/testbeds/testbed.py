@@ -299,6 +299,7 @@ class Testbed(ABC):
         """Fill links (by default all that have a rate) and measure what they deliver; ``seconds`` each.
 
         ``flows``: also what one flow of TCP gets. ``tell`` is told how many there are: of very many, some at a time.
+        Raises UsageError for a link that is not shaped.
         """
         chosen = [link for link, shape in self._shapes.items() if shape.rated]
         if links is not None:

@@ -186,7 +186,8 @@ def _judge(at: str, column: Column, value: float, text: str) -> None:
 
 def blocks(path: Path, what: str) -> Iterator[Any]:
     """First how many lines the file has at most, and its bytes; then whole lines, some at a time, the last of them
-    without its end and without blank lines after it. ``what``: the file should be."""
+    without its end and without blank lines after it. ``what``: the file should be. Raises TraceError for a file that
+    cannot be read, or is too large."""
     try:
         with path.open("rb") as file:
             size = count = 0
@@ -220,7 +221,8 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
 
 
 def decoded(path: Path, first: int, data: bytes) -> str:
-    """Lines as text, of which the ``first`` has this number."""
+    """Lines as text, of which the ``first`` has this number. Raises TraceError, which names the line, where they are
+    not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

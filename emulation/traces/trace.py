@@ -217,7 +217,8 @@ class BandwidthTrace:
         return list(zip(self.times_s[changed].tolist(), self.rates_bps[changed].tolist(), strict=True))
 
     def averaged(self) -> FloatArray:
-        """Mean rate of every whole window of 10 s in one period; of the period if it is shorter."""
+        """Mean rate of every whole window of 10 s in one period; of the period if it is shorter. Raises TraceError for
+        a trace that is too long."""
         windows = math.floor(self.duration_s / CHANGE_WINDOW_S)
         if windows > MAX_WINDOWS:
             raise TraceError(
@@ -267,7 +268,7 @@ class BandwidthTrace:
     # --- altering -------------------------------------------------------------------------------------
 
     def scaled(self, factor: float) -> BandwidthTrace:
-        """Every rate times ``factor`` (above 0)."""
+        """Every rate times ``factor`` (above 0). Raises UsageError for any other factor."""
         if not 0.0 < factor < math.inf:
             raise UsageError(f"factor is {factor}; it must be finite and above 0")
         return self._with(self.times_s, self.rates_bps * factor, self.duration_s)

@@ -196,7 +196,8 @@ class Kernel:
         return process
 
     def expect(self, stdin: int | None, stdout: int, stderr: int) -> InsideProcess:
-        """A process whose streams will be relayed from and to these descriptors once it has been started."""
+        """A process whose streams will be relayed from and to these descriptors once it has been started. Raises
+        TestbedError when the kernel has ended."""
         with self._lock:
             if self._down:
                 raise TestbedError(f"the User-Mode Linux kernel has ended: {self.last_words()}")

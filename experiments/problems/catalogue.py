@@ -133,7 +133,7 @@ def _bare(value: Any) -> Any:
 
 
 def read_date(value: Any, where: str) -> str:
-    """A day, as it is written in order of time; the error says of what it is."""
+    """A day, as it is written in order of time; the error says of what it is. Raises UsageError for anything else."""
     try:
         return str(datetime.date.fromisoformat(str(value)))
     except ValueError:

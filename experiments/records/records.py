@@ -194,7 +194,8 @@ def _check_range(record: Record) -> None:
 
 
 def half_written(run_folder: Path) -> list[str]:
-    """Names of the host logs whose last line was half-written, from the event log's metadata."""
+    """Names of the host logs whose last line was half-written, from the event log's metadata. Raises UsageError where
+    that is damaged."""
     metadata = pq.read_metadata(run_folder / EVENTS).metadata or {}
     try:
         return msgspec.json.decode(metadata.get(_TORN, b"[]"), type=list[str])

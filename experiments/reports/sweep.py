@@ -26,7 +26,8 @@ from thalweg.middleware.errors import UsageError
 def figures_of(folder: Path) -> FigureData[Any]:
     """The figures of a sweep folder: those that were made last, or made now on Spark when these are of no use.
 
-    They are when results came since, when they cannot be read, and when another version made them.
+    They are when results came since, when they cannot be read, and when another version made them. Raises UsageError
+    where there are no results.
     """
     made, parts = folder / FIGURES_JSON, list((folder / RESULTS).glob("*.parquet"))
     if not parts and not made.is_file():

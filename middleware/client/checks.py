@@ -25,14 +25,14 @@ def check_mapping(placement: Mapping[str, str] | str) -> Mapping[str, str] | str
 
 
 def check_start(start: int) -> None:
-    """The partition to begin with."""
+    """The partition to begin with. Raises UsageError for one below 0."""
     expect(start, int, "the partition to start with is a whole number")
     if start < 0:
         raise UsageError(f"start is {start}; give the first partition, from 0 on")
 
 
 def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
-    """How many partitions a run has, and how long a call may take."""
+    """How many partitions a run has, and how long a call may take. Raises UsageError for less than one, or no time."""
     expect(1 if partitions is None else partitions, int, "partitions are a whole number")
     if partitions is not None and partitions < 1:
         raise UsageError(f"partitions must be at least 1, not {partitions}")
@@ -42,7 +42,7 @@ def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
 
 
 def check_ahead(ahead: int | str) -> None:
-    """How many partitions are under way over an edge."""
+    """How many partitions are under way over an edge. Raises UsageError for less than 1, or too many."""
     if ahead == "auto":
         return
     expect(ahead, int, "ahead is a number of partitions, or 'auto'")
@@ -51,7 +51,8 @@ def check_ahead(ahead: int | str) -> None:
 
 
 def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> m.Failover:
-    """Replicas that there can be on so many hosts, the client among them, and domains of hosts that are ``known``."""
+    """Replicas that there can be on so many hosts, the client among them, and domains of hosts that are ``known``.
+    Raises UsageError for any others."""
     expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
     for field in msgspec.structs.fields(m.Failover):
         given = getattr(failover, field.name)
@@ -72,7 +73,8 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
 def joined_networks(
     networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: Roster, hops: int = HOPS
 ) -> dict[str, Network]:
-    """The networks of a run, where hosts have them."""
+    """The networks of a run, where hosts have them. Raises UsageError for a rate or a number of hops that is out of
+    range."""
     expect({} if networks is None else networks, Mapping, "networks are a mapping of names to what they are")
     for network in (networks or {}).values():
         expect(network, Network, "what a network is, a Network says")
@@ -87,7 +89,7 @@ def joined_networks(
 
 
 def check_told(message: m.Message) -> None:
-    """What a host would refuse is refused here."""
+    """What a host would refuse is refused here. Raises UsageError."""
     try:
         frames.decode_control(frames.encode(message))
     except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:

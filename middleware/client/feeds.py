@@ -82,7 +82,8 @@ class Channel:
         return len(self.values) < self.ahead  # R2
 
     def take(self, taker: object, index: int) -> Any:
-        """Value ``index``, when it is there; None after the last one. The first one has the index that is asked for."""
+        """Value ``index``, when it is there; None after the last one. The first one has the index that is asked for.
+        Raises OperatorError for one that has been taken, and as the feed ends with an error."""
         with self.news:
             if self.taker is None and not self.first:
                 self.first = index  # of a query that began in mid-stream
@@ -118,7 +119,7 @@ CHANNELS: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionar
 
 
 def channel_of(feed: str) -> Channel:
-    """The channel of that number in this process."""
+    """The channel of that number in this process. Raises OperatorError where it is gone."""
     found = CHANNELS.get(feed)
     if found is None:
         raise OperatorError(
@@ -202,7 +203,8 @@ def _ready(value: Any, watermark_s: float | None) -> Any:
 
 
 def fill(feed: Feed, values: Any) -> None:
-    """Have all of an iterable, an asynchronous one or a queue pushed; a queue ends with None."""
+    """Have all of an iterable, an asynchronous one or a queue pushed; a queue ends with None. Raises UsageError for
+    anything else."""
     if isinstance(values, queue.Queue | queue.SimpleQueue):
         values = iter(values.get, None)
     if isinstance(values, AsyncIterable):

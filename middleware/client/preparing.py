@@ -76,7 +76,7 @@ class Preparing:
         return msgspec.structs.replace(install, starts=first, partitions=most)
 
     def begin_here(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
-        """The same of one whose sinks are to be here."""
+        """The same of one whose sinks are to be here. Raises UsageError where a sink is pinned to another host."""
         dataflow = self.begin(dataflow, lasting=lasting)
         for sink in dataflow.sinks:
             if dataflow.by_name[sink].pinned != self._roster.name:
@@ -84,7 +84,7 @@ class Preparing:
         return dataflow
 
     def placed(self, dataflow: Dataflow, placement: Mapping[str, str], *, lasting: bool = False) -> Placement:
-        """A placement, completed, where it can be."""
+        """A placement, completed, where it can be. Raises PlacementError for a sink that is not at the client."""
         for sink in dataflow.sinks:
             if (where := placement.get(sink, self._roster.name)) != self._roster.name:
                 raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
@@ -129,7 +129,8 @@ class Preparing:
         return Task((dataflow,), self._roster.hosts, NetworkView({}), known, costs or MEASURED)
 
     def prepare(self, offered: Offered, tree: tuple[Dataflow, Placement]) -> Wanted:
-        """A query that is to begin in a run that is ``tree``: what it does not share is placed."""
+        """A query that is to begin in a run that is ``tree``: what it does not share is placed. Raises UsageError for
+        what only a run that begins can be given."""
         dataflow, hints = self.begin_here(offered.dataflow), offered.hints
         present, where = tree
         there = {name: where[each] for name, each in shared(present, dataflow).items()}

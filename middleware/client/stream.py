@@ -297,7 +297,8 @@ class Stream(ABC, Generic[T]):
         return await self._waiting()
 
     def sink(self, name: str) -> OneSink[T]:
-        """The partitions of one sink alone, to iterate over as over the run, beside who takes those of the others."""
+        """The partitions of one sink alone, to iterate over as over the run, beside who takes those of the others.
+        Raises UsageError for a sink that the run does not have."""
         sinks = self._sinks
         if name not in sinks:
             raise UsageError(f"there is no sink {name!r}; {nearest(str(name), sinks)}")

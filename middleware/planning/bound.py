@@ -67,7 +67,8 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
 def packing_rate(seconds: Floats, root: int, sources: Sequence[int], interface: Interface) -> float:
     """Partitions per second at ``root``: the optimum of the module's program. ``seconds``: (hosts, hosts) of a message.
 
-    Infinite ``seconds`` are links that cannot be used; inf where messages take no time.
+    Infinite ``seconds`` are links that cannot be used; inf where messages take no time. Raises PlannerError when the
+    cuts do not end.
     """
     usable = np.isfinite(seconds)
     edges = np.argwhere(usable)

@@ -156,7 +156,7 @@ def get_strategy(name: str, **options: Any) -> Strategy:
     (:class:`RandomMoves`, :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``,
     a GlobalMoves, is asked again while data flows, with the present placement as ``current``. Its attributes
     ``initially`` and ``meanwhile``, if it has them, are the planners of the start and of later. Errors as
-    :func:`get_planner`.
+    :func:`get_planner`. Raises UsageError for an unknown one.
     """
     if name in MOVERS:
         initial, kind = MOVERS[name]

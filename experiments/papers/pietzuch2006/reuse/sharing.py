@@ -74,7 +74,8 @@ Sharing.outcome = Shared
 
 
 def draw_ends(latency_s: Floats, random: np.random.Generator) -> tuple[list[int], list[int]]:
-    """Two producers that are near each other, and consumers that are near each other and far from these."""
+    """Two producers that are near each other, and consumers that are near each other and far from these. Raises
+    UsageError for too few hosts."""
     hosts = len(latency_s)
     near = max(CONSUMERS + 2, round(NEAR * hosts))
     if hosts < 4 * near:
