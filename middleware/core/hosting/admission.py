@@ -40,7 +40,8 @@ def _check_install(install: m.Install, *, full: bool) -> str:
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
         begun = isinstance(install, m.Lasting) and bool(install.starts)  # queries may have left what connected them
-        flow.validate(hosts if full else None, connected=full and not begun)
+        known = hosts.union(*(node.stand_ins for node in flow.nodes))  # of these some may be away
+        flow.validate(known if full else None, connected=full and not begun)
     except DataflowError as problem:
         return str(problem)
     missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()

@@ -119,7 +119,8 @@ def resumed(kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer],
     for name in reversed(flow.upward):
         if where[name] not in peers and flow.by_name[name].pinned is None:
             where[name] = place(flow, name, where, starts, peers, client)
-    away = [peer for peer in install.peers if peer.name not in peers and peer.name in where.values()]
+    awaited = {*where.values()}.union(*(node.stand_ins for node in flow.nodes))
+    away = [peer for peer in install.peers if peer.name not in peers and peer.name in awaited]
     return msgspec.structs.replace(
         install,
         run=f"{base_of(install.run)}{SIGN}{generation_of(install.run) + UNHEARD}",

@@ -116,21 +116,22 @@ def test_what_was_had_is_had_when_the_next_is_taken_or_when_the_application_says
             run.commit(0)
 
 
-def test_a_resumed_run_has_a_stand_in_at_once_for_a_source_whose_host_is_not_there(
-    cluster: LocalCluster, tmp_path: Path
+@pytest.mark.parametrize(("gone", "place"), [("h1", "h3"), ("h3", "h1")])
+def test_a_resumed_run_has_a_source_at_once_where_its_host_or_its_stand_in_is_not_there(
+    cluster: LocalCluster, tmp_path: Path, gone: str, place: str
 ) -> None:
     """The client knows that nobody is there, and does not wait for it."""
     nodes = [msgspec.structs.replace(node, stand_ins=("h3",) if node.kind == "source" else ()) for node in FLOW.nodes]
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         run = client.run(Dataflow(tuple(nodes)), {"o": "h2"}, partitions=40, failover=Failover(4, wait_s=600))
         assert [partition.index for partition in islice(run, 13)][-1] == 12
-    cluster.kill("h1")
+    cluster.kill(gone)
     try:
         with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume() as run:
             assert [(each.index, digest(each.value)) for each in run] == has(28, 12)
-            assert run.placement["s"] == "h3"
+            assert run.placement["s"] == place
     finally:
-        cluster.start("h1")
+        cluster.start(gone)
 
 
 def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(

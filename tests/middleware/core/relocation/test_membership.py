@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 from playbook import ANY, got
 
+from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-H3, H4 = (m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h3", "h4"))
+H2, H3, H4 = (m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h2", "h3", "h4"))
 
 
 def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: Any, make_install: Any) -> None:
@@ -53,6 +54,29 @@ def test_the_client_says_after_which_join_a_host_was_lost(make_book: Any, make_i
         book << got("h3", m.Installed("r", "h3", number=number + 1)) >> ANY
         assert "joined" in book.recorded()
     assert told == [0, 1]
+
+
+def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any, make_install: Any) -> None:
+    """In a run that goes on, or that another client goes on with."""
+    plain = make_install({"o": "h3"}, others=("h2", "h4"))
+    nodes = [replace(each, stand_ins=("h4",) if each.kind == "source" else ()) for each in plain.dataflow.nodes]
+    client = make_book("client")
+    install = m.Lasting.of(replace(plain, dataflow=Dataflow(tuple(nodes))), m.Failover())
+    client << e.KeptRunRequested(install, None) >> ANY
+    (kept,) = [each.kept for each in client.only(e.Keep)]
+    for host in ("h1", "h2", "h3", "h4"):
+        client << got(host, m.Installed("r", host)) >> ANY
+    client << e.PeerLost("r", "h4", "is gone") >> ANY
+    client << e.PeerLost("r", "h2", "is gone") >> ANY
+    client << e.PeerJoined("r", H2) >> ANY
+    peers = {each.name: each for each in install.peers if each.name != "h4"}
+    again = resumed(kept, {"t": 5}, peers, "client")
+    assert {each.name for each in again.peers} == {"client", "h1", "h2", "h3", "h4"}
+    (joins,) = [each for each in client.sent("h2") if isinstance(each, m.Lasting)]
+    for asked in (joins, again):
+        book = make_book("h2")
+        book << got("client", asked) >> ANY
+        assert [each.error for each in book.sent("client") if isinstance(each, m.Installed)] == [""]
 
 
 def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_book: Any, make_install: Any) -> None:
