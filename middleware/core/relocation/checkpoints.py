@@ -21,8 +21,9 @@ R7. So does one to which a replica came damaged, or as a version that the code t
 R8. Up to ``increments`` replicas after each whole one are what has changed since the one before, where that is to be
     had (``shell.node_code``), and go to the same hosts as that. One counts for a host when all that it follows on are
     there; what another follows on stays as long as that does. The next is whole again where a host of these is gone, a
-    transfer has failed, or the changes are together as large as the whole; and after a hand-over, which leaves other
-    code here.
+    transfer has failed, or the changes are together as large as the whole; after a hand-over, which leaves other code
+    here; and where what it would follow on is not here any more, as an operator that began anew is behind what is
+    needed. One that follows on what is not here gives way to another of the same partition.
 R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
 R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
     and instead of another where there is no room for that: what went there, or the word of it, has been lost.
@@ -181,7 +182,7 @@ class Checkpoints:
             since.made, since.size_bytes, since.at_s, since.due, since.index = 0, 0, now, False, note.index + 1
             self._flow.hold(name)
             version = self._directory.locations[name].version
-            known = since.last >= 0 and self._directory.hosts.issuperset(since.holders)
+            known = bool(self._chain(name, since.last)) and self._directory.hosts.issuperset(since.holders)
             since.delta = known and since.changes < options.increments  # R8
             self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=since.delta))
 
@@ -315,12 +316,17 @@ class Checkpoints:
         whole = sum([each.since < 0 for each in kept])
         return whole < most and len(kept) < most + self._options.increments
 
+    def _has(self, message: m.State) -> bool:
+        """R8: whether a replica is here, or another of that partition with all that it follows on."""
+        kept = self.replicas.get(message.node, {}).get(message.index)
+        return kept is not None and (kept.since == message.since or bool(self._chain(message.node, message.index)))
+
     def wants(self, message: m.State) -> bool:
         """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
         if self._options is None or message.size_bytes > self._limits.max_state_bytes:
             return False
-        waiting, kept = self.waiting.get(message.node), self.replicas.get(message.node, {})
-        if message.since >= message.index or message.index in kept:
+        waiting = self.waiting.get(message.node)
+        if message.since >= message.index or self._has(message):
             return False
         if waiting is not None and message.node in self._flow.nodes:
             return not waiting.came and message.index <= waiting.index
@@ -328,13 +334,13 @@ class Checkpoints:
 
     def on_state(self, sender: str, message: m.State, payload: Any) -> None:
         state = payload if message.inline is None else message.inline
-        kept = self.replicas.get(message.node, {}).get(message.index)
-        if kept is None and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
+        has = self._has(message)
+        if not has and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
             return
         for name in self.replicas.keys() - self._directory.locations.keys():  # of queries that have left
             del self.replicas[name]
         here = self.replicas.setdefault(message.node, {})
-        if kept is None:
+        if not has:
             here[message.index] = msgspec.structs.replace(message, inline=bytes(state or b""))
         waiting = self.waiting.get(message.node)
         if waiting is not None and message.node in self._flow.nodes:

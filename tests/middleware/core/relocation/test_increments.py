@@ -209,6 +209,22 @@ def test_who_starts_with_changes_gets_all_that_they_follow_on(make_book: Any, ma
     other << got("h3", sent[0]) >> []
 
 
+def test_a_change_that_follows_on_nothing_gives_way_to_another_replica_of_the_same_partition(
+    make_book: Any, make_install: Any
+) -> None:
+    """An operator that begins anew, where changes of its life before are left, is given all that it starts with."""
+    install, book = make_install({"o": "h4"}, others=("h2", "h3")), make_book("h4")
+    book << got("client", lasting(install, 0)) >> ANY
+    for message in (state(4, since=2), state(5, since=4, what=b"z")):
+        book << got("h2", message) >> ANY
+    book << got("client", lasting(install, 1, Start("s", 5), Start("o", 5, "h3"), Start("t", 5))) >> ANY
+    whole = state(4, what=b"all", run="r~1")
+    assert book.core.wants("h3", whole)
+    restore = e.RestoreState("r~1", "o", 1, b"all", "", 1, (e.Inherited(b"z", "", 1),))
+    book << got("h3", whole) >> [restore]
+    assert not book.core.wants("h3", whole)
+
+
 @pytest.fixture
 def asked(make_book: Any, make_install: Any) -> Iterator[Any]:
     """The host of an operator of which a replica is due after each partition; what it is asked for, and answers."""
@@ -276,7 +292,7 @@ def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book:
     assert make(37, 1, b"changed", delta=True) == [34, 36]
 
 
-@pytest.mark.parametrize("what", ["lost", "failed", "error"])
+@pytest.mark.parametrize("what", ["lost", "failed", "error", "let go"])
 def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what: str) -> None:
     step, book = asked
     (sent,) = step(b"x" * (1 + m.INLINE_STATE_BYTES), delta=False)
@@ -285,6 +301,8 @@ def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what
         book << got("client", m.Lost("r", holder, ())) >> ANY
     elif what == "failed":
         book << e.TransferFailed(holder, sent) >> ANY
+    elif what == "let go":  # there are later ones, of before it began anew
+        book << got("client", m.Settled("r", (Start("o", 9),))) >> ANY
     else:
         step("it raised", delta=True)
     step(b"123", delta=False)
