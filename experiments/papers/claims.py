@@ -90,7 +90,7 @@ def compare(result: Result) -> list[Comparison]:
 
 def _ours(result: Result, value: Published) -> Pooled | None:
     if value.ours is not None:
-        return value.ours(result)
+        return known(value.ours, result)
     if value.other is None:
         return result.value(value.own, result.study.level)
     own = result.arm(value.own)
@@ -168,6 +168,38 @@ class NotTested(Exception):
     """What a claim needs is not in the results (R3)."""
 
 
+Value = Callable[[Result], Pooled]
+"""What a result says of something, pool by pool; raises NotTested where it says nothing."""
+
+
+def of(series: str, column: str, **given: Any) -> Value:
+    """A column of a series, where factors are as given."""
+
+    def found(result: Result) -> Pooled:
+        value = result.value(series, column, **given)
+        if value is None:
+            raise lacking(result, *filter(None, (result.study.base, series)))
+        return value
+
+    return found
+
+
+def known(value: Value, result: Result) -> Pooled | None:
+    """The value; None where the result says nothing."""
+    try:
+        return value(result)
+    except NotTested:
+        return None
+
+
+def over(own: Pooled, other: Pooled) -> Pooled:
+    """One by the other, pool by pool."""
+    ratio = own.over(other)
+    if ratio is None:
+        raise NotTested("no pool has both")
+    return ratio
+
+
 def missing(*names: str) -> NotTested:
     return NotTested(f"not in the results: {', '.join(dict.fromkeys(names))}")
 
@@ -233,13 +265,13 @@ def all_faster(result: Result, *names: str) -> Finding:
 
 
 @check
-def at_least(result: Result, name: str, column: str, bound: float, says: str) -> Finding:
-    """A column of a series is at least so much."""
-    value = result.value(name, column)
-    if value is None:
-        raise lacking(result, result.study.base, name)
-    numbers = {says.replace("-", ""): value.mean}
-    return Finding(value.mean >= bound, f"{says} {spread(value)}", numbers, each(value, lambda one: one >= bound))
+def between(
+    result: Result, value: Value, low: float, high: float, name: str, says: str = "{}", digits: int = 2
+) -> Finding:
+    """A value is between two numbers; ``name`` is what it is called, ``says`` what is said around it."""
+    found = value(result)
+    detail, good = says.format(spread(found, digits)), each(found, lambda one: low <= one <= high)
+    return Finding(low <= found.mean <= high, detail, {name: found.mean}, good)
 
 
 @check
@@ -254,17 +286,6 @@ def adds(result: Result, own: str, other: str, least: float) -> Finding:
     )
     numbers = {"median": ratio.median.mean, "faster": ratio.faster.mean}
     return Finding(ratio.faster.mean >= MOST and ratio.median.mean >= least, detail, numbers, holding)
-
-
-@check
-def at_most(result: Result, /, name: str, column: str, bound: float, says: str, **given: Any) -> Finding:
-    """A column of a series is at most so much, where factors are as given."""
-    value = result.value(name, column, **given)
-    if value is None:
-        raise lacking(result, name)
-    return Finding(
-        value.mean <= bound, f"{says} {spread(value)}", {says: value.mean}, each(value, lambda one: one <= bound)
-    )
 
 
 @check

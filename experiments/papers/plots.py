@@ -131,6 +131,20 @@ def say(axes: Axes, text: str, at: tuple[float, float], offset: tuple[int, int],
     axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=size, **more)
 
 
+def bar(
+    axes: Axes, y: float, value: Pooled, tint: str, told: str, paper: float | None = None, *, pale: bool = False
+) -> float:
+    """A bar with its spread between pools and what is told of it; a diamond where the paper has a value. Its end."""
+    axes.barh(y, value.mean, 0.62, color=tint, alpha=0.4 if pale else 0.85)
+    if value.deviation is not None:
+        axes.errorbar(value.mean, y, xerr=value.deviation, **BARS)
+    right = max(0.0, value.mean + (value.deviation or 0.0), paper or 0.0)
+    say(axes, told, (right, y), (9, 0), va="center")
+    if paper is not None:
+        axes.plot(paper, y, **PAPER)
+    return right
+
+
 # --- forms ------------------------------------------------------------------------------------------
 
 
@@ -187,14 +201,8 @@ def bars(
     paper = published or {one.name: one.paper for one in result.comparisons if one.unit}
     largest = 0.0
     for y, (row, value) in enumerate(rows):
-        axes.barh(y, value.mean, 0.62, color=palette.tint(row.arm.series), alpha=0.85)
-        if value.deviation is not None:
-            axes.errorbar(value.mean, y, xerr=value.deviation, **BARS)
-        right = max(value.mean + (value.deviation or 0.0), paper.get(row.label, 0.0))
+        right = bar(axes, y, value, palette.tint(row.arm.series), spread(value, 1), paper.get(row.label))
         largest = max(largest, right)
-        say(axes, spread(value, 1), (right, y), (9, 0), va="center")
-        if row.label in paper:
-            axes.plot(paper[row.label], y, **PAPER)
     named_rows(axes, [short(row.label) for row, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, largest * 1.25)  # room for the numbers

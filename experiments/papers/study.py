@@ -332,7 +332,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     own: str
     value: float
     other: str | None = None
-    ours: Callable[[FigureResult[Any, Any]], Pooled | None] | None = None
+    ours: Callable[[FigureResult[Any, Any]], Pooled] | None = None
     unit: str = "s"
     points: float | None = 0.0
 
@@ -363,6 +363,15 @@ class Grid(msgspec.Struct, frozen=True):
 
     def arms(self) -> list[Arm]:
         return [self.arm(*each) for each in itertools.product(*self.values)]
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """Arms one by one, each once."""
+
+    listed: tuple[Any, ...]
+
+    def arms(self) -> list[Arm]:
+        return [*dict.fromkeys(self.listed)]
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -7,14 +7,14 @@ curves nothing is read off. Every arm is run with the paper's cost of maps, and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from thalweg.experiments.papers.asaduzzaman2010.checks import Arm as Of
 from thalweg.experiments.papers.asaduzzaman2010.checks import alike, between, exceeds, narrows, reached
 from thalweg.experiments.papers.asaduzzaman2010.simulating import Simulating
-from thalweg.experiments.papers.claims import Result
-from thalweg.experiments.papers.study import Claim, Column, Figure, Pooled, Published, Study
+from thalweg.experiments.papers.claims import of
+from thalweg.experiments.papers.study import Claim, Column, Figure, Listed, Published, Study
 from thalweg.experiments.papers.tables import finished, mean
 from thalweg.experiments.sweeps.trial import Arm
 
@@ -35,39 +35,18 @@ class Way(Arm, frozen=True, order=True):
     reallocation: str = "on"
 
 
-class Listed:
-    """A grid of those that are listed, each once."""
-
-    def __init__(self, *ways: Way) -> None:
-        self._ways = tuple(dict.fromkeys(ways))
-
-    def arms(self) -> list[Way]:
-        return list(self._ways)
-
-
 def _nine() -> Listed:
     found = []
     for cost in (PAPERS, OURS):
         for networks in ("dedicated", "both") if cost == OURS else ("dedicated", "public", "both"):
             found += [Way(networks, cost, links) for links in LINKS]
             found += [Way(networks, cost, per_hour=rate) for rate in RATES]
-    return Listed(*found)
+    return Listed(tuple(found))
 
 
 def _eight() -> Listed:
-    return Listed(
-        *(Way("both", cost, 99, rate, on) for cost, rate, on in itertools.product((PAPERS, OURS), RATES, ("on", "off")))
-    )
-
-
-def _at(series: str, column: str, factor: float = 1.0, **given: Any) -> Callable[[Result], Pooled | None]:
-    """A column of an arm beside a published value."""
-
-    def found(result: Result) -> Pooled | None:
-        value = result.value(series, column, **given)
-        return None if value is None else value.map(lambda one: factor * one)
-
-    return found
+    each = itertools.product((PAPERS, OURS), RATES, ("on", "off"))
+    return Listed(tuple(Way("both", cost, 99, rate, on) for cost, rate, on in each))
 
 
 def _over(
@@ -159,12 +138,12 @@ _FIGURES = (
         varied=("cost", "links", "per_hour"),
         published=(
             Published(
-                own="accepted, dedicated, 120 links", value=50, ours=_at("dedicated", "accepted", links=120), unit="%"
+                own="accepted, dedicated, 120 links", value=50, ours=of("dedicated", "accepted", links=120), unit="%"
             ),
-            Published(own="accepted, both, 50 links", value=50, ours=_at("both", "accepted", links=50), unit="%"),
-            Published(own="deviation, both", value=15, ours=_at("both", "deviation"), unit="%", points=5),
-            Published(own="time, public", value=250, ours=_at("public", "elongation"), unit="%", points=50),
-            Published(own="time, both", value=15, ours=_at("both", "elongation"), unit="%", points=5),
+            Published(own="accepted, both, 50 links", value=50, ours=of("both", "accepted", links=50), unit="%"),
+            Published(own="deviation, both", value=15, ours=of("both", "deviation"), unit="%", points=5),
+            Published(own="time, public", value=250, ours=of("public", "elongation"), unit="%", points=50),
+            Published(own="time, both", value=15, ours=of("both", "elongation"), unit="%", points=5),
         ),
         claims=(
             Claim(

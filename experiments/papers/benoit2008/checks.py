@@ -13,13 +13,12 @@ from thalweg.experiments.papers.benoit2008.points import (
     TURNS,
     Point,
     at,
-    known,
     over_points,
     thresholds,
     told,
 )
 from thalweg.experiments.papers.benoit2008.renting import CHEAPEST, SERIES
-from thalweg.experiments.papers.claims import NotTested, Result, Shown, check, clearly, more, together
+from thalweg.experiments.papers.claims import NotTested, Result, Shown, check, clearly, known, more, together
 from thalweg.experiments.papers.study import TIE, Finding, spread
 
 
@@ -47,7 +46,7 @@ def within(
     values = {
         (name, told(point)): value
         for name, point in itertools.product(heuristics, where)
-        if (value := known(result, name, column, point))
+        if (value := known(at(name, column, point), result))
     }
     if not values:
         raise NotTested(f"no machines are found by {', '.join(heuristics)}")
@@ -66,7 +65,7 @@ def sometimes(result: Result, own: str, other: str, where: Sequence[Point]) -> F
     """At some of these points ``own`` pays less in the mean than ``other``."""
     ratios = {}
     for point in where:
-        mine, theirs = known(result, own, "times", point), known(result, other, "times", point)
+        mine, theirs = (known(at(name, "times", point), result) for name in (own, other))
         if mine and theirs:
             ratios[told(point)] = mine.mean / theirs.mean
     if not ratios:
@@ -82,7 +81,7 @@ def alike(result: Result, name: str, column: str, pairs: Sequence[tuple[Point, P
     """A column is the same at both points of each pair: within a share of a cost, points of a percentage."""
     changes = {}
     for first, second in pairs:
-        own, other = (at(result, name, column, point).mean for point in (first, second))
+        own, other = (at(name, column, point)(result).mean for point in (first, second))
         changes[told(second)] = other - own if column in SHARES else other / own - 1
     largest = max(changes, key=lambda one: abs(changes[one]))
     shown = f"{changes[largest]:+.1f} points" if column in SHARES else f"{changes[largest]:+.1%}"
@@ -95,7 +94,7 @@ def lower(result: Result, heuristics: Sequence[str], pairs: Sequence[tuple[Point
     """At the second point of a pair most pay less in the mean than at the first, by more than 1 %, and none more."""
     changes = {}
     for (first, second), name in itertools.product(pairs, heuristics):
-        own, other = (at(result, name, "cost", point).mean for point in (first, second))
+        own, other = (at(name, "cost", point)(result).mean for point in (first, second))
         changes[f"{name}, {told(second)}"] = other / own - 1
     most, least = (choose(changes, key=lambda one: changes[one]) for choose in (max, min))
     less = sum(change < -TIE for change in changes.values())
@@ -123,7 +122,7 @@ def flat(result: Result, nodes: int) -> Finding:
     below = [alpha for alpha in ALPHAS if alpha < min(rise.by_pool.values())]
     changes = {}
     for name in SERIES:
-        costs = [at(result, name, "cost", {"nodes": nodes, "alpha": alpha}).mean for alpha in below]
+        costs = [at(name, "cost", {"nodes": nodes, "alpha": alpha})(result).mean for alpha in below]
         changes[name] = max(costs) / min(costs) - 1
     worst = max(changes, key=lambda name: changes[name])
     detail = f"up to α = {max(below):g}: largest change {changes[worst]:.1%} ({worst}), {CHEAPEST}"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thalweg.experiments.papers.benoit2008.points import N_TABLE, SAYS, SHORT, TABLE_2, known, points_of, told
+from thalweg.experiments.papers.benoit2008.points import N_TABLE, SAYS, SHORT, TABLE_2, at, points_of, told
 from thalweg.experiments.papers.benoit2008.renting import CHEAPEST, OPTIMUM, SUBTREE
+from thalweg.experiments.papers.claims import known
 from thalweg.experiments.papers.plots import PAPER, Palette, Result, legend_below, log_axis, title
 from thalweg.experiments.views.plots import new_figure, round_ticks
 
@@ -28,7 +29,7 @@ def _lines(axes: Axes, result: Result, column: str, over: str, given: Mapping[st
     """A column over a factor, one line a heuristic, where the others are as given."""
     points = [point for point in points_of(result) if given.items() <= point.items()]
     for name in result.series():
-        if values := {point[over]: value.mean for point in points if (value := known(result, name, column, point))}:
+        if values := {point[over]: value.mean for point in points if (value := known(at(name, column, point), result))}:
             axes.plot(
                 list(values), list(values.values()), color=palette.tint(name), marker=MARKS.get(name, ""),
                 markersize=5, linewidth=1.3, linestyle=DASHES.get(name, "-"),
@@ -77,15 +78,15 @@ def _table(result: Result, palette: Palette) -> Figure:
     for axes, period_s in zip(panels, (2.0, 50.0), strict=True):
         for number, name in enumerate(names):
             beside = 0.22 * (number - 1)
-            for at, nodes in enumerate(N_TABLE):
+            for place, nodes in enumerate(N_TABLE):
                 point = {"nodes": nodes, "period_s": period_s, "sizes": "small"}
-                if value := known(result, name, "cost", point):
+                if value := known(at(name, "cost", point), result):
                     axes.bar(
                         nodes + beside, value.mean, 0.2, color=palette.tint(name), alpha=0.85,
-                        yerr=value.deviation, capsize=2, label=SHORT[name] if not at else None,
+                        yerr=value.deviation, capsize=2, label=SHORT[name] if not place else None,
                     )  # fmt: skip
-                paper = TABLE_2[name][period_s][at]
-                axes.plot(nodes + beside, paper, **PAPER, label="the paper's" if not (at or number) else None)
+                paper = TABLE_2[name][period_s][place]
+                axes.plot(nodes + beside, paper, **PAPER, label="the paper's" if not (place or number) else None)
         axes.set(title=SAYS["period_s"](period_s), xlabel=LABELS["nodes"], xticks=N_TABLE)
         axes.grid(visible=False, axis="x")
     panels[0].set_ylabel("mean cost of the platform, $")

@@ -10,7 +10,7 @@ from typing import Any
 
 from thalweg.experiments.papers.benoit2008.instances import BASE
 from thalweg.experiments.papers.benoit2008.renting import CHEAPEST, SERIES, SUBTREE
-from thalweg.experiments.papers.claims import NotTested, Result
+from thalweg.experiments.papers.claims import NotTested, Result, Value, known
 from thalweg.experiments.papers.study import TIE, Pooled, pooled
 from thalweg.experiments.sweeps.trial import Arm
 
@@ -91,18 +91,16 @@ SAYS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def known(result: Result, heuristic: str, column: str, point: Point) -> Pooled | None:
-    """A column at a point; None where there is none."""
-    arm = Platform(heuristic, **point)
-    return next((row.value(column) for row in result.rows if row.arm == arm), None)
+def at(heuristic: str, column: str, point: Point) -> Value:
+    """A column at a point."""
 
+    def found(result: Result) -> Pooled:
+        row = next((row for row in result.rows if row.arm == Platform(heuristic, **point)), None)
+        value: Pooled | None = row and row.value(column)
+        if value is None:
+            raise NotTested(f"{heuristic} finds no machines at {told(point)}" if row else f"not run: {told(point)}")
+        return value
 
-def at(result: Result, heuristic: str, column: str, point: Point) -> Pooled:
-    """The same; NotTested where there is none."""
-    found = known(result, heuristic, column, point)
-    if found is None:
-        there = any(row.arm == Platform(heuristic, **point) for row in result.rows)
-        raise NotTested(f"{heuristic} finds no machines at {told(point)}" if there else f"not run: {told(point)}")
     return found
 
 
@@ -113,7 +111,7 @@ def told(point: Point) -> str:
 
 def over_points(result: Result, heuristics: Iterable[str], column: str, where: Iterable[Point]) -> Pooled:
     """The mean over the points, and over these heuristics, of those that have a value."""
-    found = [known(result, name, column, point) for name, point in itertools.product(heuristics, where)]
+    found = [known(at(name, column, point), result) for name, point in itertools.product(heuristics, where)]
     by_pool: dict[int, list[float]] = {}
     for one in found:
         for seed, value in (one.by_pool if one else {}).items():
@@ -153,18 +151,6 @@ def thresholds(result: Result, nodes: int) -> dict[str, Pooled]:
     return found
 
 
-def ours(heuristic: str, column: str, **point: Any) -> Callable[[Result], Pooled | None]:
-    """What finds a column at a point in a result, to be beside what is published."""
-    return lambda result: known(result, heuristic, column, point)
-
-
-def threshold(nodes: int, turn: str) -> Callable[[Result], Pooled | None]:
-    """The same of one of ``TURNS``."""
-
-    def found(result: Result) -> Pooled | None:
-        try:
-            return thresholds(result, nodes)[turn]
-        except NotTested:
-            return None
-
-    return found
+def threshold(nodes: int, turn: str) -> Value:
+    """One of these, to be beside what is published."""
+    return lambda result: thresholds(result, nodes)[turn]

@@ -38,7 +38,7 @@ from thalweg.experiments.papers.benoit2008.points import (
     TURNS,
     Platform,
     Point,
-    ours,
+    at,
     points,
     threshold,
 )
@@ -111,8 +111,8 @@ _TWO = figure(
         ),
     ),
     published=(
-        Published(own="Subtree, N = 100", value=8745, unit="$", ours=ours(SUBTREE, "cost", **_AT_100[0])),
-        Published(own="Random, N = 100", value=400_000, unit="$", ours=ours("random", "cost", **_AT_100[0])),
+        Published(own="Subtree, N = 100", value=8745, unit="$", ours=at(SUBTREE, "cost", _AT_100[0])),
+        Published(own="Random, N = 100", value=400_000, unit="$", ours=at("random", "cost", _AT_100[0])),
     ),
 )
 
@@ -328,7 +328,7 @@ _TABLE = figure(
             value=prices[number],
             unit="$",
             points=None,
-            ours=ours(name, "cost", nodes=nodes, period_s=period_s, sizes="small"),
+            ours=at(name, "cost", {"nodes": nodes, "period_s": period_s, "sizes": "small"}),
         )
         for name, of in TABLE_2.items()
         for period_s, prices in of.items()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from thalweg.experiments.papers.cardellini2016.study import METRIC, SHOWN, over
-from thalweg.experiments.papers.plots import BARS, ONE, PAPER, Palette, Result, bars, named_rows, say, title, two_panels
+from thalweg.experiments.papers.claims import known, of
+from thalweg.experiments.papers.plots import ONE, Palette, Result, bar, bars, named_rows, title, two_panels
 from thalweg.experiments.papers.study import spread
 from thalweg.experiments.views.plots import new_figure
 
@@ -37,17 +38,11 @@ def _running(result: Result, palette: Palette) -> Figure:
     for axes, column in zip(figure.subplots(1, len(columns)), columns, strict=True):
         names, most = [row.arm.scheduler for row in result.rows], 0.0
         for y, name in enumerate(names):
-            value = result.value(name, column) if column == "reassignments" else over(result, name, first, column)
+            value = known(of(name, column) if column == "reassignments" else over(name, first, column), result)
             if value is None:
                 continue
-            axes.barh(y, value.mean, 0.6, color=palette.tint(name), alpha=0.85)
-            if value.deviation is not None:
-                axes.errorbar(value.mean, y, xerr=value.deviation, **BARS)
-            end = max(value.mean + (value.deviation or 0.0), paper.get(column, {}).get(name, 0.0))
-            most = max(most, end)
-            say(axes, spread(value, 1 if column == "reassignments" else 2), (end, y), (7, 0), va="center")
-            if name in paper.get(column, {}):
-                axes.plot(paper[column][name], y, **PAPER)
+            told = spread(value, 1 if column == "reassignments" else 2)
+            most = max(most, bar(axes, y, value, palette.tint(name), told, paper.get(column, {}).get(name)))
         named_rows(axes, [row.label for row in result.rows])
         axes.tick_params(labelleft=column == columns[0])
         axes.set_ylim(len(names) - 0.4, -0.6)

@@ -6,15 +6,15 @@ A configuration is a draw of delays. The paper had one, on Storm; its numbers ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from thalweg.experiments.papers.cardellini2016.scheduling import BY_CHANCE, PLACED, SCHEDULERS, Scheduling
-from thalweg.experiments.papers.claims import Result, check, lacking
+from thalweg.experiments.papers.claims import Check, Result, Value, between, check, known, lacking, of
 from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Pooled, Published, Study, spread
-from thalweg.experiments.papers.tables import mean
+from thalweg.experiments.papers.tables import mean, text
 from thalweg.experiments.sweeps.trial import Arm
-from thalweg.experiments.views.tables import NONE
 
 DRAWS = 300
 SHOWN = {"odp-5": ("odp-energy", "relaxation"), "odp-6": ("odp-usage", "rizou"), "odp-7": ("odp-traffic", "t-storm")}
@@ -41,38 +41,24 @@ class Scheduler(Arm, frozen=True, order=True):
         return NAMES.get(self.scheduler, self.scheduler)
 
 
-def over(result: Result, own: str, other: str, column: str) -> Pooled:
+def over(own: str, other: str, column: str) -> Value:
     """A column's mean of one scheduler by that of another, pool by pool."""
-    values = [result.value(name, column) for name in (own, other)]
-    if values[0] is None or values[1] is None or (found := values[0].over(values[1])) is None:
-        raise lacking(result, own, other)
-    return found
 
-
-def _over(own: str, other: str, column: str) -> Callable[[Result], Pooled | None]:
-    def found(result: Result) -> Pooled | None:
-        known = all(result.value(name, column) for name in (own, other))
-        return over(result, own, other, column) if known else None
+    def found(result: Result) -> Pooled:
+        mine, theirs = (result.value(name, column) for name in (own, other))
+        if mine is None or theirs is None or (ratio := mine.over(theirs)) is None:
+            raise lacking(result, own, other)
+        return ratio
 
     return found
 
 
-@check
-def _between(result: Result, own: str, other: str, column: str, low: float, high: float) -> Finding:
-    """A column's mean of one by another's is between two numbers."""
-    ratio = over(result, own, other, column)
-    each = [low <= one <= high for one in ratio.by_pool.values()]
-    return Finding(low <= ratio.mean <= high, f"{spread(ratio)} times", {"ratio": ratio.mean}, each)
+def _between(own: str, other: str, column: str, low: float, high: float) -> Check:
+    return between(over(own, other, column), low, high, "ratio", "{} times")
 
 
-@check
-def _level(result: Result, name: str, column: str, low: float, high: float, unit: str = "") -> Finding:
-    """A column's mean is between two numbers."""
-    value = result.value(name, column)
-    if value is None:
-        raise lacking(result, name)
-    each = [low <= one <= high for one in value.by_pool.values()]
-    return Finding(low <= value.mean <= high, f"{spread(value)}{unit}", {column: value.mean}, each)
+def _level(name: str, column: str, low: float, high: float, unit: str = "") -> Check:
+    return between(of(name, column), low, high, column, f"{{}}{unit}")
 
 
 def _times(column: str, digits: int = 2) -> Callable[[Any, Any], str]:
@@ -80,8 +66,7 @@ def _times(column: str, digits: int = 2) -> Callable[[Any, Any], str]:
 
     def cell(row: Any, result: Any) -> str:
         first = result.definition.sweep.arms()[0].scheduler
-        found = _over(row.arm.scheduler, first, column)(result)
-        return NONE if found is None else spread(found, digits)
+        return text(known(over(row.arm.scheduler, first, column), result), digits)
 
     return cell
 
@@ -162,28 +147,28 @@ _FIGURES = (
             Published(
                 own="availability of S-ODP_R",
                 value=92.27,
-                ours=lambda r: r.value("odp-response", "availability"),
+                ours=of("odp-response", "availability"),
                 unit="%",
                 points=5,
             ),
             Published(
                 own="tuples lost of S-ODP_R",
                 value=3.37,
-                ours=lambda r: r.value("odp-response", "lost"),
+                ours=of("odp-response", "lost"),
                 unit="%",
                 points=None,
             ),
             Published(
                 own="executors on 99 %",
                 value=8,
-                ours=lambda r: r.value("odp-response", "unreliable"),
+                ours=of("odp-response", "unreliable"),
                 unit="executors",
                 points=None,
             ),
             Published(
                 own="R of S-ODP_A over S-ODP_R",
                 value=1.8,
-                ours=_over("odp-availability", "odp-response", "network_ms"),
+                ours=over("odp-availability", "odp-response", "network_ms"),
                 unit="×",
                 points=None,
             ),
@@ -199,7 +184,7 @@ _FIGURES = (
                 "slower",
                 "since it does not consider the network latencies, the response time of S-ODP_A is higher",
                 "its network delay is, by more than 1 %",
-                _between("odp-availability", "odp-response", "network_ms", 1.01, float("inf")),
+                _between("odp-availability", "odp-response", "network_ms", 1.01, math.inf),
                 1,
             ),
             Claim(
@@ -212,7 +197,7 @@ _FIGURES = (
                 "ties",
                 "the factor hangs on which of the placements with the best availability is taken (ours)",
                 "one of them at random has more than 1.8 times the network delay of S-ODP_R",
-                _between(BY_CHANCE, "odp-response", "network_ms", 1.8, float("inf")),
+                _between(BY_CHANCE, "odp-response", "network_ms", 1.8, math.inf),
             ),
             Claim(
                 "unavailable",
@@ -231,7 +216,7 @@ _FIGURES = (
                 "suboptimal",
                 "The Pietzuch's algorithm finds a sub-optimal solution",
                 "its mean elastic energy from 800 s on is more than the optimum's",
-                _between("relaxation", "odp-energy", "energy", 1.01, float("inf")),
+                _between("relaxation", "odp-energy", "energy", 1.01, math.inf),
             ),
             Claim(
                 "traffic",
@@ -249,16 +234,16 @@ _FIGURES = (
                 "reassignments",
                 "the large number of reassignments required to reach a stable configuration (16 in this experiment)",
                 "at least as many in the mean",
-                _level("relaxation", "reassignments", 16, float("inf")),
+                _level("relaxation", "reassignments", 16, math.inf),
             ),
         ),
         (
-            Published(own="traffic", value=1.84, ours=_over("relaxation", "odp-energy", "traffic"), unit="×"),
-            Published(own="latency", value=1.15, ours=_over("relaxation", "odp-energy", "latency"), unit="×"),
+            Published(own="traffic", value=1.84, ours=over("relaxation", "odp-energy", "traffic"), unit="×"),
+            Published(own="latency", value=1.15, ours=over("relaxation", "odp-energy", "latency"), unit="×"),
             Published(
                 own="reassignments",
                 value=16,
-                ours=lambda r: r.value("relaxation", "reassignments"),
+                ours=of("relaxation", "reassignments"),
                 unit="changes",
                 points=None,
             ),
@@ -295,11 +280,11 @@ _FIGURES = (
             ),
         ),
         (
-            Published(own="usage", value=1.0, ours=_over("rizou", "odp-usage", "usage"), unit="×"),
+            Published(own="usage", value=1.0, ours=over("rizou", "odp-usage", "usage"), unit="×"),
             Published(
                 own="reassignments",
                 value=5,
-                ours=lambda r: r.value("rizou", "reassignments"),
+                ours=of("rizou", "reassignments"),
                 unit="changes",
                 points=None,
             ),
@@ -314,7 +299,7 @@ _FIGURES = (
                 "first",
                 "a first reassignment at 100 s, which produces a sub-optimal configuration",
                 "it changes something after 100 s in at least half of the draws",
-                _level("t-storm", "reassignments", 1.5, float("inf")),
+                _level("t-storm", "reassignments", 1.5, math.inf),
             ),
             Claim(
                 "optimal",
@@ -323,7 +308,7 @@ _FIGURES = (
                 _level("t-storm", "optimal", 90, 100, " % of the draws"),
             ),
         ),
-        (Published(own="traffic", value=1.0, ours=_over("t-storm", "odp-traffic", "traffic"), unit="×"),),
+        (Published(own="traffic", value=1.0, ours=over("t-storm", "odp-traffic", "traffic"), unit="×"),),
     ),
 )
 

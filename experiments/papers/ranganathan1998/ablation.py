@@ -5,15 +5,14 @@ Every row is ``thalweg`` with one thing changed (see ``variants``), on the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from thalweg.experiments.papers.study import Column, FigureResult, Pooled, spread
-from thalweg.experiments.papers.tables import mean, text
+from thalweg.experiments.papers.study import Column, Pooled, spread
+from thalweg.experiments.papers.tables import Cells, Result, mean, text
 
-Result = FigureResult[Any, Any]
 GROUPS = {  # placements and variants, in the order in which they are read
     "yardsticks": ("one-shot", "global", "global-period"),
     "cost and shape": ("fixed-path", "fixed", "fixed-searched", "busiest", "thalweg"),
@@ -63,7 +62,8 @@ COLUMNS = (
 )
 
 
-STEPS = (  # what it is, what makes it longer than the one before, and the series, column and variant that tell it
+Steps = Sequence[tuple[str, str, str, str, str]]
+STEPS: Steps = (  # what it is, why it is longer than the one before, and the series, column and variant that tell it
     ("bound, links as they begin", "", "thalweg", "bound_s", "steady"),
     ("best tree found, as predicted", "one tree for a mixture; growing images", "thalweg", "predicted_s", "steady"),
     ("it, on links that stay so", "transfers of a host that do not interlock", "thalweg", "interarrival_s", "steady"),
@@ -81,16 +81,16 @@ class Step(msgspec.Struct, frozen=True):
     value: Pooled
 
 
-def steps(result: Result) -> list[Step]:
+def steps(result: Result, asked: Steps = STEPS) -> list[Step]:
     """From the bound to what is reached, and beyond that what is reached with less; those that there are."""
-    found = [(says, why, result.value(of, column, variant=variant)) for says, why, of, column, variant in STEPS]
+    found = [(says, why, result.value(of, column, variant=variant)) for says, why, of, column, variant in asked]
     return [Step(says, why, value) for says, why, value in found if value is not None]
 
 
-def gap_cells(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of what the gap between the bound and ``thalweg`` is made of."""
+def gap_cells(result: Result, asked: Steps = STEPS) -> Cells:
+    """Heads and rows of what the gap between the bound and what is reached is made of."""
     made, before = [], None
-    for step in steps(result):
+    for step in steps(result, asked):
         more = "" if before is None else f"{step.value.mean - before:+.1f}"
         made.append([step.says, spread(step.value, 1), more, step.why])
         before = step.value.mean

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.experiments.papers.study import Column, FigureResult, Pooled, spread
-from thalweg.experiments.papers.tables import mean, text
+from thalweg.experiments.papers.ranganathan1998 import ablation
+from thalweg.experiments.papers.study import Column, Pooled
+from thalweg.experiments.papers.tables import Cells, Result, mean, text
 from thalweg.experiments.sweeps.variants import TREES
 from thalweg.experiments.views.tables import NONE
 
-Result = FigureResult[Any, Any]
 INTERFACES = ("single", "independent")
 STEPS = (  # from the bound up: what it is, what it adds, and of the interfaces the variant and the column that tell it
     ("bound, links as they begin", "", "auto-steady", "bound_s"),
@@ -66,13 +66,7 @@ def bars_of(result: Result, interface: str) -> list[tuple[str, Pooled, Pooled | 
     return found
 
 
-def gap_cells(interface: str, result: Result) -> tuple[list[str], list[list[str]]]:
+def gap_cells(interface: str, result: Result) -> Cells:
     """Heads and rows of what the gap between the bound and one tree is made of, on these interfaces."""
-    made, before = [], None
-    for says, why, variant, column in STEPS:
-        value = result.value("thalweg", column, variant=f"{interface}-{variant}")
-        if value is not None:
-            more = "" if before is None else f"{value.mean - before:+.1f}"
-            made.append([says, spread(value, 1), more, why])
-            before = value.mean
-    return ["from the bound up", "mean s", "adds", "for"], made
+    steps = [(says, why, "thalweg", column, f"{interface}-{variant}") for says, why, variant, column in STEPS]
+    return ablation.gap_cells(result, steps)

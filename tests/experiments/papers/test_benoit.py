@@ -13,7 +13,7 @@ import pytest
 
 from thalweg.experiments.papers.aggregation import figure_data
 from thalweg.experiments.papers.benoit2008.instances import drawn
-from thalweg.experiments.papers.benoit2008.points import ALPHAS, Platform, known, thresholds
+from thalweg.experiments.papers.benoit2008.points import ALPHAS, Platform, at, thresholds
 from thalweg.experiments.papers.benoit2008.renting import CHEAPEST, OPTIMUM, SUBTREE, Renting, rent
 from thalweg.experiments.papers.benoit2008.study import STUDY
 from thalweg.experiments.papers.plots import plot_figures
@@ -53,7 +53,7 @@ def test_cost_rises_and_platforms_end_where_alpha_does_it(spark_session: SparkSe
     rises, second, ends = thresholds(result, 20).values()
     assert 1.4 < rises.mean < second.mean < ends.mean < 2.3
     last = ALPHAS[ALPHAS.index(ends.mean) - 1]
-    found = {at: known(result, CHEAPEST, "found", {"nodes": 20, "alpha": at}).mean for at in (last, ends.mean)}
+    found = {one: at(CHEAPEST, "found", {"nodes": 20, "alpha": one})(result).mean for one in (last, ends.mean)}
     assert found == {last: 100.0, ends.mean: 0.0}
     # a tree without a platform is no failure
     assert (data.failed, data.failures, sum(row.failed for row in result.rows)) == (0, {}, 0)
@@ -79,14 +79,12 @@ def test_what_heuristics_pay_is_beside_the_optimum(spark_session: SparkSession, 
     (result,) = data.results
     times = [one.value("over_optimum") for one in result.rows]
     assert all(value.mean >= 1 - 1e-9 for value in times if value)
-    ties = known(
-        result, CHEAPEST, "tied_subtree_bottom_up", {"nodes": 30, "alpha": 0.9, "sizes": "small", "machines": "one"}
-    )
-    assert ties.mean == 100
+    where = {"nodes": 30, "alpha": 0.9, "sizes": "small", "machines": "one"}
+    assert at(CHEAPEST, "tied_subtree_bottom_up", where)(result).mean == 100
     for alpha in (0.9, 1.8):
         point = {"nodes": 30, "alpha": alpha, "sizes": "small", "machines": "one"}
-        assert known(result, OPTIMUM, "proven", point).mean == 100
-        assert known(result, OPTIMUM, "cost", point).mean <= known(result, CHEAPEST, "cost", point).mean
+        assert at(OPTIMUM, "proven", point)(result).mean == 100
+        assert at(OPTIMUM, "cost", point)(result).mean <= at(CHEAPEST, "cost", point)(result).mean
     assert verdicts(data)["optimal"] == "holds" and verdicts(data)["fails"] == "not tested"
 
 

@@ -18,10 +18,12 @@ from thalweg.experiments.papers.cardellini2016.solving.solving import Solving, s
 from thalweg.experiments.papers.cardellini2016.solving.study import STUDY as SOLVED
 from thalweg.experiments.papers.cardellini2016.solving.study import at
 from thalweg.experiments.papers.cardellini2016.study import STUDY, over
-from thalweg.experiments.papers.plots import plot_figures
-from thalweg.experiments.papers.study import FigureResult, Study
+from thalweg.experiments.papers.claims import judge
+from thalweg.experiments.papers.plots import draw, plot_figures
+from thalweg.experiments.papers.study import FigureResult, Study, pooled
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
+from thalweg.experiments.views.plots import styled
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def test_the_best_response_and_the_best_availability_cost_each_other(
     result = swept(spark_session, STUDY, Scheduling, "odp-4", tmp_path, 4)
     found = verdicts(result)
     assert (found["available"], found["ties"]) == ("holds", "holds")
-    assert 1 <= over(result, "odp-availability", "odp-response", "network_ms").mean < 1.8
+    assert 1 <= over("odp-availability", "odp-response", "network_ms")(result).mean < 1.8
     assert result.value("odp-availability", "lost").mean == 0
     ours = {one.name: (one.paper, one.ours.mean) for one in result.comparisons}
     assert ours["R of S-ODP_A over S-ODP_R"][0] == 1.8
@@ -83,7 +85,7 @@ def test_schedulers_run_beside_the_optimum(
     result = swept(spark_session, STUDY, Scheduling, number, tmp_path, until_s=300)
     assert {verdicts(result)[claim] for claim in ("odp", "cost-space")} == {"holds"}
     (heuristic,) = {row.arm.scheduler for row in result.rows} - {optimum, "cost-space"}
-    assert over(result, heuristic, optimum, metric).mean >= 0.999
+    assert over(heuristic, optimum, metric)(result).mean >= 0.999
     assert result.value(heuristic, "reassignments").mean >= 1
     assert result.value(optimum, "settled").mean <= 100
 
@@ -93,7 +95,7 @@ def test_every_problem_of_figure_9_is_proven(spark_session: SparkSession, tmp_pa
     result = swept(spark_session, SOLVED, Solving, "odp-9", tmp_path, 1)
     assert [row.value("proven").mean for row in result.rows] == [100.0] * len(result.rows)
     assert len({row.label for row in result.rows}) == len(result.rows) == 30
-    networks = [at(result, "sequential", "network_ms", capacity=places).mean for places in (2, 4, 6, 8, 10)]
+    networks = [at("sequential", "network_ms", capacity=places)(result).mean for places in (2, 4, 6, 8, 10)]
     assert networks == sorted(networks, reverse=True)
     assert verdicts(result)["sequential-capacity"] in ("holds", "does not hold")
 
@@ -104,11 +106,38 @@ def test_samples_of_candidates_cost_more_where_operators_are_in_a_row(
 ) -> None:
     result = swept(spark_session, SOLVED, Solving, "odp-10", tmp_path, 1, operators=16, hosts=8, time_limit_s=5.0)
     few = {
-        shape: at(result, shape, "degradation", operators=16, hosts=8, share=0.2).mean
+        shape: at(shape, "degradation", operators=16, hosts=8, share=0.2)(result).mean
         for shape in ("sequential", "fat")
     }
     assert few["sequential"] > few["fat"] >= 1
     assert verdicts(result)["fat"] == "not tested"
+
+
+def made(study: Study, number: str, without: str) -> FigureResult[Any, Any]:
+    """A figure's results with 1 in every column, but none in those of one series, of which no draw finished."""
+    figure, one = study.figures[number], pooled({1: 1.0})
+    columns = (study.level, *study.columns)
+    rows = [
+        study.row(label=arm.name, arm=arm, **({} if arm.series == without else dict.fromkeys(columns, one)))
+        for arm in figure.sweep.arms()
+    ]
+    result: FigureResult[Any, Any] = study.result(
+        figure=number, pool="paper", title="", question="", pools=1, expected=1, comparable=True, rows=rows, ratios=[],
+    )  # fmt: skip
+    return msgspec.structs.replace(result, verdicts=[judge(result, claim) for claim in figure.claims])
+
+
+@pytest.mark.parametrize(
+    ("study", "number", "without", "claim"),
+    [(STUDY, "odp-5", "cost-space", "cost-space"), (SOLVED, "odp-9", "fat", "fat-proven")],
+)
+def test_a_series_of_which_no_draw_finished_leaves_its_claims_untested(
+    study: Study, number: str, without: str, claim: str
+) -> None:
+    result = made(study, number, without)
+    assert verdicts(result)[claim] == "not tested"
+    with styled():
+        assert draw(result) is not None
 
 
 def test_what_is_not_of_these_studies_is_named() -> None:

@@ -20,11 +20,11 @@ from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import SERIES
 from thalweg.experiments.papers.pietzuch2006.coordinates.study import STUDY as COORDINATES
 from thalweg.experiments.papers.pietzuch2006.migration.migrating import Migrating, known, migrate
 from thalweg.experiments.papers.pietzuch2006.migration.study import STUDY as MIGRATION
-from thalweg.experiments.papers.pietzuch2006.migration.study import changes
+from thalweg.experiments.papers.pietzuch2006.migration.study import change
 from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS, Placing, place
 from thalweg.experiments.papers.pietzuch2006.reuse.sharing import Shared, Sharing, draw_ends, grouped, share, shares_of
 from thalweg.experiments.papers.pietzuch2006.reuse.study import STUDY as REUSE
-from thalweg.experiments.papers.pietzuch2006.reuse.study import change
+from thalweg.experiments.papers.pietzuch2006.reuse.study import change as saved
 from thalweg.experiments.papers.pietzuch2006.running.pool import name_of, network_of, run_shares, space
 from thalweg.experiments.papers.pietzuch2006.study import DELAY, PUBLISHED, STUDY, USAGE
 from thalweg.experiments.papers.plots import plot_figures
@@ -150,18 +150,15 @@ def test_queries_whose_operators_move_use_less_while_latencies_change(
     data = figure_data(spark_session, table, MIGRATION, figure="sbon-12")
     (result,) = data.results
     for placement in ("relaxation", "cost-space"):
-        found = changes(result, placement)
-        assert found is not None
-        assert found["usage"].mean < -5
-        assert found["lower"].mean > 50
-        assert found["moves"].mean > 1
+        assert change(placement, "usage")(result).mean < -5
+        assert change(placement, "lower")(result).mean > 50
+        assert change(placement, "moves")(result).mean > 1
         stays = result.arm(placement, moves=False)
         assert result.row(stays).value("relocations").mean == 0
-    own = changes(result, "relaxation")
-    assert own is not None
+    own = [change("relaxation", name)(result) for name in ("usage", "lower", "moves", "delay")]
     assert [(one.paper, one.ours, one.within) for one in result.comparisons] == [
-        (-16.9, own["usage"], None), (75.0, own["lower"], None), (3.5, own["moves"], None), (-10.5, own["delay"], None)
-    ]  # fmt: skip
+        (paper, ours, None) for paper, ours in zip((-16.9, 75.0, 3.5, -10.5), own, strict=True)
+    ]
     assert result.value("cost-space", "usage").mean < result.value("relaxation", "usage").mean
     assert all(verdict.verdict != "not tested" for verdict in result.verdicts)
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-12.png"]
@@ -211,7 +208,7 @@ def test_queries_that_share_operators_use_less_and_get_the_same(
     (result,) = data.results
     verdicts = {one.claim: one.verdict for one in result.verdicts}
     assert verdicts["cost-space-usage"] == verdicts["cost-space-shared"] == verdicts["equal"] == "holds"
-    assert result.comparisons[0].ours == change(result, "relaxation")
+    assert result.comparisons[0].ours == saved("relaxation")(result)
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-13.png"]
     some = [row(one, msgspec.structs.replace(found, equal=one.reuse)) for one, found in made]
     (result,) = figure_data(spark_session, pa.Table.from_pylist(some, schema=schema(Sharing)), REUSE).results

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from thalweg.experiments.papers.asaduzzaman2010.checks import value
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.mapping import HEURISTICS, OPTIMUM, Heuristic
 from thalweg.experiments.papers.claims import Result, Shown, check, missing, together
-from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Over, Pooled, Study
+from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Listed, Over, Pooled, Study
 from thalweg.experiments.papers.tables import finished, mean
 from thalweg.experiments.sweeps.trial import Arm
 
@@ -24,13 +24,6 @@ class Mapper(Arm, frozen=True, order=True):
 
     heuristic: str
     nodes: int = 30
-
-
-class _ByNetwork:
-    """All heuristics on one network after the other: what draws a network finds its optimum."""
-
-    def arms(self) -> list[Mapper]:
-        return [Mapper(name, nodes) for nodes in NODES.values for name in (OPTIMUM, *HEURISTICS)]
 
 
 def _both(result: Result, own: str, other: str, nodes: int, column: str) -> Pooled:
@@ -68,7 +61,7 @@ _FIGURE = Figure(
     head="Fig. 7",
     title="Heuristics of mapping, by the bound",
     question="How near to the best map does a heuristic come, and how many messages does that take?",
-    sweep=_ByNetwork(),
+    sweep=Listed(tuple(Mapper(name, nodes) for nodes in NODES.values for name in (OPTIMUM, *HEURISTICS))),
     varied=("nodes",),
     told=lambda ratio: False,
     configurations=DRAWS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from thalweg.experiments.papers.asaduzzaman2010.checks import between
 from thalweg.experiments.papers.asaduzzaman2010.hops.elongation import Chain
-from thalweg.experiments.papers.study import Claim, Column, Figure, Study
+from thalweg.experiments.papers.study import Claim, Column, Figure, Listed, Study
 from thalweg.experiments.papers.tables import finished
 from thalweg.experiments.sweeps.trial import Arm
 
@@ -24,22 +24,17 @@ class Hops(Arm, frozen=True, order=True):
     held_s: float | None = None
 
 
-class _Grid:
-    """Lock step, which holds nothing, and chains that hold something."""
-
-    def arms(self) -> list[Hops]:
-        return [
-            *(Hops("lock-step", rates) for rates in RATES),
-            *(Hops("held", rates, held_s) for rates in RATES for held_s in HELD_S),
-        ]
-
-
 _FIGURE = Figure(
     number="bimodal-hops",
     head="Hops",
     title="Eleven public hops, in lock step and with data held",
     question="How much of the elongation is the network's, how much the model's?",
-    sweep=_Grid(),
+    sweep=Listed(
+        (
+            *(Hops("lock-step", rates) for rates in RATES),  # which holds nothing
+            *(Hops("held", rates, held_s) for rates in RATES for held_s in HELD_S),
+        )
+    ),
     varied=("rates", "held_s"),
     pairs=lambda own, other, usual: False,
     configurations=DRAWS,

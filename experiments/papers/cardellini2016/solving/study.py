@@ -7,12 +7,22 @@ there is some: the sequential application is a walk over hosts, the fat one an a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 from thalweg.experiments.papers.cardellini2016.solving.solving import SHAPES, Solving
-from thalweg.experiments.papers.claims import NotTested, Result, check
-from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Over, Pooled, Published, Study, spread
+from thalweg.experiments.papers.claims import Check, Result, Value, between, check, each, missing, over
+from thalweg.experiments.papers.study import (
+    Claim,
+    Column,
+    Figure,
+    Finding,
+    Listed,
+    Over,
+    Pooled,
+    Published,
+    Study,
+    spread,
+)
 from thalweg.experiments.papers.tables import finished, mean
 from thalweg.experiments.sweeps.trial import Arm
 
@@ -37,34 +47,19 @@ class Problem(Arm, frozen=True, order=True):
     share: float = 1.0
 
 
-class Problems:
-    """A grid of those that are listed."""
-
-    def __init__(self, *listed: dict[str, Any]) -> None:
-        self._listed = listed
-
-    def arms(self) -> list[Problem]:
-        """Each with both shapes."""
-        return [Problem(shape, **given) for shape, given in itertools.product(SHAPES, self._listed)]
+def problems(*listed: dict[str, Any]) -> Listed:
+    """Those that are listed, each with both shapes."""
+    return Listed(tuple(Problem(shape, **given) for shape, given in itertools.product(SHAPES, listed)))
 
 
-def at(result: Result, shape: str, column: str, **given: Any) -> Pooled:
-    """A column of that arm; NotTested where there is none."""
-    arm = Problem(shape, **given)
-    found: Pooled | None = next((row.value(column) for row in result.rows if row.arm == arm), None)
-    if found is None:
-        raise NotTested(f"not in the results: {shape} with {given}")
-    return found
+def at(shape: str, column: str, **given: Any) -> Value:
+    """A column of that arm."""
 
-
-def _known(shape: str, column: str, **given: Any) -> Callable[[Result], Pooled | None]:
-    """The same for the published values: None where there is none."""
-
-    def found(result: Result) -> Pooled | None:
-        try:
-            return at(result, shape, column, **given)
-        except NotTested:
-            return None
+    def found(result: Result) -> Pooled:
+        value: Pooled | None = next((r.value(column) for r in result.rows if r.arm == Problem(shape, **given)), None)
+        if value is None:
+            raise missing(f"{shape} with {given}")
+        return value
 
     return found
 
@@ -72,17 +67,15 @@ def _known(shape: str, column: str, **given: Any) -> Callable[[Result], Pooled |
 @check
 def _sooner(result: Result, shape: str) -> Finding:
     """Fifty hosts and twenty operators are solved sooner than twenty hosts and fifty operators."""
-    ratio = at(result, shape, "solve_ms", **MANY).over(at(result, shape, "solve_ms", **FEW))
-    if ratio is None:
-        raise NotTested("no pool has both")
-    each = [value > 1 for value in ratio.by_pool.values()]
-    return Finding(ratio.mean > 1, f"{spread(ratio)} times as fast", {"ratio": ratio.mean}, each)
+    ratio = over(at(shape, "solve_ms", **MANY)(result), at(shape, "solve_ms", **FEW)(result))
+    good = each(ratio, lambda one: one > 1)
+    return Finding(ratio.mean > 1, f"{spread(ratio)} times as fast", {"ratio": ratio.mean}, good)
 
 
 @check
 def _falls(result: Result, shape: str) -> Finding:
     """The time falls with capacity."""
-    times = {of: at(result, shape, "solve_ms", capacity=of) for of in VARIED["capacity"].values}
+    times = {of: at(shape, "solve_ms", capacity=of)(result) for of in VARIED["capacity"].values}
     first, last = times[min(times)], times[max(times)]
     detail = ", ".join(f"{spread(value)} ms with {of}" for of, value in times.items())
     return Finding(last.mean < first.mean, detail, {str(of): value.mean for of, value in times.items()})
@@ -92,28 +85,25 @@ def _falls(result: Result, shape: str) -> Finding:
 def _proven(result: Result, shape: str) -> Finding:
     """Every problem of a shape is proven, and in the goal's time."""
     rows = [row for row in result.rows if row.arm.shape == shape and row.arm.share == 1]
-    if not rows:
-        raise NotTested(f"not in the results: {shape}")
-    proven = min(row.value("proven").mean for row in rows)
-    slowest = max(rows, key=lambda row: row.value("solve_ms").mean)
-    took_ms = slowest.value("solve_ms").mean
+    if not rows or any(row.solve_ms is None for row in rows):  # of which no trial finished
+        raise missing(*(_problem(row, result) for row in rows if row.solve_ms is None), *([] if rows else [shape]))
+    proven = min(row.proven.mean for row in rows)
+    slowest = max(rows, key=lambda row: row.solve_ms.mean)
+    took_ms = slowest.solve_ms.mean
     detail = f"{proven:.0f} % are proven; the slowest are {_problem(slowest, result)}: {took_ms:.1f} ms"
     limit_ms = GOAL_MS if shape == "fat" else 4 * GOAL_MS
     return Finding(proven == 100 and took_ms <= limit_ms, detail, {"proven": proven, "slowest ms": took_ms})
 
 
-@check
-def _degraded(result: Result, shape: str, column: str, low: float, high: float) -> Finding:
+def _degraded(shape: str, column: str, low: float, high: float) -> Check:
     """With a fifth of the candidates a column is so many times what it is with all."""
-    value = at(result, shape, column, **MANY, share=0.2)
-    each = [low <= one <= high for one in value.by_pool.values()]
-    return Finding(low <= value.mean <= high, f"{spread(value)} times", {column: value.mean}, each)
+    return between(at(shape, column, **MANY, share=0.2), low, high, column, "{} times")
 
 
 @check
 def _faster(result: Result) -> Finding:
     """With less than 40 % of the candidates both shapes are solved sooner."""
-    ratios = {shape: at(result, shape, "times_faster", **MANY, share=0.2) for shape in SHAPES}
+    ratios = {shape: at(shape, "times_faster", **MANY, share=0.2)(result) for shape in SHAPES}
     detail = ", ".join(f"{shape} {spread(value, 4)} times as fast" for shape, value in ratios.items())
     numbers = {shape: value.mean for shape, value in ratios.items()}
     return Finding(all(value.mean > 1 for value in ratios.values()), f"{detail} at 20 %", numbers)
@@ -132,9 +122,7 @@ _NINE = Figure(
     head="Fig. 9",
     title="How long the optimum takes",
     question="How does the time to prove a placement the best grow with operators, hosts and capacity?",
-    sweep=Problems(
-        *({what: value} for what, over in VARIED.items() for value in over.values if value != USUAL[what]), {}
-    ),
+    sweep=problems(*({what: value} for what, of in VARIED.items() for value in of.values if value != USUAL[what]), {}),
     varied=tuple(VARIED),
     pairs=lambda own, other, usual: False,
     configurations=30,
@@ -180,7 +168,7 @@ _TEN = Figure(
     head="Fig. 10",
     title="Candidates drawn, and what that costs",
     question="How much worse, and how much sooner found, is the best placement of a sample of the candidates?",
-    sweep=Problems(*({**MANY, "share": share} for share in SHARES.values), {"hosts": 100}),
+    sweep=problems(*({**MANY, "share": share} for share in SHARES.values), {"hosts": 100}),
     varied=(*VARIED, "share"),
     pairs=lambda own, other, usual: False,
     configurations=10,
@@ -197,13 +185,13 @@ _TEN = Figure(
             own="network delay at 20 %, sequential",
             value=3.0,
             unit="×",
-            ours=_known("sequential", "degradation", **MANY, share=0.2),
+            ours=at("sequential", "degradation", **MANY, share=0.2),
         ),
         Published(
             own="network delay at 20 %, fat",
             value=1.02,
             unit="×",
-            ours=_known("fat", "degradation", **MANY, share=0.2),
+            ours=at("fat", "degradation", **MANY, share=0.2),
             points=0.05,
         ),
     ),

@@ -7,9 +7,7 @@ for the filter.
 
 from __future__ import annotations
 
-from typing import Any
-
-from thalweg.experiments.papers.claims import CLEARLY, Result, at_most, check, clearly, lacking, more
+from thalweg.experiments.papers.claims import CLEARLY, Check, Result, between, check, clearly, more, of, over
 from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import SAMPLES, SPACES, Embedding
 from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Published, Study, spread
 from thalweg.experiments.sweeps.trial import Arm
@@ -28,19 +26,11 @@ class Space(Arm, frozen=True, order=True):
     rounds: int = USUAL
 
 
-def pooled_at(result: Result, space: str, samples: str, column: str, rounds: int = USUAL) -> Any:
-    """A column's mean and spread; raises what makes a claim not tested."""
-    found = result.value(space, column, samples=samples, rounds=rounds)
-    if found is None:
-        raise lacking(result, space)
-    return found
-
-
 @check
 def _settled(result: Result, rounds: int) -> Finding:
     """After so many rounds the error is as it is at the end, within a fifth."""
-    early, late = (pooled_at(result, "plain", "medians", "error", at) for at in (rounds, USUAL))
-    ratio = early.over(late)
+    early, late = (of("plain", "error", samples="medians", rounds=at)(result) for at in (rounds, USUAL))
+    ratio = over(early, late)
     detail = f"after {rounds} rounds {spread(early, 1)} %, after {USUAL} {spread(late, 1)} %"
     return Finding(ratio.mean <= 1.2, detail, {"ratio": ratio.mean}, [one <= 1.2 for one in ratio.by_pool.values()])
 
@@ -48,14 +38,15 @@ def _settled(result: Result, rounds: int) -> Finding:
 @check
 def _filtered(result: Result, column: str, unit: str) -> Finding:
     """With the filter a column is clearly less than without."""
-    without, filtered = (pooled_at(result, "plain", samples, column) for samples in ("scattered", "filtered"))
-    ratio = without.over(filtered)
+    without, filtered = (of("plain", column, samples=one, rounds=USUAL)(result) for one in ("scattered", "filtered"))
+    ratio = over(without, filtered)
     detail = f"{spread(without, 1)} {unit} without, {spread(filtered, 1)} {unit} with it"
     return Finding(clearly(ratio), detail, {"ratio": ratio.mean}, [more(one) for one in ratio.by_pool.values()])
 
 
-def _sampled(space: str, bound: float) -> Any:
-    return at_most(space, "error", bound, "median error in %", samples="medians", rounds=USUAL)
+def _sampled(space: str, bound: float) -> Check:
+    error = of(space, "error", samples="medians", rounds=USUAL)
+    return between(error, 0, bound, "median error in %", "median error in % {}")
 
 
 _FIGURE = Figure(
@@ -67,9 +58,7 @@ _FIGURE = Figure(
     varied=("samples", "rounds"),
     pairs=lambda own, other, usual: False,
     configurations=10,
-    published=(
-        Published(own="plain, error", value=PUBLISHED, ours=lambda result: result.value("plain", "error"), unit="%"),
-    ),
+    published=(Published(own="plain, error", value=PUBLISHED, ours=of("plain", "error"), unit="%"),),
     columns=(
         Column("space, samples", lambda row, result: row.label),
         Column("error %", "error"),

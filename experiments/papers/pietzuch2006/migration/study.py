@@ -6,13 +6,14 @@ pairs. Both of a pair begin on the same host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from thalweg.experiments.papers.claims import Result, check, missing
+from thalweg.experiments.papers.claims import Check, Result, Value, between, known, missing, of
 from thalweg.experiments.papers.pietzuch2006.migration.migrating import OPTIMISERS, Migrating
-from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Published, Study, spread
-from thalweg.experiments.papers.tables import mean
+from thalweg.experiments.papers.study import Claim, Column, Figure, Grid, Over, Pooled, Published, Study
+from thalweg.experiments.papers.tables import mean, text
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.experiments.views.tables import NONE
 
@@ -28,92 +29,73 @@ class Mover(Arm, frozen=True, order=True):
     moves: bool = True
 
 
-def changes(result: Result, placement: str) -> Mapping[str, Any] | None:
-    """What moving changes, in percent of the queries that stay: the total usage, on how many queries it is lower, and
-    delay; and moves a query. None where one of the two is not there."""
-    own, other = (result.arm(placement, moves=moves) for moves in (True, False))
-    ratio = result.ratio(own, other)
-    if own is None or other is None or ratio is None:
-        return None
-    delay, stays = result.row(own).value("delay_ms"), result.row(other).value("delay_ms")
-    assert delay is not None
-    assert stays is not None
-    later = delay.over(stays)
-    assert later is not None
-    return {
-        "usage": ratio.level.map(lambda times: 100 * (1 / times - 1)),
-        "lower": ratio.faster.map(lambda share: 100 * share),
-        "moves": result.row(own).value("relocations"),
-        "delay": later.map(lambda share: 100 * (share - 1)),
-    }
+def change(placement: str, name: str) -> Value:
+    """What moving changes, in percent of the queries that stay: the total ``usage``, on how many queries it is
+    ``lower``, and ``delay``; or ``moves`` a query."""
 
+    def found(result: Result) -> Pooled:
+        own, other = (result.arm(placement, moves=moves) for moves in (True, False))
+        ratio = result.ratio(own, other)
+        if ratio is None:
+            raise missing(f"{placement}, moving and not")
+        if name == "usage":
+            return ratio.level.map(lambda times: 100 * (1 / times - 1))
+        if name == "lower":
+            return ratio.faster.map(lambda share: 100 * share)
+        if name == "moves":
+            return of(placement, "relocations", moves=True)(result)
+        delay, stays = (of(placement, "delay_ms", moves=moves)(result) for moves in (True, False))
+        later = delay.over(stays)
+        if later is None:
+            raise missing(f"{placement}, moving and not")
+        return later.map(lambda share: 100 * (share - 1))
 
-@check
-def _change(result: Result, placement: str, name: str, low: float, high: float) -> Finding:
-    """What moving changes is between two numbers."""
-    found = changes(result, placement)
-    if found is None:
-        raise missing(f"{placement}, moving and not")
-    value = found[name]
-    good = {at: low <= one <= high for at, one in value.by_pool.items()}
-    detail = f"{spread(value, 1)} (paper {PAPER[name]:g})"
-    return Finding(low <= value.mean <= high, detail, {name: value.mean}, list(good.values()))
-
-
-@check
-def _none(result: Result, placement: str, column: str) -> Finding:
-    """A column is 0."""
-    value = result.value(placement, column, moves=True)
-    if value is None:
-        raise missing(placement)
-    return Finding(value.mean == 0, f"{spread(value, 2)} a query", {column: value.mean})
+    return found
 
 
 def _published(name: str, unit: str) -> Published:
     """What the paper says that moving changes, beside what it changes under its optimiser; claims bind it one way."""
 
-    def ours(result: Result) -> Any:
-        found = changes(result, "relaxation")
-        return None if found is None else found[name]
-
+    ours = change("relaxation", name)
     return Published(own=f"relaxation, {name}", value=PAPER[name], ours=ours, unit=unit, points=None)
 
 
 def _cell(name: str, digits: int = 1) -> Column:
     def cell(row: Any, result: Any) -> str:
-        found = changes(result, row.arm.placement) if row.arm.moves else None
-        return NONE if found is None else spread(found[name], digits)
+        return text(known(change(row.arm.placement, name), result), digits) if row.arm.moves else NONE
 
     heads = {"usage": "usage +%", "lower": "less on %", "delay": "delay +%"}
     return Column(heads[name], cell)
 
 
 def _claims(placement: str, whose: str) -> tuple[Claim, ...]:
-    least, most = float("-inf"), float("inf")
+    def changed(name: str, low: float, high: float) -> Check:
+        return between(change(placement, name), low, high, name, f"{{}} (paper {PAPER[name]:g})", digits=1)
+
     return (
         Claim(
             f"{placement}-usage",
             f"the queries that are permitted to migrate use 16.9% less of the total network capacity ({whose})",
             "the total usage of those that may move is at most as much as published of those that stay",
-            _change(placement, "usage", least, PAPER["usage"]),
+            changed("usage", -math.inf, PAPER["usage"]),
         ),
         Claim(
             f"{placement}-lower",
             f"migrations were effective in decreasing network usage for 75% of the query pairs ({whose})",
             "usage is lower by more than 1 % on at least as many",
-            _change(placement, "lower", PAPER["lower"], most),
+            changed("lower", PAPER["lower"], math.inf),
         ),
         Claim(
             f"{placement}-delay",
             f"Allowing queries to migrate also reduced aggregate query delay by 10.5% ({whose})",
             "the mean delay is as much lower at least",
-            _change(placement, "delay", least, PAPER["delay"]),
+            changed("delay", -math.inf, PAPER["delay"]),
         ),
         Claim(
             f"{placement}-oscillations",
             f"two local optimizers do not lead to oscillations of operator placements ({whose})",
             "no operator goes back at a look to the host that it left at the look before",
-            _none(placement, "oscillations"),
+            between(of(placement, "oscillations", moves=True), 0, 0, "oscillations", "{} a query"),
         ),
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from thalweg.experiments.papers.claims import known
 from thalweg.experiments.papers.pietzuch2006.reuse.sharing import PLACEMENTS
 from thalweg.experiments.papers.pietzuch2006.reuse.study import APART_BYTES, TOGETHER_BYTES, change
-from thalweg.experiments.papers.plots import BARS, Palette, Result, named_rows, say, title
 from thalweg.experiments.papers.plots import PAPER as MARK
-from thalweg.experiments.papers.study import spread
+from thalweg.experiments.papers.plots import Palette, Result, bar, named_rows, title
+from thalweg.experiments.papers.study import Pooled, spread
 from thalweg.experiments.views.plots import new_figure
 
 if TYPE_CHECKING:
@@ -27,18 +28,14 @@ def _thirteen(result: Result, palette: Palette) -> Figure:
     axes = figure.subplots()
     names: list[str] = []
     for placement in PLACEMENTS:
-        saved = change(result, placement)
-        for reuse, value in ((False, None), (True, saved)):
+        saved = known(change(placement), result)
+        for reuse in (False, True):
             usage = result.value(placement, "usage", reuse=reuse)
             if usage is None or saved is None:
                 continue
-            y, share = len(names), 100.0 if value is None else 100 + value.mean
-            axes.barh(y, share, 0.6, color=palette.tint(placement), alpha=0.85 if reuse else 0.4)
-            if value is not None and value.deviation is not None:
-                axes.errorbar(share, y, xerr=value.deviation, **BARS)
-            axes.plot(PAPERS[reuse], y, **MARK)
-            right = max(share + ((value and value.deviation) or 0.0), PAPERS[reuse])
-            say(axes, f"{spread(usage, 0)} bytes", (right, y), (9, 0), va="center")
+            share = saved.map(lambda less: 100 + less) if reuse else Pooled(mean=100.0, deviation=None, by_pool={})
+            told = f"{spread(usage, 0)} bytes"
+            bar(axes, len(names), share, palette.tint(placement), told, PAPERS[reuse], pale=not reuse)
             names.append(f"{placement}, {'may share' if reuse else 'apart'}")
     named_rows(axes, names)
     axes.set_xlim(0, 150)

@@ -5,9 +5,10 @@ The paper ran one draw of ends on PlanetLab. Here a pool is a draw of ends among
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from thalweg.experiments.papers.claims import Result, check, each, missing
+from thalweg.experiments.papers.claims import Result, Value, between, check, known, missing, of
 from thalweg.experiments.papers.pietzuch2006.reuse.sharing import CONSUMERS, PLACEMENTS, Sharing
 from thalweg.experiments.papers.study import (
     Claim,
@@ -19,9 +20,8 @@ from thalweg.experiments.papers.study import (
     Pooled,
     Published,
     Study,
-    spread,
 )
-from thalweg.experiments.papers.tables import mean
+from thalweg.experiments.papers.tables import mean, text
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.experiments.views.tables import NONE
 
@@ -30,6 +30,7 @@ REUSE = Over("reuse", (False, True), "queries")
 APART_BYTES, TOGETHER_BYTES = 152.32, 119.55  # published
 PAPER = 100 * (TOGETHER_BYTES / APART_BYTES - 1)  # percent; "a savings of 21%"
 GOAL, SHARING = -21.0, 3  # at most; "shared across three of the four queries"
+SHARED = f"{{}} of {CONSUMERS} (paper {SHARING})"
 
 
 class Sharer(Arm, frozen=True, order=True):
@@ -39,49 +40,32 @@ class Sharer(Arm, frozen=True, order=True):
     reuse: bool = True
 
 
-def change(result: Result, placement: str, column: str = "usage") -> Pooled | None:
-    """How much more there is of a column with reuse than without, in percent; None where one of the two is missing."""
-    own, other = (result.value(placement, column, reuse=reuse) for reuse in (True, False))
-    ratio = None if own is None or other is None else own.over(other)
-    return None if ratio is None else ratio.map(lambda share: 100 * (share - 1))
+def change(placement: str, column: str = "usage") -> Value:
+    """How much more there is of a column with reuse than without, in percent."""
 
+    def found(result: Result) -> Pooled:
+        own, other = (result.value(placement, column, reuse=reuse) for reuse in (True, False))
+        ratio = None if own is None or other is None else own.over(other)
+        if ratio is None:
+            raise missing(f"{placement}, with reuse and without")
+        return ratio.map(lambda share: 100 * (share - 1))
 
-def needed(value: Pooled | None, what: str) -> Pooled:
-    """The value; raises what makes a claim not tested where there is none."""
-    if value is None:
-        raise missing(what)
-    return value
-
-
-@check
-def _saves(result: Result, placement: str) -> Finding:
-    """With reuse the usage is lower by at least as much as published."""
-    value = needed(change(result, placement), f"{placement}, with reuse and without")
-    detail = f"{spread(value, 1)} % (paper {PAPER:.1f})"
-    return Finding(value.mean <= GOAL, detail, {"usage": value.mean}, each(value, lambda one: one <= GOAL))
-
-
-@check
-def _shared(result: Result, placement: str) -> Finding:
-    """At least so many queries share an operator."""
-    value = needed(result.value(placement, "sharing", reuse=True), placement)
-    detail = f"{spread(value, 1)} of {CONSUMERS} (paper {SHARING})"
-    return Finding(value.mean >= SHARING, detail, {"sharing": value.mean}, each(value, lambda one: one >= SHARING))
+    return found
 
 
 @check
 def _equal(result: Result) -> Finding:
     """Every consumer of every run got what a single machine makes."""
-    shares = {row.label: needed(row.value("equal"), row.label) for row in result.rows}
-    worst = min(value.mean for value in shares.values())
+    if absent := [row.label for row in result.rows if row.equal is None]:
+        raise missing(*absent)
+    worst = min(row.equal.mean for row in result.rows)
     runs = sum(row.runs for row in result.rows)
     return Finding(worst == 1, f"{worst:.0%} at least, of {runs} runs", {"equal": worst})
 
 
 def _cell(column: str, head: str) -> Column:
     def cell(row: Any, result: Any) -> str:
-        found = change(result, row.arm.placement, column) if row.arm.reuse else None
-        return NONE if found is None else spread(found, 1)
+        return text(known(change(row.arm.placement, column), result), 1) if row.arm.reuse else NONE
 
     return Column(head, cell)
 
@@ -93,13 +77,13 @@ def _claims(placement: str, whose: str) -> tuple[Claim, ...]:
             "the overall network usage with operator reuse enabled (119.55 bytes) was lower than when reuse was"
             f" disabled (152.32 bytes), a savings of 21% ({whose})",
             "the measured usage is lower by as much at least",
-            _saves(placement),
+            between(change(placement), -math.inf, GOAL, "usage", f"{{}} % (paper {PAPER:.1f})", digits=1),
         ),
         Claim(
             f"{placement}-shared",
             f"aggregation was shared across three of the four queries ({whose})",
             "so many at least share one operator",
-            _shared(placement),
+            between(of(placement, "sharing", reuse=True), SHARING, math.inf, "sharing", SHARED, digits=1),
         ),
     )
 
@@ -114,15 +98,7 @@ _FIGURE = Figure(
     pairs=lambda own, other, usual: own.reuse and not other.reuse and own.placement == other.placement,
     told=lambda ratio: False,
     configurations=DRAWS,
-    published=(
-        Published(
-            own="relaxation, usage",
-            value=PAPER,
-            ours=lambda result: change(result, "relaxation"),
-            unit="%",
-            points=None,
-        ),
-    ),
+    published=(Published(own="relaxation, usage", value=PAPER, ours=change("relaxation"), unit="%", points=None),),
     columns=(
         Column("placement", lambda row, result: row.label),
         Column("bytes", lambda row, result: mean(row.usage, 0)),
