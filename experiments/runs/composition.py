@@ -11,6 +11,7 @@ import numpy as np
 
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
+from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable
@@ -21,13 +22,10 @@ MIXED = "mixed"
 STATEFUL = ("running", "thalweg.operators.array_join:ArrayJoin", "best-of-last")  # of MIXED, in turn, producers first
 
 
-class Composition:
-    """See ``workload.Workload``."""
+class Composition(Workload):
+    """A tree whose sources give images, of a generator or of the user's."""
 
     sized = True
-
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
 
     def dataflow(self) -> Dataflow:
         """One source a server, and operators; raises UsageError for an unknown tree or operator."""
@@ -74,9 +72,6 @@ class Composition:
         turn = itertools.cycle(codes)
         nodes = (msgspec.structs.replace(n, code=next(turn)) if n.kind == "operator" else n for n in tree.nodes)
         return Dataflow(tuple(nodes)).validate()
-
-    def reference(self) -> Dataflow:
-        return self.dataflow()
 
     def available(self) -> tuple[int, list[str]]:
         """How many images every site can deliver; reads the user's images once. UsageError names a corrupt one."""

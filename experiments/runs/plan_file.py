@@ -20,6 +20,7 @@ from thalweg.experiments.networks.described import adopt_file, roles
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.experiments.problems.reading import naming, read_problem
 from thalweg.experiments.runs.config import CLIENT, PLANNED, RunConfig, is_scenario_file
+from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import UsageError, nearest
 
@@ -71,7 +72,8 @@ class GivenPlan:
         self._roles: Mapping[str, str] = {} if self.scenario is None else roles(self.scenario, str(scenario))
 
     def host(self, name: str) -> str:
-        """What a run calls a host; those of its own names stay."""
+        """What a run calls a host; those of its own names stay. Raises UsageError for a host that the scenario does not
+        have."""
         if self.scenario is None:
             return name
         if name not in self._roles:
@@ -86,7 +88,8 @@ class GivenPlan:
         return {name: self.host(host) for name, host in said.items()}
 
     def dataflow(self, *, busy: bool = True, time_scale: float = 1.0, length: int | None = None) -> Dataflow:
-        """The graph of the nodes; those that are not ``busy`` give the same, and take no time for it."""
+        """The graph of the nodes; those that are not ``busy`` give the same, and take no time for it. Raises UsageError
+        for one that is none of a run."""
         nodes = []
         for node in self.file.nodes:
             key, size = node.object or node.name, node.bytes
@@ -180,13 +183,13 @@ def adopt_plan(given: dict[str, Any], path: str) -> None:
         given.setdefault("servers", len(roles(plan.scenario, str(plan.scenario_path))) - 1)
 
 
-class Planned:
-    """The workload of a plan file's nodes; see ``workload.Workload``."""
+class Planned(Workload):
+    """The workload of a plan file's nodes."""
 
     sized = True
 
     def __init__(self, config: RunConfig) -> None:
-        self.config = config
+        super().__init__(config)
         self.plan = given_plan(config)
 
     def dataflow(self) -> Dataflow:
@@ -194,12 +197,3 @@ class Planned:
 
     def reference(self) -> Dataflow:
         return self.plan.dataflow(busy=False, length=self.config.images)
-
-    def available(self) -> tuple[int, list[str]]:
-        return self.config.images, []
-
-    def data_roots(self, dataflow: Dataflow) -> list[Path]:
-        return []
-
-    def write_sheet(self, folder: Path, images: int) -> Path | None:
-        return None

@@ -8,10 +8,10 @@ saw in a minute, every ``EVERY_S``. Each filter has two or three consumers.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
-from thalweg.experiments.runs.config import CLIENT, PLATES_RATE, RunConfig, host_names
+from thalweg.experiments.runs.config import CLIENT, PLATES_RATE, host_names
 from thalweg.experiments.runs.strategies import reshapes_at_random
+from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 
@@ -21,13 +21,8 @@ JOINED_S = 30
 COUNTED_S, EVERY_S, COUNTED = 60, 10, 0.02  # the last: of the bytes of what is counted, without pictures
 
 
-class Plates:
-    """See ``workload.Workload``."""
-
-    sized = False
-
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+class Plates(Workload):
+    """Its graph has two sinks."""
 
     def dataflow(self) -> Dataflow:
         from thalweg.operators.plates import wanted
@@ -58,18 +53,6 @@ class Plates:
         graph.sink("alarms", graph.operator(_records("records:Union"), *joints, name="all"), at=CLIENT)
         graph.sink("counts", graph.operator(count, *found, name="count"), at=CLIENT)
         return graph.validate()
-
-    def reference(self) -> Dataflow:
-        return self.dataflow()
-
-    def available(self) -> tuple[int, list[str]]:
-        return self.config.images, []
-
-    def data_roots(self, dataflow: Dataflow) -> list[Path]:
-        return []
-
-    def write_sheet(self, folder: Path, images: int) -> Path | None:
-        return None
 
 
 def _records(use: str, **params: object) -> Code:

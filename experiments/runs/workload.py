@@ -1,55 +1,25 @@
 """What hosts work on in a run: a workload makes a dataflow of a run's options, and a single process its reference.
 
-A workload is a module with a class that does what ``Workload`` asks for, and a line in ``WORKLOADS``; its own options
+A workload is a module with a ``Workload``, and a line in ``WORKLOADS``; its own options
 stand in ``config.OF_WORKLOADS``. What a sink delivered is compared by one digest over all its partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Protocol
 
 from thalweg.experiments.command import Tell
 from thalweg.experiments.runs.composition import Composition
 from thalweg.experiments.runs.config import PLANNED, RunConfig
 from thalweg.experiments.runs.plan_file import Planned
 from thalweg.experiments.runs.plates import Plates
+from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.operators import digest, reference_run, sequence_digest
 
-
-class Workload(Protocol):
-    """The workload of a configuration. ``sized``: it can be simulated by the sizes of its partitions alone."""
-
-    sized: bool
-
-    def dataflow(self) -> Dataflow:
-        """Sources at servers, and sinks at the client; UsageError for options that do not do."""
-        ...
-
-    def reference(self) -> Dataflow:
-        """The same for a single process, which need not take its time."""
-        ...
-
-    def available(self) -> tuple[int, list[str]]:
-        """How many partitions every source can give, at most those asked for, and notes."""
-        ...
-
-    def data_roots(self, dataflow: Dataflow) -> list[Path]:
-        """The folders that hosts are to read."""
-        ...
-
-    def write_sheet(self, folder: Path, images: int) -> Path | None:
-        """A picture of what was done, if there is one, in the run folder."""
-        ...
-
-
-WORKLOADS: Mapping[str, type[Composition | Planned | Plates]] = {
-    "composition": Composition, "plates": Plates, PLANNED: Planned,
-}  # fmt: skip
+WORKLOADS: Mapping[str, type[Workload]] = {"composition": Composition, "plates": Plates, PLANNED: Planned}
 
 
 def workload_of(config: RunConfig) -> Workload:
@@ -73,7 +43,7 @@ def reference_digests(dataflow: Dataflow, images: int, allow: Collection[str] = 
 
 
 def reference_of(dataflow: Dataflow, config: RunConfig, tell: Tell) -> dict[str, str]:
-    """By sink the digest of all that a single process makes of the same sources."""
+    """By sink the digest of all that a single process makes of the same sources. Raises RunError where that fails."""
     found: dict[str, str] = {}
     total = config.images * len(dataflow.sinks)
     for done, sink in enumerate(dataflow.sinks):
