@@ -245,7 +245,8 @@ class Testbed:
         chosen = None if every and self._network is None else self._named(source, target, both=both)
         if every and chosen is not None:
             chosen = [link for link in chosen if link in self.links and self.links[link].rated]
-        proofs = self._bed.prove_resting(chosen, seconds)
+        with self._bed.resting():
+            proofs = self._bed.prove(chosen, seconds)
         if check and (off := failures(proofs)):
             more = f" (and {len(off) - 1} more)" if len(off) > 1 else ""
             raise TestbedError(f"{off[0]}{more}")

@@ -193,10 +193,10 @@ def leftovers() -> dict[str, int | None]:
     return {one[RUN]: processes.living(one.get(HOLDER, "")) for one in marks}
 
 
-def last_lines(container: Any, count: int = 3) -> str:
+def last_lines(container: Any) -> str:
     """The last lines that a container's own process wrote, in one; empty when it wrote none."""
     try:
-        said = container.logs(tail=count).decode(errors="replace").split("\n")
+        said = container.logs(tail=3).decode(errors="replace").split("\n")
     except failures():  # a logging driver that cannot be read, or it has been removed
         return ""
     return " / ".join(line.strip() for line in said if line.strip())

@@ -47,14 +47,13 @@ CONFIDENCE = 0.99
 _DATAGRAM = struct.Struct("=IIq")  # which train, which datagram, when in nanoseconds
 
 
-def binomial_interval(
-    trials: int, low: float, high: float | None = None, confidence: float = CONFIDENCE
-) -> tuple[int, int]:
-    """The least and the greatest number of successes not to be surprised by, each tail at most half of what remains.
+def binomial_interval(trials: int, low: float, high: float | None = None) -> tuple[int, int]:
+    """The least and the greatest number of successes not to be surprised by (``CONFIDENCE``), each tail at most half of
+    what remains.
 
     ``low``, ``high``: the probability of a success, or what it lies between.
     """
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     return _lower(trials, low, tail), trials - _lower(trials, 1 - (low if high is None else high), tail)
 
 

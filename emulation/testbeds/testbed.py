@@ -323,13 +323,6 @@ class Testbed(ABC):
                 tell(len(found))
         return found
 
-    def prove_resting(
-        self, links: Iterable[Link] | None = None, seconds: float | None = None, *, flows: bool = False
-    ) -> list[LinkProof]:
-        """``prove``, while a replay rests."""
-        with self.resting():
-            return self.prove(links, seconds, flows=flows)
-
     @contextmanager
     def resting(self) -> Iterator[None]:
         """Inside, a replay rests; it begins anew afterwards. TestbedError names a host that has ended."""

@@ -97,7 +97,7 @@ def list_traces(
                 str(len(members)),
                 f"{means['median_duration_s'] / 3600:.2f}",
                 format_rate(means["mean_bps"]),
-                _or_dash(means["mean_change_s"], ".0f"),
+                _or_dash(means["mean_change_s"]),
                 f"{means['zero_share']:.1%}",
             )
         output().print(table)
@@ -139,8 +139,8 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
             ("traces", str(pooled["traces"])),
             ("duration, median", f"{pooled['median_duration_s']:g} s"),
             *rates,
-            ("mean time between changes >= 10 %", f"{_or_dash(pooled['mean_change_s'], '.0f')} s"),
-            ("median time between changes >= 10 %", f"{_or_dash(pooled['median_change_s'], '.0f')} s"),
+            ("mean time between changes >= 10 %", f"{_or_dash(pooled['mean_change_s'])} s"),
+            ("median time between changes >= 10 %", f"{_or_dash(pooled['median_change_s'])} s"),
             ("time at rate 0", f"{pooled['zero_share']:.1%}"),
         ]:
             table.add_row(label, text)
@@ -372,7 +372,7 @@ def _print_traces(summaries: Sequence[TraceSummary]) -> None:
     table.caption = "rates in Mbit/s; change s: mean seconds between changes of at least 10 %"
     for one in summaries:
         rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
-        change = _or_dash(one.mean_change_s, ".0f")
+        change = _or_dash(one.mean_change_s)
         table.add_row(one.name, f"{one.duration_s / 3600:.2f}", *rates, change, f"{one.zero_share:.1%}")
     output().print(table)
 
@@ -412,5 +412,5 @@ def _mbit(rate_bps: float) -> str:
     return f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
 
 
-def _or_dash(value: float | None, spec: str) -> str:
-    return "-" if value is None else format(value, spec)
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"

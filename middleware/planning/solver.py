@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.errors import PlannerError
+from thalweg.middleware.errors import PlannerError, UsageError
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -23,6 +23,21 @@ ROUNDED = 64  # units; so little left of a capacity is what rounding has left
 
 class NoSolutionError(PlannerError):
     """A program that has no solution."""
+
+
+class Search(msgspec.Struct, frozen=True):
+    """How long to look for a proof: ``time_limit_s``, and a solution is taken whose ``gap`` to the bound, as a share of
+    its cost, is so small. Raises UsageError for what cannot be.
+    """
+
+    time_limit_s: float = math.inf
+    gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise UsageError(f"the time limit is {self.time_limit_s} s; give seconds above 0")
+        if not 0 <= self.gap < 1:
+            raise UsageError(f"the gap is {self.gap}; it is a share, at least 0 and below 1")
 
 
 class Solution(msgspec.Struct, frozen=True):
@@ -75,18 +90,12 @@ class Program:
         self._count, self._integers = 0, False
 
     def variables(
-        self,
-        count: int,
-        *,
-        low: float = 0.0,
-        high: Floats | float = math.inf,
-        cost: Floats | float = 0.0,
-        integer: bool = False,
+        self, count: int, *, high: Floats | float = math.inf, cost: Floats | float = 0.0, integer: bool = False
     ) -> Indices:
-        """Add so many variables between ``low`` and ``high``, with ``cost`` in the objective ((count,) or for all)."""
+        """Add so many variables between 0 and ``high``, with ``cost`` in the objective ((count,) or for all)."""
         columns = np.arange(self._count, self._count + count)
         self._count += count
-        self._highs.addVars(count, np.full(count, low), np.array(np.broadcast_to(high, count), dtype=np.float64))
+        self._highs.addVars(count, np.zeros(count), np.array(np.broadcast_to(high, count), dtype=np.float64))
         self.price(columns, cost)
         if integer and count:
             self._integers = True

@@ -17,26 +17,17 @@ from thalweg.middleware.planning.odp.objective import Extremes, Goal, Metric, Ob
 from thalweg.middleware.planning.odp.program import General, shortage
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.odp.walks import walk
-from thalweg.middleware.planning.solver import NoSolutionError
+from thalweg.middleware.planning.solver import NoSolutionError, Search
 
 ROWS = 20_000_000  # states that the frontier's search may look at, about
 STARTS = ("local-search", "first-fit")  # heuristics that the program begins with, if nothing better is known
 
 
-class Effort(msgspec.Struct, frozen=True):
-    """How long to look for a proof: ``time_limit_s`` of the program (HiGHS), which takes a placement whose ``gap``
-    to the bound, as a share of its cost, is so small. ``structure``: whether the ways by structure are tried first.
-    """
+class Effort(Search, frozen=True):
+    """What the program (HiGHS) may take. ``structure``: whether the ways by structure are tried first."""
 
     time_limit_s: float = 300.0
-    gap: float = 0.0
     structure: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise UsageError(f"the time limit is {self.time_limit_s} s; give seconds above 0")
-        if not 0 <= self.gap < 1:
-            raise UsageError(f"the gap is {self.gap}; it is a share, at least 0 and below 1")
 
 
 def solve(goal: Goal, effort: Effort | None = None, start: Indices | None = None) -> Solved:

@@ -12,7 +12,7 @@ import math
 
 import msgspec
 
-from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.annealing import RUNS, STEPS, anneal
 from thalweg.middleware.planning.provisioning.answer import Answer, cost
 from thalweg.middleware.planning.provisioning.cover import cover
@@ -20,28 +20,18 @@ from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rent
 from thalweg.middleware.planning.provisioning.instance import Instance
 from thalweg.middleware.planning.provisioning.parts import Parts, parts_of
 from thalweg.middleware.planning.provisioning.program import PROVEN, Counted
-from thalweg.middleware.planning.solver import NoSolutionError
+from thalweg.middleware.planning.solver import NoSolutionError, Search
 
 NUMBERS = 8  # of machines that are looked at one by one
 
 
-class Effort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long is searched: ``time_limit_s`` of the solver's, until nothing is cheaper by more than ``gap``, a share.
-
-    ``steps``: of an annealing run for each unit; there are ``runs``; ``seed``: of theirs.
-    """
+class Effort(Search, frozen=True):
+    """What the solver may take. ``steps``: of an annealing run for each unit, of ``runs``, whose chance is ``seed``."""
 
     time_limit_s: float = 60.0
-    gap: float = 0.0
     seed: int = 0
     steps: int = STEPS
     runs: int = RUNS
-
-    def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise UsageError(f"the time limit is {self.time_limit_s} s; give seconds above 0")
-        if not 0 <= self.gap < 1:
-            raise UsageError(f"the gap is {self.gap}; it is a share, at least 0 and below 1")
 
 
 class Rented(msgspec.Struct, frozen=True):
