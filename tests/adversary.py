@@ -135,7 +135,7 @@ class World(FaultyWorld):
         for host in self.hosts.values():  # each its own limits
             host.core = HostCore(host.core.me, copy.copy(core_config))
             host.core.desk.recording = True
-        self.trees = [tree or random_tree(self.random, sources, names)]
+        self.trees = {None: tree or random_tree(self.random, sources, names)}
         self.dataflow = self.tree[0]  # the first, which says what is delivered
         self._reorderable = Reorderable((FREE, MERGING), (MERGING,))
         if driver is not None:

@@ -26,6 +26,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.core.monitoring.coordinator",
     "middleware.core.relocation",
     "middleware.core.steering",
+    "middleware.core.trunk",
     "middleware.core.striping",
     "middleware.core.run",
     "middleware.core.hosting",

@@ -45,8 +45,12 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Striped(msgspec.Struct, frozen=True):
-    """The trees that a stream goes over, and where their nodes are. ``shares``, ``window``: as ``StripesRequested``."""
+    """The trees that a stream goes over, and where their nodes are. ``shares``, ``window``: as ``StripesRequested``.
+
+    ``above``: what runs once above them.
+    """
 
     trees: tuple[tuple[Dataflow, Placement], ...]
     shares: tuple[float, ...] = ()
     window: int = 0
+    above: tuple[Dataflow, Placement] | None = None

@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from thalweg.emulation.virtual.config import Striped, WorldConfig
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
@@ -44,6 +44,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, Need
 from thalweg.middleware.protocol.generations import base_of
+from thalweg.middleware.protocol.parts import Placed, whole
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
@@ -127,7 +128,7 @@ class World:
         self.failover: m.Failover | None = None  # how runs outlive their hosts
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
-        self.trees: list[tuple[Dataflow, Placement]] = [(Dataflow(()), {})]  # as the client knows them, by stripe
+        self.trees: dict[int | None, tuple[Dataflow, Placement]] = {}  # as the client knows them, by stripe; None: else
         self.attached: dict[int, e.Attached] = {}  # queries that have begun beside the first one
         self.queries_failed: dict[int, str] = {}
         self.open: set[int] = set()  # queries that the application has not left, as in ``client.Run``
@@ -357,18 +358,18 @@ class World:
                 over = base_of(run) == self.run_id and not (follows or host.name in self.guests)
                 self._over = self._over or over
             case e.Placed(run, name, where):
-                placement = self.trees[stripe_of(run) or 0][1]
+                placement = self.trees[stripe_of(run)][1]
                 self.relocations += placement[name] != where  # what stays gets a new version as well
                 placement[name] = where
             case e.TreeChanged(run, dataflow, placement):
-                self.trees[stripe_of(run) or 0] = dataflow, placement
+                self.trees[stripe_of(run)] = dataflow, placement
                 self.reshapings += 1
             case e.Attached(run, number, _, names) if host.name in self.guests:
                 self.subscribed[host.name, number] = command
                 for name in names.values():
                     self._soon(host, e.NextRequested(run, name))
             case e.Attached(run, query, _, names, dataflow, placement):
-                self.trees[0] = dataflow, placement
+                self.trees[None] = dataflow, placement
                 if query > 0:
                     self.attached[query] = command
                     self._sinks[query] = {name for name in names.values() if name in dataflow.sinks}
@@ -405,7 +406,7 @@ class World:
             self.on_delivered(command, self.now)
         if not command.end and self.driver is not None:
             self.driver()
-        sinks = self.tree[0].sinks
+        sinks = self._top.sinks
         if not command.end:
             self._soon(host, e.NextRequested(command.run, command.sink if len(sinks) > 1 else ""))
             return
@@ -466,7 +467,7 @@ class World:
         ``reorderable``: which codes are reorderable, for an adaptation or a driver that changes the tree. ``known``:
         what was measured of links before.
         """
-        self.trees, self._reorderable = [(dataflow, dict(placement))], reorderable
+        self.trees, self._reorderable = {None: (dataflow, dict(placement))}, reorderable
         self._run_until_over(self._request(self.run_id, partitions, adaptation, label, known))
 
     def run_stripes(
@@ -479,15 +480,20 @@ class World:
         reorderable: Reorderable = FIXED,
     ) -> None:
         """Run a stream over several trees, as ``run`` does over one."""
-        self.trees = [(dataflow, dict(placement)) for dataflow, placement in stripes.trees]
+        self.trees = {number: (dataflow, dict(placement)) for number, (dataflow, placement) in enumerate(stripes.trees)}
         self._reorderable = reorderable
         requests = [
             self._request(stripe_name(self.run_id, number), None, adaptation, label, known)
-            for number in range(len(self.trees))
+            for number in range(len(stripes.trees))
         ]
+        above: e.RunRequested | UnsetType = UNSET
+        if stripes.above is not None:
+            self.trees[None] = stripes.above[0], dict(stripes.above[1])
+            above = self._request(self.run_id, partitions, None, label, None)
         shares = stripes.shares or (1.0 / len(requests),) * len(requests)
         window = stripes.window or WINDOW * len(requests)
-        self._run_until_over(e.StripesRequested(self.run_id, tuple(requests), shares, window, partitions))
+        asked = e.StripesRequested(self.run_id, tuple(requests), shares, window, partitions, above=above)
+        self._run_until_over(asked)
 
     def _request(
         self,
@@ -498,7 +504,7 @@ class World:
         known: Mapping[Link, LinkEstimate] | None,
     ) -> e.RunRequested:
         """What the client's core is asked for: a run over its tree."""
-        dataflow, placement = self.trees[stripe_of(run) or 0]
+        dataflow, placement = self.trees[stripe_of(run)]
         install = m.Install(
             run=run,
             dataflow=dataflow,
@@ -520,7 +526,7 @@ class World:
 
     def _run_until_over(self, request: e.RunRequested | e.StripesRequested) -> None:
         self._over = False
-        self.open, self._sinks = {0}, {0: {*self.tree[0].sinks}}
+        self.open, self._sinks = {0}, {0: {*self._top.sinks}}
         self._soon(self.hosts[self.client], request)
         self._until(self._is_over)
 
@@ -533,8 +539,17 @@ class World:
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
-        """The run's graph and where its nodes are, as far as the client has heard; of several trees the first."""
-        return self.trees[0]
+        """The run's graph and where its nodes are, as far as the client has heard; of several trees the first, and
+        what is above them."""
+        below, above = self.trees.get(0), self.trees.get(None)
+        if below is not None and above is not None:
+            return whole(Placed(*below), Placed(*above))
+        return below or above or (Dataflow(()), {})
+
+    @property
+    def _top(self) -> Dataflow:
+        """The graph that has the sinks."""
+        return self.trees[None if None in self.trees else 0][0]
 
     @property
     def placement(self) -> Placement:

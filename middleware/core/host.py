@@ -122,8 +122,7 @@ class HostCore(Runs):
 
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""
-        for stream in self._stripes.led.values():
-            stream.validate()
+        self._stripes.validate()
         for run in self.runs.values():
             assert not self.past.knows(run.install.client, run.id, self.desk.now), f"run {run.id} is over"
             run.validate()
@@ -319,7 +318,7 @@ class HostCore(Runs):
 
     def _on_stripes_requested(self, event: e.StripesRequested) -> None:
         self._stripes.begin(event)
-        for request in event.stripes:
+        for request in (*event.stripes, *(() if event.above is UNSET else (event.above,))):
             self._on_run_requested(request)
 
     # --- what this application takes of others' runs ----------------------------------------------------

@@ -27,6 +27,9 @@ R7. A stripe that begins anew, as its next generation, is told again what it was
 R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
     it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
     taken to be as late again, one that has not delivered for as long as R4 says to be late for ever.
+R9. Where the stream feeds what runs above its trees (``core.trunk``), each of a partition's parts may be past its end
+    alone; the stream ends with the partition of which all are, which is delivered as well. It begins anew with a
+    partition when it is told to: what was made of it and those after it, and is not here any more, is made again.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from thalweg.middleware.core.outbox import Alarm, Outbox, Timer
-from thalweg.middleware.parcels import PAST_END, Parcel, past_end_of
+from thalweg.middleware.core.trunk import unevenly
+from thalweg.middleware.parcels import PAST_END, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -127,6 +132,8 @@ class Striping:
         ]
         self.window = event.window
         (self._sink,) = event.stripes[0].install.dataflow.sinks
+        inputs = event.stripes[0].install.dataflow.by_name[self._sink].inputs
+        self._several, self._feeds = len(inputs) > 1, event.above is not UNSET
         self.next = event.start  # the application's
         self.held: dict[int, e.Deliver] = {}  # that have come before their turn, or before they were asked for
         self._wanted = False  # the application waits for the next one
@@ -164,11 +171,16 @@ class Striping:
         stripe.past.append(given.index)
         if stripe.anew is not None and given.partition >= stripe.anew[1]:
             stripe.anew = None
-        past = past_end_of(part.value if type(part.value) is tuple else (part.value,))
-        if past is None:
+        values = part.value if self._several else (part.value,)
+        past = past_end_of(values)
+        if self._feeds:  # R9
+            if all(map(is_past_end, values)):
+                self._end_before(given.index + 1)
+            self._take(stripe, given, part)
+        elif past is None:
             self._take(stripe, given, part)
         else:
-            self._ended(given, past)
+            self._end_before(given.index, "" if past.body == PAST_END.body else unevenly(given.index))  # R6
         self._go_on()
 
     def _took(self, stripe: Stripe, took_s: float) -> None:
@@ -188,13 +200,10 @@ class Striping:
         else:
             self._give_up(index)  # R3
 
-    def _ended(self, given: Open, past: Parcel) -> None:
-        """R6."""
-        index = given.index
+    def _end_before(self, index: int, uneven: str = "") -> None:
+        """The stream ends before that partition."""
         if self._end is None or index < self._end:
-            some = past.body != PAST_END.body
-            self._end = index
-            self._uneven = f"sources do not end together: partition {index} is missing from some" if some else ""
+            self._end, self._uneven = index, uneven
             self._free = [each for each in self._free if each < index]
             self.held = {each: part for each, part in self.held.items() if each < index}
 
@@ -249,6 +258,18 @@ class Striping:
         if not self._wanted:
             self._wanted, self._next_s = True, self._out.now
             self._go_on()
+
+    def begin_anew(self, first: int) -> None:
+        """R9: the application wants partition ``first`` again, and all after it."""
+        again = range(first, self.next)
+        self.next = first
+        while self._waits() > max(0, self.window - 1):  # R3: what was next waits as well now
+            last = max(self.held)
+            del self.held[last]
+            self._give_up(last)
+        for index in again:
+            self._give_up(index)
+        self._go_on()
 
     def on_timer(self) -> None:
         """Something is due: a word to be said again, or a stripe to be waited for no more."""

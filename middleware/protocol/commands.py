@@ -176,7 +176,8 @@ class CloseRun(Command, frozen=True):
 class Deliver(Command, frozen=True):
     """Hand partition ``index`` of ``sink`` to the application; ``end`` when the sink's stream is over (no value).
 
-    ``uneven``: that sources did not end together, which ones ended and which went on.
+    ``uneven``: that sources did not end together, which ones ended and which went on. ``sizes``: of a sink with several
+    inputs the bytes of each.
     """
 
     run: str
@@ -186,6 +187,7 @@ class Deliver(Command, frozen=True):
     end: bool = False
     uneven: str = ""
     sink: str = ""
+    sizes: tuple[int, ...] = ()
 
 
 class Ready(Command, frozen=True):

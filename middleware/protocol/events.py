@@ -182,7 +182,8 @@ class StripesRequested(Event, frozen=True):
     """The application wants a stream to go over several trees at once, each a run of its own (``core.striping``).
 
     ``shares``: what each is thought to carry of the partitions. ``partitions``: how many are to be delivered, from
-    ``start`` on; None: until the sources end. ``window``: so many wait at most for those before them.
+    ``start`` on; None: until the sources end. ``window``: so many wait at most for those before them. ``above``: what
+    runs once above the trees (``protocol.parts``), of the stream's own id; unset where nothing does.
     """
 
     run: str
@@ -191,6 +192,7 @@ class StripesRequested(Event, frozen=True):
     window: int
     partitions: int | None = None
     start: int = 0
+    above: RunRequested | UnsetType = UNSET
 
 
 class NextRequested(Event, frozen=True, omit_defaults=True):

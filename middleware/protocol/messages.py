@@ -15,7 +15,7 @@ from thalweg.middleware.protocol.installing import *
 from thalweg.middleware.protocol.probing import *
 
 MOST_GIVEN = 65_536  # partitions of a stripe that one message tells of
-MOST_BESIDE = 63  # stripes that one message is about, beside the first (``protocol.stripes``)
+MOST_BESIDE = 64  # runs that one message is about, beside the first: stripes, and what is above (``protocol.stripes``)
 
 
 class Hello(Told, frozen=True):

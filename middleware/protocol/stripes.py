@@ -2,7 +2,7 @@
 
 A stream that goes over several trees at once (``core.striping``) is one run for each of them. Stripe *k* of stream
 ``r`` is run ``r/k``, and counts its partitions from 0; which of the stream's each of them is, its client says
-(``Given``).
+(``Given``). Where some of the graph is above its trees (``parts``), that is run ``r``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ def stripe_name(stream: str, number: int) -> str:
 def stream_of(run: str) -> str:
     """The id by which the application knows a run, or the stream that it is a stripe of."""
     return base_of(run).partition(STRIPE)[0]
+
+
+def trunk_name(stream: str) -> str:
+    """As what the stream speaks of itself where its stripes feed a run above them, which has the stream's id."""
+    return f"{stream}{STRIPE}"
 
 
 def asked_as(run: str) -> str:

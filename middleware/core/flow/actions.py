@@ -13,12 +13,16 @@ LAST = 2**53 - 1  # who demands this partition has taken all that it will
 
 
 class Output(msgspec.Struct, frozen=True, gc=False):
-    """A partition as a node holds it; ``end`` marks the end of the stream and has no value (see ``m.Partition``)."""
+    """A partition as a node holds it; ``end`` marks the end of the stream and has no value (see ``m.Partition``).
+
+    ``sizes``: of what a sink with several inputs is given, the bytes of each.
+    """
 
     index: int
     value: Any = None
     size_bytes: int = 0
     end: m.End = False
+    sizes: tuple[int, ...] = ()
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):

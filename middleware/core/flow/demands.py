@@ -70,6 +70,7 @@ from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.parts import is_trunk
 from thalweg.middleware.protocol.stripes import stripe_of
 
 NO_NOTES: tuple[Note, ...] = ()
@@ -361,6 +362,8 @@ class Demands:
         return self._made(node, actions, made)
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
+        if is_trunk(node.node):  # it was made in a tree, which has recorded it
+            return
         index = event.index if self._indices is None else self._indices.of(event.index)
         past = is_past_end(event.value)
         if node.node.kind == "source" and not (event.end or past):
@@ -471,7 +474,8 @@ class Demands:
         if isinstance(output.end, tuple):
             told = index if self._indices is None else self._indices.of(index)
             uneven = unevenly(self._out, self._tree, sink, output, told)
-        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(output.end), uneven, sink))
+        about = bool(output.end), uneven, sink, output.sizes
+        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, *about))
 
     def _ask(self, consumer: str, producer: str, index: int) -> None:
         """Demand a partition, from another host until it comes."""

@@ -475,8 +475,8 @@ class NodeCore(Keeper):
         """What a sink of several inputs is given: a tuple of them, in their order."""
         if over:
             return Output(self.index, end=self._end_of(inputs))
-        size_bytes = sum([output.size_bytes for output in inputs])
-        return Output(self.index, tuple([output.value for output in inputs]), size_bytes)
+        sizes = tuple([output.size_bytes for output in inputs])
+        return Output(self.index, tuple([output.value for output in inputs]), sum(sizes), sizes=sizes)
 
     def _leave_others(self, inputs: list[Output]) -> list[Action]:
         """R8: of those that have not ended nothing is wanted any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.parts import is_trunk
 
 
 def why_not(
@@ -40,8 +41,9 @@ def _check_install(install: m.Install, *, full: bool) -> str:
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
         begun = isinstance(install, m.Lasting) and bool(install.starts)  # queries may have left what connected them
+        apart = begun or any(map(is_trunk, flow.nodes))  # or it is connected below
         known = hosts.union(*(node.stand_ins for node in flow.nodes))  # of these some may be away
-        flow.validate(known if full else None, connected=full and not begun)
+        flow.validate(known if full else None, connected=full and not apart)
     except DataflowError as problem:
         return str(problem)
     missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()

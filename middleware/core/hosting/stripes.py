@@ -6,24 +6,31 @@ R1. What the run of a stripe says to its application the stream hears (``core.st
     which it was said; the application hears of the stream alone, but of where operators are, and of plans.
 R2. What the application says of a stream as a whole is said of each of its stripes. A stream is forgotten with the last
     of these.
+R3. Where some of the graph is above the trees, the application speaks with the run that this is, and that is fed with
+    what the stream gives (``core.trunk``): its sources' code is run here. It begins and ends with the stripes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec import UNSET
 
+from thalweg.middleware.core import trunk
+from thalweg.middleware.core.flow.node import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.core.striping import Hooks, Stripe, Striping
+from thalweg.middleware.core.trunk import Trunk
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.stripes import stream_of, stripe_of
+from thalweg.middleware.protocol.parts import trunk_of
+from thalweg.middleware.protocol.stripes import stream_of, stripe_of, trunk_name
 
-SAID = frozenset({e.Ready, e.Deliver, e.Fail, e.Forgotten})
 OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoined})
 
 
@@ -40,24 +47,39 @@ class Stripes:
     ) -> None:
         self._out, self._limits, self._runs, self._current, self._act = out, limits, runs, current, act
         self.led: dict[str, Striping] = {}
+        self.trunks: dict[str, Trunk] = {}  # R3
         self._left: dict[str, set[str]] = {}  # by stream, the runs that are not forgotten
 
     def begin(self, event: e.StripesRequested) -> None:
         """The application asks for a stream; its stripes' runs are about to begin."""
-        out = self._out.of(event.run)
-        self.led[event.run] = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._most, self._named))
-        self._left[event.run] = {request.install.run for request in event.stripes}
+        stream, above = event.run, event.above
+        out = self._out.of(stream if above is UNSET else trunk_name(stream))
+        striping = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._most, self._named))
+        self.led[stream] = striping
+        self._left[stream] = {request.install.run for request in event.stripes}
+        if above is not UNSET:
+            self._left[stream].add(stream)
+            hooks = trunk.Hooks(
+                striping.on_next,
+                striping.begin_anew,
+                self._act,
+                lambda name: self._lives(stream, name),
+                lambda: self._depth(stream),
+            )
+            self.trunks[stream] = Trunk(trunk_of(above.install.dataflow), event.start, hooks)
 
     def concern(self, event: e.Event) -> bool:
         """Whether that is said of a stream as a whole."""
         if type(event) is e.TimerFired:
             return event.key.startswith(f"{Timer.STRIPES} ")
-        return type(event) in OF_STREAMS and getattr(event, "run", "") in self.led
+        stream = getattr(event, "run", "")
+        asks = type(event) is e.NextRequested and stream in self.trunks  # R3
+        return type(event) in OF_STREAMS and stream in self.led and not asks
 
     def say(self, event: Any) -> None:
         """R2: what is said of a stream, or that something is due in it."""
         if type(event) is e.TimerFired:
-            striping = self.led.get(event.key.partition(" ")[2])
+            striping = self.led.get(stream_of(event.key.partition(" ")[2]))
             if striping is not None:
                 striping.on_timer()
         elif type(event) is e.NextRequested:
@@ -69,46 +91,104 @@ class Stripes:
     def through(self, finish: Callable[[], None]) -> list[e.Command]:
         """R1: have the streams hear what was said; the commands for all others. ``finish`` does what comes of it."""
         desk, passed = self._out.desk, list[e.Command]()
-        while desk.commands:
-            told, desk.commands = desk.commands, []
-            passed += [command for command in told if type(command) not in SAID or not self._heard(command)]
+        while True:
+            while desk.commands:
+                told, desk.commands = desk.commands, []
+                for command in told:
+                    hears = self._HEARS.get(type(command))
+                    left = command if hears is None else hears(self, command)
+                    if left is not None:
+                        passed.append(left)
+                finish()
+            for each in self.trunks.values():
+                if each.waits:
+                    each.go_on()
+            if not desk.commands and not desk.local:
+                return passed
             finish()
-        return passed
 
-    def _heard(self, command: Any) -> bool:
-        """Whether that was for a stream alone."""
-        stream, number = stream_of(command.run), stripe_of(command.run)
-        striping = self.led.get(stream)
-        if striping is None or number is None:
-            return False
-        stripe = striping.stripes[number]
-        match command:
-            case e.Ready():
-                striping.on_ready(stripe)
-            case e.Deliver():
-                striping.on_delivered(stripe, command)
-            case e.Fail():
-                striping.on_failed(stripe, command)
-            case e.Forgotten(follows=True):
-                run = self._run_of(stripe)
+    # --- what runs say: what all others hear of it ----------------------------------------------------------
+
+    def _of_stripe(self, command: Any) -> tuple[Striping, Stripe] | None:
+        number = stripe_of(command.run)
+        striping = None if number is None else self.led.get(stream_of(command.run))
+        return None if striping is None or number is None else (striping, striping.stripes[number])
+
+    def _of_trunk(self, command: Any) -> Trunk | None:
+        """R3: what is fed by the stream that says that."""
+        stream = stream_of(command.run)
+        return self.trunks.get(stream) if command.run == trunk_name(stream) else None
+
+    def _on_ready(self, command: e.Ready) -> e.Command | None:
+        if (found := self._of_stripe(command)) is not None:
+            found[0].on_ready(found[1])
+            return None
+        return command if self._of_trunk(command) is None else None
+
+    def _on_deliver(self, command: e.Deliver) -> e.Command | None:
+        if (found := self._of_stripe(command)) is not None:
+            found[0].on_delivered(found[1], command)
+            return None
+        if (fed := self._of_trunk(command)) is not None:
+            fed.take(command)
+            return None
+        fed, run = self.trunks.get(base_of(command.run)), self._runs.get(command.run)
+        if fed is None or run is None or not command.end:
+            return command
+        return fed.told(command, run.tree.dataflow.below(command.sink))
+
+    def _on_fail(self, command: e.Fail) -> e.Command | None:
+        if (found := self._of_stripe(command)) is not None:
+            found[0].on_failed(found[1], command)
+            return None
+        stream = stream_of(command.run)
+        return command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream)
+
+    def _on_forgotten(self, command: e.Forgotten) -> e.Command | None:
+        """Which lines are hung up by, so that all others hear of it, but of what is above trees only at the end."""
+        stream, found = stream_of(command.run), self._of_stripe(command)
+        if found is None and stream not in self.trunks:
+            return command
+        if command.follows:
+            if found is not None:
+                striping, stripe = found
+                run = self._now(stripe.run)
                 lasting = None if run is None else run.setting.lasting
                 starts = () if lasting is None else lasting.starts
                 striping.on_follows(stripe, min([start.index for start in starts], default=0))
-            case e.Forgotten():
-                self._left[stream].discard(stripe.run)
-                if not self._left[stream]:  # R2
-                    del self.led[stream], self._left[stream]
-                    self._out.of(stream).emit(e.Forgotten(stream))
-        return type(command) is not e.Forgotten  # which lines are hung up by
+            return command
+        self._left[stream].discard(base_of(command.run))
+        if not self._left[stream]:  # R2
+            del self.led[stream], self._left[stream]
+            self.trunks.pop(stream, None)
+            self._out.of(stream).emit(e.Forgotten(stream))
+        return command if found is not None else None
 
-    def _run_of(self, stripe: Stripe) -> RunCore | None:
-        return self._runs.get(self._named(stripe))
+    def _on_open(self, command: e.OpenRun) -> e.Command | None:
+        """R3: no code is to be loaded for what is fed here."""
+        fed = self.trunks.get(base_of(command.install.run))
+        if fed is None:
+            return command
+        return e.OpenRun(command.install, tuple([name for name in command.nodes if name not in fed.names]))
+
+    def _on_run_operator(self, command: e.RunOperator) -> e.Command | None:
+        fed = self.trunks.get(base_of(command.run)) if self.trunks else None
+        if fed is None or command.node not in fed.names:
+            return command
+        fed.want(command)
+        return None
+
+    # --- how runs are reached -------------------------------------------------------------------------------
+
+    def _now(self, run: str) -> RunCore | None:
+        """A stripe's run, or the one above them, of whatever generation it is now."""
+        return self._runs.get(self._current(e.NextRequested(run)).run)
 
     def _named(self, stripe: Stripe) -> str:
         return self._current(e.NextRequested(stripe.run)).run
 
     def _tell(self, stripe: Stripe, given: m.Given) -> None:
-        run = self._run_of(stripe)
+        run = self._now(stripe.run)
         if run is not None:
             told = msgspec.structs.replace(given, run=run.id)
             for host in sorted(run.directory.hosts):
@@ -116,5 +196,30 @@ class Stripes:
 
     def _most(self, stripe: Stripe) -> int:
         """How many partitions a stripe's tree, as it is now, can have under way."""
-        run = self._run_of(stripe)
+        return self._depth(stripe.run)
+
+    def _depth(self, run_id: str) -> int:
+        run = self._now(run_id)
         return 1 if run is None else max(run.tree.dataflow.level.values()) * run.setting.install.ahead
+
+    def _lives(self, stream: str, name: str) -> bool:
+        """Whether a source of what is above the trees may want more."""
+        run = self._now(stream)
+        node = None if run is None else run.flow.nodes.get(name)
+        return node is not None and node.state is not ENDED
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        for striping in self.led.values():
+            striping.validate()
+        for fed in self.trunks.values():
+            fed.validate()
+
+    _HEARS: ClassVar[dict[type[Any], Callable[[Stripes, Any], e.Command | None]]] = {
+        e.Ready: _on_ready,
+        e.Deliver: _on_deliver,
+        e.Fail: _on_fail,
+        e.Forgotten: _on_forgotten,
+        e.OpenRun: _on_open,
+        e.RunOperator: _on_run_operator,
+    }

@@ -3,151 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
-from collections.abc import Mapping
-from random import Random
-from typing import Any
+from collections import Counter
 
-import msgspec
 import pytest
+from striped import STORM, Ran, drawn, relay, topped, wide
 
-from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import faulty
-from thalweg.emulation.virtual.config import Striped, WorldConfig
-from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outage, Slow, Stop, Storm
-from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.emulation.virtual.links import LinkRate, ShapedLink
-from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
-from thalweg.middleware.network.view import Link, links_between
-from thalweg.middleware.planning.registry import Driver, RandomMoves, RandomReshapes
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import WINDOW
-from thalweg.middleware.shell.node_code import Made, NodeCode
 
 RESHAPES = int(os.environ.get("THALWEG_STRIPES", "16"))
 PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "8"))
-HOSTS = ("h1", "h2", "h3", "h4", "client")
-CODE = Code("composite")
-SIZE = 10_000
-
-
-class Says(NodeCode):
-    """Code whose value says its index, and how many sources went into it."""
-
-    reorderable = True
-
-    def __init__(self, length: float = math.inf) -> None:
-        self.length = length
-
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        if index >= self.length:
-            return Made(None, 0, 0.0, True)
-        assert all(each[0] == index for each in inputs), (index, inputs)
-        return Made((index, sum(each[1] for each in inputs) or 1), SIZE, 0.0)
-
-
-def relay(via: str) -> tuple[Dataflow, dict[str, str]]:
-    """Two sources on h1 and h2, combined on ``via``."""
-    sources = [Node(name, "source", (), CODE, host) for name, host in (("s1", "h1"), ("s2", "h2"))]
-    flow = Dataflow((*sources, Node("o", "operator", ("s1", "s2"), CODE), Node("t", "sink", ("o",), None, "client")))
-    return flow, {"s1": "h1", "s2": "h2", "o": via, "t": "client"}
-
-
-def wide(seed: int) -> tuple[Dataflow, dict[str, str]]:
-    """Four sources on four hosts, combined by two operators."""
-    sources = [Node(f"s{i}", "source", (), CODE, HOSTS[i]) for i in range(4)]
-    left, right = ("s0", "s1"), ("s2", "s3")
-    nodes = (*sources, Node("o", "operator", left, CODE), Node("p", "operator", ("o", *right), CODE))
-    where = {"o": HOSTS[seed % 4], "p": HOSTS[(seed + 1) % 4], "t": "client"}
-    return Dataflow((*nodes, Node("t", "sink", ("p",), None, "client"))), {s.name: s.pinned for s in sources} | where
-
-
-class OneStripe:
-    """A stripe of a world, as what moves operators at random has it."""
-
-    def __init__(self, world: FaultyWorld, number: int) -> None:
-        self._world, self._number = world, number
-
-    @property
-    def tree(self) -> tuple[Dataflow, dict[str, str]]:
-        return self._world.trees[self._number]
-
-    def move(self, placement: Mapping[str, str]) -> None:
-        self._world.move(placement, self._number)
-
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
-        self._world.reshape(dataflow, placement, self._number)
-
-
-class Ran:
-    """A stream over these trees; what was delivered, and when."""
-
-    def __init__(
-        self,
-        *trees: tuple[Dataflow, dict[str, str]],
-        partitions: int | None = 40,
-        window: int = 0,
-        slow: Mapping[Link, float | BandwidthTrace] = {},
-        delay_s: float = 0.0,
-        plan: FaultPlan | None = None,
-        length: float = math.inf,
-        moves: Driver | None = None,
-        failover: m.Failover | None = None,
-    ) -> None:
-        rates = {link: slow.get(link, 1e5) for link in links_between(HOSTS)}
-        links: dict[Link, LinkRate] = {
-            link: BandwidthTrace.constant(" ".join(link), each) if isinstance(each, float) else each
-            for link, each in rates.items()
-        }
-        if delay_s:
-            shapes = [(0.0, LinkShape(1.0, delay_s))]
-            links = {link: ShapedLink(each, shapes, " ".join(link)) for link, each in links.items()}
-        config = WorldConfig("independent", startup_s=0.0, validate=True)
-        self.records: list[tuple[str, float, e.Record]] = []
-        self.indices: list[int] = []
-        self.seconds: list[float] = []
-        self.most = 0
-        self.world = world = FaultyWorld(
-            HOSTS, links, lambda _: Says(length), plan or FaultPlan(1, ()), config,
-            on_record=lambda *given: self.records.append(given),
-        )  # fmt: skip
-        world.failover = failover
-
-        def delivered(command: e.Deliver, now: float) -> None:
-            assert command.value == (command.index, len(trees[0][0].sources))
-            self.indices.append(command.index)
-            self.seconds.append(now)
-            stream = world.hosts["client"].core._stripes.led["run"]
-            self.most = max(self.most, len(stream.held))
-            for mover in self.movers:
-                mover.on_delivered()
-
-        self.movers: list[RandomMover] = []
-        if moves is not None:
-            stripes = [OneStripe(world, number) for number in range(len(trees))]
-            options = [msgspec.structs.replace(moves, seed=number) for number in range(len(trees))]
-            self.movers = [RandomMover(o, stripe, HOSTS, (CODE,)) for o, stripe in zip(options, stripes, strict=True)]
-        world.on_delivered = delivered
-        striped, free = Striped(trees, window=window), Reorderable((CODE,), ())
-        world.run_stripes(striped, partitions, reorderable=free)
-        for name, host in world.hosts.items():
-            if host.gone_s == math.inf:
-                assert not host.core.runs, name
-                assert not host.code, name
-        assert not world.hosts["client"].core._stripes.led
-
-    @property
-    def period_s(self) -> float:
-        return (self.seconds[-1] - self.seconds[0]) / (len(self.seconds) - 1)
-
-    def carried(self) -> list[dict[str, Any]]:
-        return [each.fields["detail"] | {"index": each.fields["index"]} for _, _, each in self.records
-                if each.kind == "carried"]  # fmt: skip
 
 
 def test_two_trees_carry_twice_as_much() -> None:
@@ -199,9 +72,6 @@ def test_a_stream_ends_where_its_sources_do() -> None:
     ran = Ran(relay("h3"), relay("h4"), relay("h1"), partitions=None, length=17)
     assert ran.indices == list(range(17))
     assert ran.world.failed is None
-
-
-STORM = Storm(drop=0.05, duplicate=0.05, delay=0.1, unconfirmed=0.05)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -283,27 +153,6 @@ def test_a_stripe_that_outlives_its_hosts_begins_anew_and_carries_on() -> None:
     assert {each["stripe"] for each in ran.carried()[-20:]} == {0, 1}
 
 
-def drawn(seed: int, *, lasting: bool) -> FaultPlan:
-    """Some faults that a run is to outlive, of hosts with sources too where it is ``lasting``."""
-    dice = Random(f"stripes {seed}")
-    hosts = HOSTS[:4]
-    faults: list[Fault] = [Storm(0.1 * dice.random(), 0.1 * dice.random(), 0.2 * dice.random(), 0.1 * dice.random())]
-    for _ in range(dice.randint(1, 4)):
-        at_s, for_s, host = dice.uniform(1, 60), dice.uniform(0.5, 10), dice.choice(hosts)
-        one = dice.randrange(4)
-        if one == 0:
-            faults.append(Cut((host,), at_s, for_s))
-        elif one == 1:
-            faults.append(Outage(*dice.sample(HOSTS, 2), at_s, for_s))
-        elif one == 2:
-            faults.append(Stop(host, at_s, for_s))
-        else:
-            faults.append(Slow(host, dice.uniform(1, 20), at_s, for_s))
-    if lasting:
-        faults.append(Crash(dice.choice(hosts), dice.uniform(5, 50), dice.uniform(0.5, 10)))
-    return FaultPlan(seed, tuple(faults), lasting=lasting)
-
-
 @pytest.mark.parametrize("lasting", [False, True], ids=["plain", "lasting"])
 @pytest.mark.parametrize("seed", range(PLANS))
 def test_whatever_goes_wrong_all_come_once_in_order_or_the_stream_says_why(seed: int, lasting: bool) -> None:
@@ -315,5 +164,75 @@ def test_whatever_goes_wrong_all_come_once_in_order_or_the_stream_says_why(seed:
     assert ran.most <= WINDOW * 4
     assert not ran.world.stalled
     assert ran.world.failed or len(ran.indices) == 60
+    if ran.world.failed is not None:
+        assert "silent" in ran.world.failed or "went away" in ran.world.failed or "restarted" in ran.world.failed
+
+
+# --- operators with state above the trees -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize("at", ["client", "h4"])
+def test_operators_with_state_above_the_trees_see_all_once_in_order(at: str, ahead: int) -> None:
+    ran = Ran(*[topped(relay(via), at, more=True) for via in ("h3", "h4")], ahead=ahead)
+    assert ran.got == {"t": list(range(40)), "u": list(range(40))}
+    assert {each["stripe"] for each in ran.carried()} == {0, 1}
+
+
+def test_two_trees_carry_twice_as_much_to_what_is_above_them() -> None:
+    one, two = Ran(relay("h3")), Ran(topped(relay("h3")), topped(relay("h4")))
+    assert two.indices == list(range(40))
+    assert two.period_s < 0.55 * one.period_s
+
+
+def test_every_sink_above_ends_where_its_sources_do() -> None:
+    ran = Ran(*[topped(relay(via), more=True) for via in ("h3", "h4", "h1")], partitions=None, length=17)
+    assert ran.got == {"t": list(range(17)), "u": list(range(17))}
+    assert ran.world.failed is None
+
+
+@pytest.mark.parametrize("window", [1, 2, 8])
+def test_the_window_bounds_what_waits_for_what_is_above(window: int) -> None:
+    ran = Ran(*[topped(relay(via)) for via in ("h3", "h4", "h1")], window=window, slow={Link("h3", "client"): 2e4})
+    assert ran.indices == list(range(40))
+    assert ran.most <= window
+
+
+def test_trees_change_and_what_is_above_moves_while_data_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, partitions = RESHAPES // 4, 10 * RESHAPES
+    monkeypatch.setattr(faulty, "MANY_EVENTS", 200 * partitions)
+    moves = RandomReshapes(reshapes=each, moves=each // 4 + 2)
+    ran = Ran(*[topped(wide(number)) for number in range(4)], moves=moves, partitions=partitions)
+    assert ran.indices == list(range(partitions))
+    assert ran.world.reshapings >= 4 * each
+    assert ran.movers[-1].left == 0, "what is above has moved"
+
+
+def test_what_is_above_begins_anew_where_its_host_is_lost() -> None:
+    """What is left of its inputs is made again by the trees, in which nothing is lost."""
+    trees = [topped(relay(via), "h4", more=True) for via in ("h3", "h1")]
+    plan = FaultPlan(0, (Crash("h4", 20.0),), lasting=True)
+    ran = Ran(*trees, plan=plan, failover=m.Failover(every=4), partitions=100)
+    assert ran.world.failed is None
+    assert ran.got == {"t": list(range(100)), "u": list(range(100))}
+    assert ran.world.tree[1]["c"] != "h4"
+    carried = Counter(each["index"] for each in ran.carried())
+    assert sum(carried.values()) > 100 == len(carried), "what was to be had again the trees have made again"
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["plain", "lasting"])
+@pytest.mark.parametrize("seed", range(PLANS))
+def test_whatever_goes_wrong_what_is_above_gets_all_once_in_order(seed: int, lasting: bool) -> None:
+    """``THALWEG_STRIPES_PLANS=1000``: as many."""
+    more = bool(seed % 2)
+    moves = RandomMoves(6) if more else RandomReshapes(reshapes=3, moves=3)  # of what feeds one node
+    failover = m.Failover(every=4) if lasting else None
+    trees = [topped(wide(number), f"h{seed % 4 + 1}", more) for number in range(4)]
+    ran = Ran(*trees, plan=drawn(seed, lasting=lasting), moves=moves, partitions=60, failover=failover)
+    for came in ran.got.values():
+        assert came == list(range(len(came)))
+    assert ran.most <= WINDOW * 4
+    assert not ran.world.stalled
+    assert ran.world.failed or {len(came) for came in ran.got.values()} == {60}
     if ran.world.failed is not None:
         assert "silent" in ran.world.failed or "went away" in ran.world.failed or "restarted" in ran.world.failed

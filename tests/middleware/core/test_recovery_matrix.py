@@ -17,13 +17,15 @@ two that are lost one is waited for. ``h5 again``: it is back, and a second late
 ``both``: two hosts die at a time. ``back``: the process is started again a second later. ``woken``: it does nothing for
 long, and then goes on where it was. ``no bulk``: no state comes from the keeper any more; ``damaged``: those that it
 has are not what they were. In the third table a stream goes over two trees, or four, whose operators are free: ``o`` on
-h3 and ``r`` on h4 in one, and the other way round in the next, so that h3 has a part in all of them. In every cell the
+h3 and ``r`` on h4 in one, and the other way round in the next, so that h3 has a part in all of them. The cells of the
+first two are also those of a stream over two trees of the sources, with both operators above. In every cell the
 invariants of every core hold after every event, no node of a generation is on two hosts, and when the run is over no
 host that lives has anything left of it, nor of its replicas.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +34,7 @@ import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, FREE, PADDING, SCRIPTED_DATAFLOW, Paced, Scripted, right
 from matrix import Then, When, cells, repeat, rows
+from msgspec import UNSET, UnsetType
 
 from thalweg.emulation.virtual.faults import Crash, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
@@ -45,7 +48,8 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
-from thalweg.middleware.protocol.stripes import WINDOW, stripe_name
+from thalweg.middleware.protocol.parts import Placed, parted, parts_of
+from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 REPLICAS = """
@@ -92,6 +96,7 @@ STRIPED = """
 | going     | on | on   | on | lost h5 | on      | on      | on       | dropped | on        | on       |
 """
 
+ABOVE = int(os.environ.get("THALWEG_ABOVE", "3"))  # every third cell of the first two tables; 1: all of them
 KILLED_S = 3.0
 NEVER_S = 30.0  # a step that has not been reached by then never is
 CLAIMS = "h2"  # where a planner puts ``o``: the keeper is h1
@@ -127,11 +132,13 @@ class LastingStripes(Lasting):
                 for node in self.dataflow.nodes]  # fmt: skip
         self.dataflow = Dataflow(tuple(free))
         ways = PLACEMENT, {**PLACEMENT, "o": "h4", "r": "h3"}
-        self.trees = [(self.dataflow, dict(ways[number % 2])) for number in range(stripes)]
+        self.trees = {number: (self.dataflow, dict(ways[number % 2])) for number in range(stripes)}
 
     def run(self) -> list[Any]:
         requests = []
-        for number, (dataflow, where) in enumerate(self.trees):
+        for number, (dataflow, where) in self.trees.items():
+            if number is None:
+                continue
             locations = tuple(m.Location(node, host, 1) for node, host in where.items())
             install = msgspec.structs.replace(
                 self._install(), run=stripe_name("r", number), dataflow=dataflow, locations=locations, partitions=None
@@ -139,11 +146,16 @@ class LastingStripes(Lasting):
             requests.append(e.RunRequested(install))
         shares = (1 / len(requests),) * len(requests)
         self.open, self._sinks = {0}, {0: {*self.dataflow.sinks}}
-        asks = e.StripesRequested("r", tuple(requests), shares, WINDOW * len(requests), self.partitions)
+        most, above = WINDOW * len(requests), self._above()
+        asks = e.StripesRequested("r", tuple(requests), shares, most, self.partitions, above=above)
         self.at(0.0, CLIENT, asks)
         self._until(lambda: False)
         assert not self.stalled, f"no end after {self.events} events: delivered {len(self.delivered)}"
         return self.delivered
+
+    def _above(self) -> e.RunRequested | UnsetType:
+        """What runs once above the trees."""
+        return UNSET
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
         if isinstance(command, e.Forgotten) and command.run != "r":
@@ -152,12 +164,31 @@ class LastingStripes(Lasting):
             super()._rare(host, command)
 
 
+class LastingAbove(LastingStripes):
+    """The operators, which have state, are above the trees, over which the sources' partitions come."""
+
+    def __init__(self, stripes: int, when: When | None = None, then: Then | None = None) -> None:
+        super().__init__(stripes, when, then)
+        self.dataflow = SCRIPTED_DATAFLOW
+        self.failover = m.Failover()  # h3 has no node of a tree, whose run goes on without it, until it is back
+        parts = parts_of(self.dataflow, ("o", "r"), CLIENT)
+        below, above = parted(Placed(self.dataflow, PLACEMENT), parts, CLIENT)
+        self.trees = {**dict.fromkeys(range(stripes), (*below,)), None: (*above,)}
+
+    def _above(self) -> e.RunRequested | UnsetType:
+        dataflow, where = self.trees[None]
+        locations = tuple(m.Location(node, host, 1) for node, host in where.items())
+        return e.RunRequested(msgspec.structs.replace(self._install(), dataflow=dataflow, locations=locations))
+
+
 # --- who is meant -----------------------------------------------------------------------------------
 
 
 def newest(world: Scripted, host: str) -> RunCore | None:
-    """The generation of the run that is there."""
-    return next(iter(world.cores[host].runs.values()), None)
+    """The generation of the run that is there; of a stream the one above its trees, where there is something."""
+    runs = world.cores[host].runs.values()
+    above = isinstance(world, LastingAbove)
+    return next((run for run in runs if not above or stripe_of(run.id) is None), None)
 
 
 def keeper(world: Scripted) -> str:
@@ -385,7 +416,7 @@ class Lacking(Lasting):
         more: dict[str, dict[str, Any]] = {"operator": {"code": MERGING, "missing": "nothing"}}
         nodes = [msgspec.structs.replace(node, **more.get(node.kind, {})) for node in self.dataflow.nodes]
         self.dataflow = Dataflow(tuple(nodes)).validate()
-        self.trees = [(self.dataflow, self.placement)]
+        self.trees = {None: (self.dataflow, self.placement)}
         self.of = self.dataflow
         self.pieces = [(self.of, 0)]  # and from which partition on
 
@@ -444,6 +475,21 @@ def test_stripes(stripes: int, step: str, fault: str, expected: str) -> None:
         stops = fault == "h3 woken" and step != "silent"
         begins = (lambda _: world._stop(Stop("h3", KILLED_S, 6.0))) if stops else (lambda _: world.kill("h3"))
         world._schedule(KILLED_S, begins, None)
+    check(world, expected)
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), cells(REPLICAS)[::ABOVE])
+def test_replicas_above_the_trees_of_a_stream(step: str, fault: str, expected: str) -> None:
+    check(LastingAbove(2, STEPS[step], FAULTS[fault]), expected)
+
+
+@pytest.mark.parametrize(
+    ("step", "fault", "expected"), [cell for cell in cells(GENERATIONS) if cell[0] != "claimed"][::ABOVE]
+)
+def test_generations_above_the_trees_of_a_stream(step: str, fault: str, expected: str) -> None:
+    world = LastingAbove(2, ANEW[step], FAULTS[fault])
+    host = Stop("h3", KILLED_S, 6.0) if fault == "h3 woken" and step != "silent" else None
+    world._schedule(KILLED_S, (lambda _: world._stop(host)) if host else (lambda _: world.kill("h3")), None)
     check(world, expected)
 
 

@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.outbox import Desk, Outbox
 from thalweg.middleware.core.striping import MOST_LEFT, Hooks, Stripe, Striping
@@ -25,7 +26,14 @@ class Played:
     """A stream whose stripes take ``takes_s`` seconds for a partition each, in a queue of their own."""
 
     def __init__(
-        self, takes_s: list[float], *, window: int = 4, partitions: int | None = 30, length: float = math.inf
+        self,
+        takes_s: list[float],
+        *,
+        window: int = 4,
+        partitions: int | None = 30,
+        length: float = math.inf,
+        flow: Dataflow = FLOW,
+        above: e.RunRequested | UnsetType = UNSET,
     ) -> None:
         self.desk = Desk("client")
         self.takes_s, self.length = takes_s, length
@@ -36,12 +44,11 @@ class Played:
         self.delivered: list[int] = []
         self.ended = ""
         self.alarm_s = math.inf
-        install = m.Install("r", FLOW, (), (), "client")
         requests = tuple(
-            e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")) for number in range(len(takes_s))
+            e.RunRequested(m.Install(f"r/{number}", flow, (), (), "client")) for number in range(len(takes_s))
         )
-        assert install.run == "r"
-        asks = e.StripesRequested("r", requests, (1 / len(takes_s),) * len(takes_s), window, partitions)
+        shares = (1 / len(takes_s),) * len(takes_s)
+        asks = e.StripesRequested("r", requests, shares, window, partitions, above=above)
         self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
 
     def hooks(self) -> Hooks:
@@ -87,8 +94,10 @@ class Played:
         partition = self.asked[number]
         self.asked[number] += 1
         index = self.given[number][partition]
-        value = PAST_END if index >= self.length else index
-        self.stream.on_delivered(stripe, e.Deliver(stripe.run, partition, value, 8, sink="t"))
+        self.stream.on_delivered(stripe, e.Deliver(stripe.run, partition, self.value(index), 8, sink="t"))
+
+    def value(self, index: int) -> object:
+        return PAST_END if index >= self.length else index
 
     def settle(self) -> None:
         while self.desk.commands:
@@ -114,6 +123,40 @@ class Played:
             self.stream.on_ready(stripe)
             self.settle()
         return self
+
+
+class Feeding(Played):
+    """A stream of two parts that end after ``lengths`` partitions, which feeds what runs above its trees."""
+
+    def __init__(self, takes_s: list[float], lengths: tuple[int, int], window: int = 4) -> None:
+        nodes = [Node(name, "source", (), Code("x"), "h1") for name in ("s", "s2")]
+        flow = Dataflow((*nodes, Node("t", "sink", ("s", "s2"), None, "client")))
+        above = e.RunRequested(m.Install("r", flow, (), (), "client"))
+        super().__init__(takes_s, window=window, partitions=None, flow=flow, above=above)
+        self.lengths = lengths
+        self.paused = False  # nothing more is wanted for now
+
+    def value(self, index: int) -> object:
+        return tuple([index if index < length else PAST_END for length in self.lengths])
+
+    def settle(self) -> None:
+        while self.desk.commands:
+            commands, self.desk.commands = self.desk.commands, []
+            for command in commands:
+                match command:
+                    case e.Deliver():
+                        assert not command.end, "nobody asks for more"
+                        assert command.value == self.value(command.index)
+                        self.delivered.append(command.index)
+                        if command.index >= max(self.lengths):
+                            self.ended = "end"
+                        elif not self.paused:
+                            self.stream.on_next()
+                    case e.Ready():
+                        self.stream.on_next()
+                    case e.SetTimer():
+                        self.alarm_s = command.at_s
+        self.stream.validate()
 
 
 TIMES = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=5)
@@ -267,3 +310,49 @@ def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_give
     played.desk.now += 2 * LIMITS.retry_max_s
     played.stream.on_timer()
     assert told[-1].first == stripe.open[0].partition
+
+
+@given(TIMES, st.tuples(st.integers(0, 20), st.integers(0, 20)), st.integers(1, 12))
+def test_what_is_above_is_given_each_part_until_that_ends_and_the_end_of_all(
+    takes_s: list[float], lengths: tuple[int, int], window: int
+) -> None:
+    played = Feeding(takes_s, lengths, window).begin()
+    played.go()
+    assert played.delivered == list(range(max(lengths) + 1))
+
+
+@given(TIMES, st.integers(1, 12), st.data())
+def test_a_stream_begins_anew_where_it_is_told_to(takes_s: list[float], window: int, data: st.DataObject) -> None:
+    """Also while nothing more is wanted of it, and so much waits as may."""
+    played = Feeding(takes_s, (30, 25), window).begin()
+
+    def goes_on() -> None:
+        played.go(until_s=played.desk.now + data.draw(st.floats(0.0, 100.0)))
+
+    for _ in range(data.draw(st.integers(1, 4))):
+        goes_on()
+        played.paused = True
+        goes_on()
+        if not played.ended:
+            first = data.draw(st.integers(0, played.stream.next))
+            played.delivered.clear()
+            played.stream.begin_anew(first)
+            played.settle()
+            goes_on()
+            assert played.delivered in ([], [first])
+        played.paused = False
+        played.stream.on_next()
+        played.settle()
+    played.go()
+    assert played.delivered == list(range(31 - len(played.delivered), 31))
+
+
+def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
+    played = Feeding([1.0, 1.0], (30, 30), window=4).begin()
+    played.go(until_s=10.0)
+    played.paused = True
+    played.go(until_s=100.0)
+    assert played.stream.next in played.stream.held, "and three more wait for it to be wanted"
+    played.stream.begin_anew(played.stream.next - 2)
+    played.go(until_s=200.0)
+    assert len(played.stream.held) == 4

@@ -1,0 +1,113 @@
+"""What of a graph goes over several trees, and what runs once above them.
+
+Operators with state have to see every partition in order, and so has all that is made of theirs: both are above. What
+is below goes over several trees, each a stripe (``protocol.stripes``) that ends in a sink of its own, which takes all
+that is taken above. There each of these nodes, of the *trunk*, is a source at the client, fed with what came
+(``core.trunk``).
+
+Rules:
+
+P1. Nothing is above where no operator has state and there is one sink: that is the stripes' own then. Of several all
+    are above.
+P2. The nodes of the trunk have one order in all trees, whatever they are called: that in which nodes above take them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+
+TRUNK = Code("thalweg/trunk")  # of a source that no code makes; no name by which any could be found
+SINK = "trunk"  # of the stripes, where no node has that name
+
+
+class Placed(NamedTuple):
+    """A graph, and where its nodes are."""
+
+    dataflow: Dataflow
+    placement: Placement
+
+
+class Parts(NamedTuple):
+    """A graph in two: ``below`` goes over several trees, ``above`` runs once; None: there is nothing above."""
+
+    below: Dataflow
+    above: Dataflow | None = None
+
+    def rests(self, placement: Mapping[str, str], client: str) -> Mapping[str, str]:
+        """A placement with what is above at the client, where it is not pinned and nobody says where it is."""
+        return placement if self.above is None else {**resting(self.above, client), **placement}
+
+
+def is_trunk(node: Node) -> bool:
+    """Whether a node is a source that the trees below feed."""
+    return node.kind == "source" and node.code == TRUNK
+
+
+def parts_of(dataflow: Dataflow, remembering: Collection[str], client: str) -> Parts:
+    """A graph whose operators ``remembering`` have state, in two; ``client``: where its sinks are."""
+    if not remembering and len(dataflow.sinks) == 1:  # P1
+        return Parts(dataflow)
+    upper = {name for name in dataflow.by_name if not dataflow.below(name).isdisjoint(remembering)}
+    upper |= {*dataflow.sinks}
+    trunk = tuple(dict.fromkeys(name for name in _taken(dataflow, upper) if name not in upper))
+    sink, count = SINK, 1
+    while sink in dataflow.by_name:
+        count += 1
+        sink = f"{SINK}.{count}"
+    own = [node for node in dataflow.nodes if node.name not in upper]
+    below = Dataflow((*own, Node(sink, "sink", trunk, None, client)))
+    fed = [Node(name, "source", (), TRUNK, client, dataflow.by_name[name].ahead) for name in trunk]
+    return Parts(below, Dataflow((*fed, *(node for node in dataflow.nodes if node.name in upper))))
+
+
+def _taken(dataflow: Dataflow, upper: Collection[str]) -> Iterator[str]:
+    """P2: the inputs of nodes above, which have the same names in all trees."""
+    for name in sorted(upper):
+        yield from dataflow.by_name[name].inputs
+
+
+def trunk_of(above: Dataflow) -> tuple[str, ...]:
+    """The sources above that the trees feed, in the order of the inputs of the trees' sink."""
+    return tuple([node.name for node in above.nodes if is_trunk(node)])
+
+
+def resting(above: Dataflow, client: str) -> Placement:
+    """Where what is above is, where nobody says: at the client, but for what is pinned."""
+    return {node.name: node.pinned or client for node in above.nodes if not is_trunk(node)}
+
+
+def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
+    """What is above, where nodes of the trunk have these names."""
+    nodes = []
+    for node in above.nodes:
+        inputs = tuple([names.get(each, each) for each in node.inputs])
+        nodes.append(msgspec.structs.replace(node, name=names.get(node.name, node.name), inputs=inputs))
+    return Dataflow(tuple(nodes))
+
+
+def whole(below: Placed, above: Placed) -> Placed:
+    """A graph of both parts, with nodes of the trunk called as they are below."""
+    (sink,) = below.dataflow.sinks
+    trunk = below.dataflow.by_name[sink].inputs
+    over = renamed(above.dataflow, dict(zip(trunk_of(above.dataflow), trunk, strict=True)))
+    nodes = [node for node in below.dataflow.nodes if node.name != sink]
+    nodes += [node for node in over.nodes if not is_trunk(node)]
+    where = {name: host for name, host in below.placement.items() if name != sink}
+    fed = trunk_of(above.dataflow)
+    where |= {name: host for name, host in above.placement.items() if name not in fed}
+    return Placed(Dataflow(tuple(nodes)), where)
+
+
+def parted(placed: Placed, parts: Parts, client: str) -> tuple[Placed, Placed]:
+    """A placed graph as its two parts, ``above`` where there is one; the sinks of both are at the client."""
+    assert parts.above is not None
+    (sink,) = parts.below.sinks
+    lower = {name: placed.placement[name] for name in parts.below.by_name if name != sink}
+    fed = trunk_of(parts.above)
+    upper = {name: client if name in fed else placed.placement[name] for name in parts.above.by_name}
+    return Placed(parts.below, {**lower, sink: client}), Placed(parts.above, upper)

@@ -1,0 +1,235 @@
+"""Streams over several trees in a virtual world, for tests: trees, what runs in their nodes, and what came of them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import msgspec
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import Striped, WorldConfig
+from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outage, Slow, Stop, Storm
+from thalweg.emulation.virtual.faulty import FaultyWorld
+from thalweg.emulation.virtual.links import LinkRate, ShapedLink
+from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
+from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.planning.registry import Driver, RandomMoves
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.parts import Placed, parted, parts_of
+from thalweg.middleware.shell.node_code import Made, NodeCode
+
+HOSTS = ("h1", "h2", "h3", "h4", "client")
+CODE, ADDS = Code("composite"), Code("running")
+SIZE = 10_000
+
+
+class Says(NodeCode):
+    """Code whose value says its index, and how many sources went into it."""
+
+    reorderable = True
+
+    def __init__(self, length: float = math.inf) -> None:
+        self.length = length
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        if index >= self.length:
+            return Made(None, 0, 0.0, True)
+        assert all(each[0] == index for each in inputs), (index, inputs)
+        return Made((index, sum(each[1] for each in inputs) or 1), SIZE, 0.0)
+
+
+def relay(via: str) -> tuple[Dataflow, dict[str, str]]:
+    """Two sources on h1 and h2, combined on ``via``."""
+    sources = [Node(name, "source", (), CODE, host) for name, host in (("s1", "h1"), ("s2", "h2"))]
+    flow = Dataflow((*sources, Node("o", "operator", ("s1", "s2"), CODE), Node("t", "sink", ("o",), None, "client")))
+    return flow, {"s1": "h1", "s2": "h2", "o": via, "t": "client"}
+
+
+def wide(seed: int) -> tuple[Dataflow, dict[str, str]]:
+    """Four sources on four hosts, combined by two operators."""
+    sources = [Node(f"s{i}", "source", (), CODE, HOSTS[i]) for i in range(4)]
+    left, right = ("s0", "s1"), ("s2", "s3")
+    nodes = (*sources, Node("o", "operator", left, CODE), Node("p", "operator", ("o", *right), CODE))
+    where = {"o": HOSTS[seed % 4], "p": HOSTS[(seed + 1) % 4], "t": "client"}
+    return Dataflow((*nodes, Node("t", "sink", ("p",), None, "client"))), {s.name: s.pinned for s in sources} | where
+
+
+class Adds(NodeCode):
+    """Code with state, which has to see every partition once, in order: what it gives tells of all of them."""
+
+    keeps_state = True
+
+    def __init__(self) -> None:
+        self.seen, self.sum = 0, 0
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        assert index == self.seen, (index, self.seen)
+        self.seen, self.sum = index + 1, added(self.sum, inputs[0])
+        return Made((index, self.sum), SIZE, 0.0)
+
+    def snapshot(self) -> bytes:
+        return f"{self.seen} {self.sum}".encode()
+
+    def restore(self, state: bytes) -> None:
+        self.seen, self.sum = map(int, state.split())
+
+
+def added(before: int, value: tuple[int, int]) -> int:
+    """What ``Adds`` remembers when it has seen that."""
+    return (31 * before + value[0] + value[1]) % (1 << 61)
+
+
+def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool = False) -> Placed:
+    """The same tree with an operator above that has state, on that host; with ``more`` one on top of it, and a second
+    sink, which takes what the tree gives and its first source."""
+    flow, where = tree
+    root, first = flow.by_name["t"].inputs[0], flow.sources[0]
+    nodes = [node for node in flow.nodes if node.kind != "sink"]
+    nodes.append(Node("c", "operator", (root,), ADDS))
+    if more:
+        nodes += [Node("d", "operator", ("c",), CODE), Node("u", "sink", (root, first), None, "client")]
+    nodes.append(Node("t", "sink", ("d" if more else "c",), None, "client"))
+    over = {"c": at, **({"d": at, "u": "client"} if more else {})}
+    return Placed(Dataflow(tuple(nodes)), {**where, **over})
+
+
+class OneStripe:
+    """A stripe of a world, or what is above them, as what moves operators at random has it."""
+
+    def __init__(self, world: FaultyWorld, number: int | None) -> None:
+        self._world, self._number = world, number
+
+    @property
+    def tree(self) -> tuple[Dataflow, dict[str, str]]:
+        return self._world.trees[self._number]
+
+    def move(self, placement: Mapping[str, str]) -> None:
+        self._world.move(placement, self._number)
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        self._world.reshape(dataflow, placement, self._number)
+
+
+class Ran:
+    """A stream over these trees, and what is above them; what was delivered, and when."""
+
+    above: Placed | None = None
+
+    def __init__(
+        self,
+        *trees: tuple[Dataflow, dict[str, str]],
+        partitions: int | None = 40,
+        window: int = 0,
+        slow: Mapping[Link, float | BandwidthTrace] = {},
+        delay_s: float = 0.0,
+        plan: FaultPlan | None = None,
+        length: float = math.inf,
+        moves: Driver | None = None,
+        failover: m.Failover | None = None,
+        ahead: int = 1,
+    ) -> None:
+        if remembering := [node.name for node in trees[0][0].nodes if node.code == ADDS]:
+            parts = [parts_of(flow, remembering, "client") for flow, _ in trees]
+            divided = [parted(Placed(*tree), each, "client") for tree, each in zip(trees, parts, strict=True)]
+            trees, self.above = tuple([(*below,) for below, _ in divided]), divided[0][1]
+        rates = {link: slow.get(link, 1e5) for link in links_between(HOSTS)}
+        links: dict[Link, LinkRate] = {
+            link: BandwidthTrace.constant(" ".join(link), each) if isinstance(each, float) else each
+            for link, each in rates.items()
+        }
+        if delay_s:
+            shapes = [(0.0, LinkShape(1.0, delay_s))]
+            links = {link: ShapedLink(each, shapes, " ".join(link)) for link, each in links.items()}
+        config = WorldConfig("independent", startup_s=0.0, validate=True, ahead=ahead)
+        self.records: list[tuple[str, float, e.Record]] = []
+        self.got: dict[str, list[int]] = defaultdict(list)
+        self.made = len(trees[0][0].sources)
+        self.sums: list[int] = []
+        self.seconds: list[float] = []
+        self.most = 0
+        self.world = world = FaultyWorld(
+            HOSTS, links, lambda node: Adds() if node.code == ADDS else Says(length), plan or FaultPlan(1, ()), config,
+            on_record=lambda *given: self.records.append(given),
+        )  # fmt: skip
+        world.failover = failover
+
+        def delivered(command: e.Deliver, now: float) -> None:
+            assert command.value == self.right(command.sink, command.index)
+            self.got[command.sink].append(command.index)
+            if command.sink == "t":
+                self.seconds.append(now)
+            stream = world.hosts["client"].core._stripes.led["run"]
+            self.most = max(self.most, len(stream.held))
+            for mover in self.movers:
+                mover.on_delivered()
+
+        self.movers: list[RandomMover] = []
+        if moves is not None:
+            stripes = [OneStripe(world, number) for number in range(len(trees))]
+            options = [msgspec.structs.replace(moves, seed=number) for number in range(len(trees))]
+            self.movers = [RandomMover(o, stripe, HOSTS, (CODE,)) for o, stripe in zip(options, stripes, strict=True)]
+            if self.above is not None and moves.moves:
+                self.movers.append(RandomMover(RandomMoves(moves.moves), OneStripe(world, None), HOSTS, ()))
+        world.on_delivered = delivered
+        striped, free = Striped(trees, window=window, above=self.above), Reorderable((CODE,), ())
+        world.run_stripes(striped, partitions, reorderable=free)
+        for name, host in world.hosts.items():
+            if host.gone_s == math.inf:
+                assert not host.core.runs, name
+                assert not host.code, name
+        assert not world.hosts["client"].core._stripes.led
+
+    def right(self, sink: str, index: int) -> Any:
+        """What a single machine gives there."""
+        value = index, self.made
+        if self.above is None:
+            return value
+        if sink == "u":
+            return value, (index, 1)
+        for each in range(len(self.sums), index + 1):
+            self.sums.append(added(self.sums[-1] if each else 0, (each, self.made)))
+        return index, self.sums[index]
+
+    @property
+    def indices(self) -> list[int]:
+        """What came to the first sink."""
+        return self.got["t"]
+
+    @property
+    def period_s(self) -> float:
+        return (self.seconds[-1] - self.seconds[0]) / (len(self.seconds) - 1)
+
+    def carried(self) -> list[dict[str, Any]]:
+        return [each.fields["detail"] | {"index": each.fields["index"]} for _, _, each in self.records
+                if each.kind == "carried"]  # fmt: skip
+
+
+STORM = Storm(drop=0.05, duplicate=0.05, delay=0.1, unconfirmed=0.05)
+
+
+def drawn(seed: int, *, lasting: bool) -> FaultPlan:
+    """Some faults that a run is to outlive, of hosts with sources too where it is ``lasting``."""
+    dice = Random(f"stripes {seed}")
+    hosts = HOSTS[:4]
+    faults: list[Fault] = [Storm(0.1 * dice.random(), 0.1 * dice.random(), 0.2 * dice.random(), 0.1 * dice.random())]
+    for _ in range(dice.randint(1, 4)):
+        at_s, for_s, host = dice.uniform(1, 60), dice.uniform(0.5, 10), dice.choice(hosts)
+        one = dice.randrange(4)
+        if one == 0:
+            faults.append(Cut((host,), at_s, for_s))
+        elif one == 1:
+            faults.append(Outage(*dice.sample(HOSTS, 2), at_s, for_s))
+        elif one == 2:
+            faults.append(Stop(host, at_s, for_s))
+        else:
+            faults.append(Slow(host, dice.uniform(1, 20), at_s, for_s))
+    if lasting:
+        faults.append(Crash(dice.choice(hosts), dice.uniform(5, 50), dice.uniform(0.5, 10)))
+    return FaultPlan(seed, tuple(faults), lasting=lasting)
