@@ -265,7 +265,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stripes: Annotated[
         str | None,
         Option(
-            "Thalweg: over so many trees at once, each partition over the one that asks next; auto: as many as repay.",
+            "Thalweg: over so many trees at once, each partition over the one that asks next; auto: as many as repay."
+            " Operators with state run once, at the client.",
             metavar="N|auto",
             shown="1",
         ),

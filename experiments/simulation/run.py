@@ -20,7 +20,7 @@ from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.client.replanning import Search, ask_hints, first_ways
-from thalweg.middleware.client.stripes import searches_of, trees_of
+from thalweg.middleware.client.stripes import divided, over_trees, searches_of, trees_of, with_state
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, reorderable
@@ -138,6 +138,7 @@ def plan_ahead(
 
     Measuring begins at time 0 of ``links`` and takes ``took_s``; what runs afterwards begins no earlier than that.
     """
+    planner = over_trees(planner, work.dataflow, work.allow)
     view = NetworkView({})
     if truth:
         view = NetworkView(
@@ -187,8 +188,9 @@ def run_ahead(
     The run's time 0 is when planning was over. ``knows``: what a planner is told while data flows, None: what was
     measured.
     """
-    dataflow, hints = plan.result.dataflow, plan.result.hints or work.hints
-    trees = trees_of(plan.result)
+    hints, trees = plan.result.hints or work.hints, trees_of(plan.result)
+    trees, above = divided(trees, with_state(work.dataflow, work.allow) if len(trees) > 1 else ())
+    dataflow, hints = trees[0].dataflow, hints.of(trees[0].dataflow)
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
         told = None if knows is None else lambda command: knows(command, world.now)
@@ -212,7 +214,8 @@ def run_ahead(
     }
     world.needs = strategy.needs
     if len(trees) > 1:
-        goes = Striped(tuple((tree.dataflow, tree.placement) for tree in trees), tuple(tree.share for tree in trees))
+        shares = tuple(tree.share for tree in trees)
+        goes = Striped(tuple((tree.dataflow, tree.placement) for tree in trees), shares, above=above)
         world.run_stripes(goes, partitions, strategy.adaptation, label, known, free)
         return
     world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)

@@ -30,7 +30,7 @@ from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.opened import Opened
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
-from thalweg.middleware.client.resuming import Moving, Resumer, find, go_on, go_on_over, options_of
+from thalweg.middleware.client.resuming import Here, Moving, Resumer, find, go_on, go_on_over, options_of
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home
@@ -39,6 +39,7 @@ from thalweg.middleware.client.stripes import (
     Stripes,
     all_of,
     check_stripes,
+    located,
     request_of,
     run_of,
     strategy_of,
@@ -274,7 +275,8 @@ class Client:
             stripes: over how many trees the stream goes at once, or ``"auto"``: as many as the planner finds worth it;
                 or the trees themselves, of which ``dataflow`` and ``placement`` are the first. Partitions go to
                 whichever tree asks next, and come in order (``StripedRun``). A placement that plans one tree is taken
-                as often. Operators must have no state, sources give any index they are asked for.
+                as often. Operators with state, and what is made of theirs, run once above the trees, at this client if
+                nobody says where. Sources must give any index they are asked for.
             window: how many partitions of several trees wait at most for those before them; default: eight times as
                 many as there are trees, which the client has memory for.
             ahead: how many partitions may be under way over each edge, 1 to 1024. A link with a long delay carries its
@@ -295,7 +297,8 @@ class Client:
         check_counts(partitions, call_timeout_s)
         check_ahead(ahead)
         others = {"networks": networks, "subscribers": allowed}
-        check_stripes(stripes, window, dataflow, self._allow, others)
+        parts = check_stripes(stripes, window, dataflow, self._allow, others)
+        check_start(start)
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
         over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
         placement = check_mapping(placement)
@@ -311,7 +314,7 @@ class Client:
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
             task = self._preparing.task(self._preparing.begin(dataflow, lasting=lasting), hints, costs)
-            plan = self._preparing.plan(strategy.initial, task.but(**over), model)
+            plan = self._preparing.plan(strategy.initial, task.but(**over), model, stripes)
             result = plan.result
             if known is None:
                 measured = plan.view.estimates
@@ -319,10 +322,12 @@ class Client:
                 dataflow, hints = result.dataflow.validate(self._roster.peers), result.hints
             placement, (_, *beside) = result.placement, trees_of(result)
         needs = needs_while(adaptation, planner)
-        full = self._preparing.placed(dataflow, placement, lasting=lasting)
+        full = self._preparing.placed(dataflow, parts.rests(placement, self.name), lasting=lasting)
+        going = self._preparing.going(all_of(stripes, Stripe(dataflow, full, 1.0), beside), parts, lasting=lasting)
+        graph, several = going.trees[0].dataflow, len(going.trees) > 1
         ways: tuple[m.Way, ...] = ()
         if networks or isinstance(adaptation, GlobalMoves):
-            task = self._preparing.task(dataflow, hints, costs).but(**over)
+            task = self._preparing.task(graph, hints and hints.of(graph), costs).but(**over)
         if networks:
             ways, view = first_ways(task.but(view=NetworkView(measured)), full, self.probe)
             measured = view.estimates if known is None else measured
@@ -330,7 +335,7 @@ class Client:
         install = m.Install(
             run=run_id,
             dataflow=dataflow,
-            locations=tuple(m.Location(node, host, 1) for node, host in full.items()),
+            locations=located(full),
             peers=tuple([self._roster.peers[host] for host in dict.fromkeys((*self.hosts, *full.values()))]),
             client=self.name,
             partitions=partitions,
@@ -341,19 +346,18 @@ class Client:
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
-        check_start(start)
-        trees = self._preparing.trees(all_of(stripes, Stripe(dataflow, full, 1.0), beside), lasting=lasting)
-        depth = ahead if isinstance(ahead, int) else self._preparing.depth(trees, hints, measured)
+        depth = ahead if isinstance(ahead, int) else self._preparing.depth(going.whole, hints, measured)
         install = m.AheadInstall.of(install, depth)
-        if failover is not None or (lasting and len(trees) == 1):
-            install = self._preparing.outlasting(install, failover, start if len(trees) == 1 else 0)
+        above = self._preparing.above(install, going, failover, start)
+        if failover is not None or (lasting and not several):
+            install = self._preparing.outlasting(install, failover, 0 if several else start)
         check_told(install)
         search, free = None, FIXED
         if isinstance(adaptation, GlobalMoves):
             cost = get_cost_model(model) if isinstance(model, str) else model
             search = Search(task, cost, adaptation, planner, name or "global")
-            free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
-        run = run_of(trees, self._home(), run_id, search, strict=strict, nothing=nothing)
+            free = reorderable((graph.by_name[name].code for name in graph.operators), self._allow)
+        run = run_of(going, self._home(), run_id, search, strict=strict, nothing=nothing)
         run.ways, run.networks, run.ahead = ways, asked, depth
         self._opened.begin(run)
         run._first, run._journal = start, self._journal
@@ -361,10 +365,10 @@ class Client:
             self._journal.begun(run_id, given, Asked(dict(asked), wanted_hz, hops))
         if self._journal is not None and isinstance(run, StripedRun):
             end = None if partitions is None else start + partitions
-            run.keep(Stream(self.name, trees, start, end, window, depth, label, call_timeout_s, failover))
-        asks = e.RunRequested if self._journal is None or len(trees) > 1 else e.KeptRunRequested
+            run.keep(Stream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover))
+        asks = e.RunRequested if self._journal is None or several else e.KeptRunRequested
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
-        self.shell.tell(request_of(request, trees, window, start))
+        self.shell.tell(request_of(request, going, window, start, above))
         if allowed:
             run.allow(*allowed)
         self._tell_gone(run_id)
@@ -387,7 +391,7 @@ class Client:
         operators' states where hosts still have them: they keep the run for as long as a client may be silent
         (``lease_s``). Later all is made again from the first partition on, and what the application has had is not
         handed out. A stream over several trees goes on as another run, of another ``Run.id``, over those of its trees
-        whose hosts are there.
+        whose hosts are there; what was remembered above them is made again from the first partition on.
 
         Args:
             run: its ``Run.id``; None: the only one there is that is not over.
@@ -427,12 +431,14 @@ class Client:
         return again
 
     def _resume_stream(self, run_id: str, found: Found, start: int | None, **options: Any) -> Run[Any]:
-        """Go on with a stream over several trees, none of which remembers anything: as another run over them."""
+        """Go on with a stream over several trees: as another run over them."""
         kept, journal = found.kept, self._journal
         assert isinstance(kept, Stream)
         assert journal is not None
-        trees, first = go_on_over(run_id, found, start, self.name, self.hosts)
-        again = self.run(trees[0].dataflow, trees[0].placement, **options_of(kept, trees, first, found.by, options))
+        on = go_on_over(run_id, found, start, Here(self.name, self.hosts, self._allow))
+        first = on.trees[0]
+        again = self.run(first.dataflow, first.placement, **options_of(kept, on, found.by, options))
+        again.begin_after(on.had)
         if found.by:
             journal.begun(again.id, found.by)
         journal.over(run_id)

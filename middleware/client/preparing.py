@@ -11,6 +11,7 @@ from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.stream import Offered, Wanted
+from thalweg.middleware.client.stripes import Going, Stripes, alike, check_below, divided, located, over_trees
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
@@ -33,6 +34,7 @@ from thalweg.middleware.planning.planners.planner import needs_of
 from thalweg.middleware.planning.problem.depth import depth_of, links_of
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.parts import Parts
 
 
 class Preparing:
@@ -41,8 +43,11 @@ class Preparing:
     def __init__(self, roster: Roster, measuring: Measuring, allow: tuple[str, ...], capacity: HostFigures) -> None:
         self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
 
-    def plan(self, planner: str | Planner, task: Task, model: str | CostModel) -> ProbedPlan:
+    def plan(
+        self, planner: str | Planner, task: Task, model: str | CostModel, stripes: Stripes | None = None
+    ) -> ProbedPlan:
         planner = get_planner(planner) if isinstance(planner, str) else planner
+        planner = over_trees(planner, task.dataflow, self._allow, stripes)
         if "hosts" in needs_of(planner):
             self._measuring.latencies([(self._roster.name, host) for host in self._roster.hosts])
             own = {self._roster.name: self._capacity}
@@ -93,18 +98,34 @@ class Preparing:
         self._roster.check_there(full, lasting=lasting)
         return full
 
-    def trees(self, stripes: Sequence[Stripe], *, lasting: bool = False) -> tuple[Stripe, ...]:
-        """The trees of a stream, several completed, where they can be; DataflowError for one of another stream."""
+    def going(self, stripes: Sequence[Stripe], parts: Parts, *, lasting: bool = False) -> Going:
+        """How a stream goes over several trees, completed, where it can; DataflowError for a tree of another stream.
+
+        ``parts``: of the first.
+        """
         if len(stripes) == 1:
-            return tuple(stripes)
+            return Going(tuple(stripes))
         first = stripes[0].dataflow
         found = []
-        for tree in stripes:
+        upper = () if parts.above is None else parts.above.operators
+        for tree in alike(stripes, upper):
             dataflow = self.begin_here(tree.dataflow, lasting=lasting)
             if dataflow.sources != first.sources or dataflow.sinks != first.sinks:
                 raise DataflowError("stripes of a stream have the same sources and the same sink")
+            check_below(dataflow, first, upper, self._allow)
             found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
-        return tuple(found)
+        return divided(found, upper)
+
+    def above(self, install: m.Install, going: Going, failover: m.Failover | None, start: int) -> m.Install | None:
+        """What runs once above the trees of a stream, installed like these; nothing plans its moves."""
+        if going.above is None:
+            return None
+        dataflow, placement = going.above
+        above = msgspec.structs.replace(
+            install, dataflow=dataflow, locations=located(placement), moves=None, news=False, afresh=False
+        )
+        check_told(above)
+        return self.outlasting(above, failover, start) if failover is not None or start else above
 
     def depth(self, trees: Sequence[Stripe], hints: Hints | None, known: Mapping[Link, LinkEstimate]) -> int:
         """How many partitions are to be under way over the edges of these trees (``planning.problem.depth``).

@@ -12,6 +12,7 @@ from thalweg.middleware.client.journal import Asked, Found, Journal, Query, Stre
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.stripes import with_state
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, expect, nearest, shown
@@ -135,10 +136,19 @@ def _starts(run_id: str, found: Found, kept: e.Kept, start: int | None, client: 
     return starts
 
 
-def options_of(
-    kept: Stream, trees: tuple[Stripe, ...], first: int, by: str, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """With which arguments ``Client.run`` goes on with a stream over several trees, from partition ``first`` on.
+class Onward(NamedTuple):
+    """How another client goes on with a stream over several trees: over these, begun with partition ``start``.
+
+    ``had``: by sink the last partition that the application has had, where that is none before ``start``.
+    """
+
+    trees: tuple[Stripe, ...]
+    start: int
+    had: Mapping[str, int]
+
+
+def options_of(kept: Stream, on: Onward, by: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """With which arguments ``Client.run`` goes on with a stream over several trees.
 
     ``by``: the name of the placement with which it was begun, which says how operators move, where ``options`` do not.
     """
@@ -147,28 +157,37 @@ def options_of(
         strategy = get_strategy(by)
         moving = {"adaptation": strategy.adaptation, "planner": strategy.again}
     return {
-        **options, **moving, "stripes": trees, "start": first, "window": kept.window, "ahead": kept.ahead,
-        "partitions": None if kept.end is None else kept.end - first, "label": kept.label,
+        **options, **moving, "stripes": on.trees, "start": on.start, "window": kept.window, "ahead": kept.ahead,
+        "partitions": None if kept.end is None else kept.end - on.start, "label": kept.label,
         "call_timeout_s": kept.call_timeout_s, "failover": kept.failover,
     }  # fmt: skip
 
 
-def go_on_over(
-    run_id: str, found: Found, start: int | None, client: str, hosts: Collection[str]
-) -> tuple[tuple[Stripe, ...], int]:
-    """The trees of a stream that was found, those whose hosts are there if any has all of them, and its next partition.
+class Here(NamedTuple):
+    """The client that goes on with a stream: its name, the hosts that are there, and whose code it loads."""
 
-    Raises UsageError where nothing is left to be had.
+    client: str
+    hosts: Collection[str]
+    allow: tuple[str, ...]
+
+
+def go_on_over(run_id: str, found: Found, start: int | None, here: Here) -> Onward:
+    """How a client goes on with a stream that was found: over the trees whose hosts are there, if any has all of them.
+
+    It begins with the next partition; where operators have state above the trees, with the first one again, as nobody
+    has what they remembered. Raises UsageError where nothing is left to be had.
     """
     kept = found.kept
     assert isinstance(kept, Stream)
-    _check_owner(run_id, kept.client, client)
-    (sink,) = kept.trees[0].dataflow.sinks
-    first = found.next_of(sink) if start is None else start
+    _check_owner(run_id, kept.client, here.client)
+    flow = kept.trees[0].dataflow
+    firsts = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
+    first = min(firsts.values())
     _check_left(run_id, first, kept.end)
-    _say(found, client)
-    whole = tuple(tree for tree in kept.trees if {*tree.placement.values()} <= {*hosts})
-    return whole or kept.trees, first
+    _say(found, here.client)
+    whole = tuple(tree for tree in kept.trees if {*tree.placement.values()} <= {*here.hosts})
+    begin = kept.start if with_state(flow, here.allow) else first
+    return Onward(whole or kept.trees, begin, {sink: each - 1 for sink, each in firsts.items() if each > begin})
 
 
 def _check_owner(run_id: str, owner: str, client: str) -> None:

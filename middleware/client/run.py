@@ -188,6 +188,11 @@ class Run(Stream[T]):
 
     def _move(self, run: str, tree: tuple[Dataflow, Placement], placement: Mapping[str, str]) -> None:
         """Have operators of a run's tree change hosts."""
+        self._check_move(tree, placement)
+        self._home.tell(e.PlacementProposed(run, dict(placement), "asked for"))
+
+    def _check_move(self, tree: tuple[Dataflow, Placement], placement: Mapping[str, str]) -> None:
+        """Raise PlacementError where they cannot."""
         dataflow, present = tree
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         away = {name for name in dataflow.sinks if present.get(name) != self._home.name}  # other clients'
@@ -196,7 +201,6 @@ class Run(Stream[T]):
         for name in placement:
             if (kind := dataflow.by_name[name].kind) != "operator":
                 raise PlacementError(f"{name!r} is the {kind}; only operators move")
-        self._home.tell(e.PlacementProposed(run, dict(placement), "asked for"))
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
         """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.

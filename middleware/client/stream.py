@@ -118,9 +118,11 @@ class Stream(ABC, Generic[T]):
     - R3: A query that has left takes what comes until the hosts know, and drops it: so it holds nobody up meanwhile.
     - R4: Where the client keeps a journal, a partition counts as had when the next one is taken, or, from the first
       ``commit`` of its sink on, when the application says so, which may be after the end.
+    - R5: What another client has had of a stream that begins anew is not handed out.
     """
 
     _first = 0  # below 0 where that is not known yet
+    _after: Mapping[str, int] = {}  # R5
 
     def __init__(
         self, home: Home, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
@@ -216,6 +218,8 @@ class Stream(ABC, Generic[T]):
                     if not demanded:
                         self._demand(command)
                     if isinstance(command, e.Deliver):
+                        if command.index <= self._after.get(command.sink, -1):  # R5
+                            continue
                         if _is_empty(command.value) and not self._nothing:
                             self.skipped += 1
                         else:
@@ -227,6 +231,15 @@ class Stream(ABC, Generic[T]):
         if self._failure is not None:
             raise error_of(self._failure)
         return None
+
+    def begin_after(self, had: Mapping[str, int]) -> None:
+        """R5: of these sinks another client has had the partitions up to these."""
+        self._after = dict(had)
+        if len(had) == len(self._sinks):
+            self._first = min(had.values()) + 1
+        if self._journal is not None:
+            for sink, index in had.items():
+                self._had(self._journal, sink, index)
 
     def _had(self, journal: Journal, sink: str, index: int) -> None:
         """R4: the application is done with a partition."""

@@ -60,6 +60,11 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             hosts={**self.hosts, **hosts},
         )
 
+    def of(self, dataflow: Dataflow) -> Hints:
+        """The same, with none of the operators to be reordered that are no part of ``dataflow``."""
+        inside = {name: each for name, each in self.reorderable.items() if name in dataflow.by_name}
+        return msgspec.structs.replace(self, reorderable=inside)
+
     def check(self, dataflow: Dataflow) -> Hints:
         """Return self, or raise UsageError naming the node whose size or time is missing or negative."""
         for node in dataflow.nodes:

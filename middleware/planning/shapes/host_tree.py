@@ -102,10 +102,12 @@ def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple
     """The task with the dataflow of ``tree`` over the same sources, and what is known of it; and where its nodes are.
 
     ``joining``: whether a host combines its inputs with one operator each (``pairs``: one waits for its inputs while
-    the next sends its output) or with one for all (``at-once``). Sources and sink stay as they are.
+    the next sends its output) or with one for all (``at-once``). Sources and sink stay as they are. Names that hints
+    give to nodes which are no part of the dataflow are left to them.
     """
     dataflow, hints = task.dataflow, task.hints
     taken = {node.name for node in dataflow.nodes if node.kind != "operator"}
+    taken |= hints.output_bytes.keys() - dataflow.by_name.keys()
     names = (name for number in range(len(taken) + 2 * len(dataflow.nodes)) if (name := f"op{number}") not in taken)
     placement: Placement = {name: host for host, own in free.sources.items() for name in own}
     operators: list[Node] = []

@@ -91,6 +91,21 @@ def test_a_run_prints_one_object_and_leaves_a_run_folder_like_any_other(thalweg:
     assert "virtual time" in thalweg(*SMALL, "--placement", "one-shot", "--out", "b")[1]
 
 
+@pytest.mark.parametrize("stripes", ["3", "auto"])
+def test_operators_with_state_run_above_the_trees(thalweg: Run, tmp_path: Path, stripes: str) -> None:
+    line = (*SMALL, "--placement", "thalweg", "--operator", "running", "--bytes", "--validate", "--stripes", stripes)
+    status, out, err = thalweg(*line, "--out", "a", "--json")
+    assert (status, err) == (0, "")
+    (one,) = json.loads(out.splitlines()[-1])["placements"].values()
+    assert (one["delivered"], one["lost"], one["duplicate"], one["out_of_order"]) == (10, 0, 0, 0)
+    assert one["digest_ok"]
+    carried = {row["detail"]["stripe"] for row in rows(tmp_path / "a", "carried")}
+    assert carried == ({0, 1, 2} if stripes == "3" else set()), "one tree of all repays most"
+    (placed,) = rows(tmp_path / "a", "placed")
+    at = {host for name, host in placed["detail"]["placement"].items() if name.startswith("op")}
+    assert at == {"client"} or stripes == "auto"
+
+
 def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, tmp_path: Path) -> None:
     line = [*SMALL, "--placement", "global", "--placement", "local", "--k", "2", "--period", "60", "--json", "--bytes"]
     result = json.loads(thalweg(*line, "--out", "here")[1].splitlines()[-1])

@@ -14,10 +14,11 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import Found, Stream
-from thalweg.middleware.client.resuming import go_on_over
+from thalweg.middleware.client.resuming import Here, Onward, go_on_over
 from thalweg.middleware.client.stripes import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning import Hints, Stripe
 
 HOSTS = ("h1", "h2", "h3")
@@ -134,9 +135,6 @@ def test_code_that_fails_ends_it_with_the_index_of_the_stream(client: Client) ->
 
 def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client) -> None:
     where = at("h1").placement
-    counting = complete_binary_tree(blocks(), Code("runtime_codes:Sees"))
-    with pytest.raises(UsageError, match="has state, which partitions"):
-        client.run(counting, dict.fromkeys(counting.operators, "h1"), stripes=2)
     with pytest.raises(UsageError, match="stripes is 0; give 1 to 64 trees"):
         client.run(FLOW, where, stripes=0)
     with pytest.raises(UsageError, match="window is 0; give how many"):
@@ -210,10 +208,13 @@ def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
     here = ("h1", "h2", "h3", "client")
     placed = tuple(Stripe(FLOW, {**at(host).placement, sink: "client"}, 0.5) for host in ("h1", "h3"))
     found = Found(msgspec.structs.replace(stream, trees=placed), {sink: 41})
-    assert go_on_over("r", found, None, "client", here) == (placed, 42)
-    assert go_on_over("r", found, 7, "client", here[:2] + here[3:]) == (placed[:1], 7)
-    assert go_on_over("r", found, 7, "client", ("h2", "client")) == (placed, 7), "its loss will be said by the run"
+    allow = (*DEFAULT_ALLOW, *ALLOW)
+    there, gone = Here("client", here, allow), Here("client", ("h1", "h2", "client"), allow)
+    assert go_on_over("r", found, None, there) == Onward(placed, 42, {})
+    assert go_on_over("r", found, 7, gone) == Onward(placed[:1], 7, {})
+    none = Here("client", ("h2", "client"), allow)
+    assert go_on_over("r", found, 7, none) == Onward(placed, 7, {}), "its loss will be said by the run"
     with pytest.raises(UsageError, match="run r is of client 'client', and this is 'other'"):
-        go_on_over("r", found, None, "other", here)
+        go_on_over("r", found, None, Here("other", here, allow))
     with pytest.raises(UsageError, match="run r is over"):
-        go_on_over("r", Found(stream, {sink: 89}), None, "client", here)
+        go_on_over("r", Found(stream, {sink: 89}), None, there)
