@@ -22,7 +22,8 @@ def transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floa
     """For a size in bytes the (hosts, hosts) seconds of a transfer, an unusable link's finite."""
 
     def transfer_s(size: float) -> Floats:
-        seconds: Floats = np.minimum(costs.startup_s + size * per_byte, UNKNOWN_S)
+        with np.errstate(invalid="ignore"):  # nothing at all, over a link that is unusable, which it stays
+            seconds: Floats = np.fmin(costs.startup_s + size * per_byte, UNKNOWN_S)
         np.fill_diagonal(seconds, 0.0)
         return seconds
 

@@ -115,6 +115,16 @@ def test_a_plan_over_links_that_are_not_known_is_never_made_and_dead_links_are_l
     assert math.isfinite(result.cost_s)
 
 
+def test_sources_that_give_nothing_for_a_size_are_planned_over_links_that_carry_something():
+    world = World(2, 6)
+    dead = {link for link in world.rates if "h1" in link and "h2" not in link}
+    world.rates |= dict.fromkeys(dead, LinkEstimate(0.0))
+    world.hints = propagate_hints(world.flow, dict.fromkeys(world.flow.sources, 0.0), lambda _: Composite(fit="nested"))
+    result = world.plan(Thalweg())
+    ends = [(result.placement[a], result.placement[node.name]) for node in result.dataflow.nodes for a in node.inputs]
+    assert not dead & set(ends)
+
+
 def sources_at(*hosts: str) -> Dataflow:
     leaves = [Node(f"s{i}", "source", (), CODE, host) for i, host in enumerate(hosts)]
     operator = Node("all", "operator", tuple(leaf.name for leaf in leaves), CODE)
