@@ -65,6 +65,27 @@ def local_moves(mood: Mood) -> st.SearchStrategy[LocalMoves]:
     )
 
 
+Stream = dict[str, Any]  # what a world is of
+
+
+def streams(hosts: int, sources: int, *partitions: int, length: int | None = None) -> st.SearchStrategy[Stream]:
+    """So many hosts and sources at the most, with partitions between two numbers. With a ``length`` the sources end,
+    after so many at the most, and the application may want fewer, or all."""
+    wanted = st.integers(*partitions)
+    return st.fixed_dictionaries({
+        "mood": moods,
+        "hosts": st.integers(2, hosts),
+        "sources": st.integers(1, sources),
+        "partitions": wanted if length is None else st.none() | wanted,
+        "length": st.none() if length is None else st.integers(0, length),
+    })  # fmt: skip
+
+
+def count_of(stream: Stream) -> int:
+    """How many partitions the application gets."""
+    return min(each for each in (stream["partitions"], stream["length"]) if each is not None)
+
+
 def check(world: World, count: int) -> None:
     """Run the world and compare what came out with what had to."""
     world.run()
@@ -89,68 +110,37 @@ def check_nothing_is_left(world: World) -> None:
     assert {host for host, _ in world.combined} <= world.down, "code is left"
 
 
-@given(mood=moods, hosts=st.integers(2, 9), sources=st.integers(1, 6), partitions=st.integers(1, 6))
+@given(streams(9, 6, 1, 6))
 @settings(phases=PHASES)
-def test_every_partition_arrives_exactly_once_and_in_order(
-    mood: Mood, hosts: int, sources: int, partitions: int
-) -> None:
-    check(World(mood, hosts, sources, partitions=partitions, length=None), partitions)
+def test_every_partition_arrives_exactly_once_and_in_order(stream: Stream) -> None:
+    check(World(**stream), count_of(stream))
 
 
-@given(
-    mood=moods,
-    hosts=st.integers(2, 5),
-    sources=st.integers(1, 4),
-    length=st.integers(0, 4),
-    partitions=st.none() | st.integers(1, 6),
-)
+@given(streams(5, 4, 1, 6, length=4))
 @settings(phases=PHASES)
-def test_the_end_of_the_sources_reaches_the_application(
-    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None
-) -> None:
-    world = World(mood, hosts, sources, partitions=partitions, length=length)
-    check(world, length if partitions is None else min(length, partitions))
+def test_the_end_of_the_sources_reaches_the_application(stream: Stream) -> None:
+    check(World(**stream), count_of(stream))
 
 
-@given(
-    mood=moods,
-    hosts=st.integers(2, 6),
-    sources=st.integers(1, 6),
-    partitions=st.integers(5, 25),
-    driver=random_moves,
-    data=st.data(),
-)
+@given(streams(6, 6, 5, 25), random_moves, st.data())
 @settings(phases=PHASES)
-def test_operators_move_at_random_by_both_protocols(
-    mood: Mood, hosts: int, sources: int, partitions: int, driver: RandomMoves, data: st.DataObject
-) -> None:
-    options: dict[str, Any] = {"driver": driver, "adaptation": data.draw(maybe_local_moves(mood))}
-    check(World(mood, hosts, sources, partitions=partitions, length=None, **options), partitions)
+def test_operators_move_at_random_by_both_protocols(stream: Stream, driver: RandomMoves, data: st.DataObject) -> None:
+    adaptation = data.draw(maybe_local_moves(stream["mood"]))
+    check(World(**stream, driver=driver, adaptation=adaptation), count_of(stream))
 
 
-@given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), partitions=st.integers(5, 25), data=st.data())
+@given(streams(6, 6, 5, 25), st.data())
 @settings(phases=PHASES)
-def test_operators_move_as_they_decide(
-    mood: Mood, hosts: int, sources: int, partitions: int, data: st.DataObject
-) -> None:
-    adaptation = data.draw(local_moves(mood))
-    check(World(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+def test_operators_move_as_they_decide(stream: Stream, data: st.DataObject) -> None:
+    check(World(**stream, adaptation=data.draw(local_moves(stream["mood"]))), count_of(stream))
 
 
-@given(
-    mood=moods,
-    hosts=st.integers(2, 5),
-    sources=st.integers(1, 4),
-    length=st.integers(0, 8),
-    partitions=st.none() | st.integers(1, 10),
-    data=st.data(),
-)
+@given(streams(5, 4, 1, 10, length=8), st.data())
 @settings(phases=PHASES)
 def test_the_end_of_the_sources_reaches_the_application_though_operators_move(
-    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, data: st.DataObject
+    stream: Stream, data: st.DataObject
 ) -> None:
-    world = World(mood, hosts, sources, partitions=partitions, length=length, **moving(data, mood))
-    check(world, length if partitions is None else min(length, partitions))
+    check(World(**stream, **moving(data, stream["mood"])), count_of(stream))
 
 
 random_reshapes = st.builds(RandomReshapes, st.just(1000), st.sampled_from([0, 1000]), st.integers(0, 2**32))
@@ -168,53 +158,29 @@ def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
     return World(mood, hosts, sources, tree=tree, **rest)
 
 
-@given(
-    mood=moods,
-    hosts=st.integers(2, 6),
-    sources=st.integers(1, 7),
-    partitions=st.integers(5, 25),
-    driver=random_reshapes,
-    data=st.data(),
-)
+@given(streams(6, 7, 5, 25), random_reshapes, st.data())
 @settings(phases=PHASES)
-def test_the_tree_takes_other_shapes_at_random(
-    mood: Mood, hosts: int, sources: int, partitions: int, driver: RandomReshapes, data: st.DataObject
-) -> None:
-    options: dict[str, Any] = {"driver": driver, "adaptation": data.draw(maybe_local_moves(mood))}
-    check(mixed_world(mood, hosts, sources, partitions=partitions, length=None, **options), partitions)
+def test_the_tree_takes_other_shapes_at_random(stream: Stream, driver: RandomReshapes, data: st.DataObject) -> None:
+    adaptation = data.draw(maybe_local_moves(stream["mood"]))
+    check(mixed_world(**stream, driver=driver, adaptation=adaptation), count_of(stream))
 
 
-@given(
-    mood=moods,
-    hosts=st.integers(2, 5),
-    sources=st.integers(1, 5),
-    length=st.integers(0, 8),
-    partitions=st.none() | st.integers(1, 10),
-    driver=random_reshapes,
-    data=st.data(),
-)
+@given(streams(5, 5, 1, 10, length=8), random_reshapes, st.data())
 @settings(phases=PHASES)
 def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
-    mood: Mood,
-    hosts: int,
-    sources: int,
-    length: int,
-    partitions: int | None,
-    driver: RandomReshapes,
-    data: st.DataObject,
+    stream: Stream, driver: RandomReshapes, data: st.DataObject
 ) -> None:
-    options: dict[str, Any] = {"driver": driver, "adaptation": data.draw(maybe_local_moves(mood))}
-    world = mixed_world(mood, hosts, sources, partitions=partitions, length=length, **options)
-    check(world, length if partitions is None else min(length, partitions))
+    adaptation = data.draw(maybe_local_moves(stream["mood"]))
+    check(mixed_world(**stream, driver=driver, adaptation=adaptation), count_of(stream))
 
 
-@given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), data=st.data())
+@given(streams(6, 6, 25, 25), st.data())
 @settings(phases=PHASES)
 def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
-    mood: Mood, hosts: int, sources: int, data: st.DataObject
+    stream: Stream, data: st.DataObject
 ) -> None:
-    adaptation = data.draw(local_moves(mood))
-    world = mixed_world(mood, hosts, sources, partitions=25, length=None, adaptation=adaptation)
+    mood = stream["mood"]
+    world = mixed_world(**stream, adaptation=data.draw(local_moves(mood)))
     random = Random(mood.seed)
     for _ in range(6):
         flow, placement = shuffled(world.dataflow, world.placement, [FREE, MERGING], world.names, random.randrange)
@@ -223,29 +189,37 @@ def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
     check(world, 25)
 
 
-@given(
-    seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.1]), dies_s=st.floats(0.2, 20.0), sources=st.integers(1, 5)
-)
-@settings(phases=PHASES)
-def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter(
-    seed: int, loss: float, dies_s: float, sources: int
-) -> None:
-    world = mixed_world(
-        Mood(seed, loss, delay_s=0.05),
-        6,
-        sources,
-        partitions=25,
-        length=None,
-        core_config=CoreConfig(liveness_s=15.0, lease_s=60.0),
-        **restless(seed),
-        driver=RandomReshapes(1000, 1000, seed),
-        faults=dies(dies_s),
-    )
+def check_a_death(world: World) -> None:
+    """A host dies in a world of 25 partitions, which ends with that line or goes on as if nothing had happened."""
     world.run()
     assert world.delivered == right(world.dataflow, len(world.delivered))
     assert world.forgotten
     check_nothing_is_left(world)
     assert "host 'h3'" in world.failed if world.failed else len(world.delivered) == 25, world.failed
+
+
+def mortal(seed: int, loss: float, dies_s: float, sources: int) -> Stream:
+    config = CoreConfig(liveness_s=15.0, lease_s=60.0)
+    return {"mood": Mood(seed, loss, delay_s=0.05), "hosts": 6, "sources": sources, "partitions": 25, "length": None,
+            "core_config": config, "faults": dies(dies_s)}  # fmt: skip
+
+
+deaths = st.builds(mortal, st.integers(0, 2**32), st.sampled_from([0.0, 0.1]), st.floats(0.2, 20.0), st.integers(1, 5))
+
+
+@given(deaths)
+@settings(phases=PHASES)
+def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter(stream: Stream) -> None:
+    seed = stream["mood"].seed
+    check_a_death(mixed_world(**stream, **restless(seed), driver=RandomReshapes(1000, 1000, seed)))
+
+
+@given(deaths, st.data())
+@settings(phases=PHASES)
+def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
+    stream: Stream, data: st.DataObject
+) -> None:
+    check_a_death(World(**stream, **moving(data, stream["mood"])))
 
 
 def test_the_tree_does_change() -> None:
@@ -283,31 +257,6 @@ def test_operators_do_move() -> None:
     assert moves["random: moved epoch"] > 40, moves
     assert moves["local: moved epoch"] > 100, moves
     assert moves["gated: moved epoch"] > 10, moves
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    loss=st.sampled_from([0.0, 0.1]),
-    dies_s=st.floats(0.2, 20.0),
-    sources=st.integers(1, 4),
-    data=st.data(),
-)
-@settings(phases=PHASES)
-def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
-    seed: int, loss: float, dies_s: float, sources: int, data: st.DataObject
-) -> None:
-    mood = Mood(seed, loss, delay_s=0.05)
-    config = CoreConfig(liveness_s=15.0, lease_s=60.0)
-    options = {"core_config": config, "faults": dies(dies_s), **moving(data, mood)}
-    world = World(mood, 6, sources, partitions=25, length=None, **options)
-    world.run()
-    assert world.delivered == right(world.dataflow, len(world.delivered))
-    assert world.forgotten
-    check_nothing_is_left(world)
-    if world.failed is None:
-        assert len(world.delivered) == 25
-    else:
-        assert "host 'h3'" in world.failed, world.failed
 
 
 def test_the_adversary_does_what_it_says() -> None:
