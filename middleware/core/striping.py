@@ -5,9 +5,10 @@ generations; here they are handed out the indices of one stream, whose partition
 
 Rules:
 
-R1. A stripe gets indices ahead, as many as its tree can have under way: one for each level and partition under
-    way over an edge (``Install.ahead``), and one that is made
-    meanwhile. It is told again what it was given until it delivers.
+R1. A stripe gets indices ahead, at most as many as its tree can have under way: one for each level and partition under
+    way over an edge (``Install.ahead``), and one that is made meanwhile. Of many stripes each gets less, ``FULL``
+    times that together for as many as ``MANY``: none needs to be full, and the earlier an index is given, the later it
+    may come. A stripe is told again what it was given until it delivers.
 R2. The stripe that asks next gets the next index, where all are equally fast. Of others each gets that which is next
     when it can deliver: as many are left for the others as these will have delivered by then, at most
     ``MOST_LEFT``, each of which is remembered. So a slow tree gets few, and little waits for it. How long a stripe
@@ -54,6 +55,8 @@ SMOOTHING = 0.3  # weight of the last partition in what a stripe takes for one
 LATE = 2.0  # times what others take
 STALLED = 4.0  # times what a stripe usually takes for a partition
 UNKNOWN = 2  # partitions under way in a stripe of which is not known yet how fast it is
+LEAST = 3  # that are under way in a stripe, however many there are
+FULL, MANY = 3, 9  # trees' worth of partitions that are under way in so many trees; up to three trees are full
 MOST_LEFT = 4096  # indices that a stripe leaves for the others at most, however fast they are
 KEPT = m.MOST_GIVEN // 2  # partitions that were delivered and may have to be made again (R7)
 
@@ -318,10 +321,18 @@ class Striping:
     def _fill(self, stripe: Stripe, paces: Mapping[Stripe, Pace]) -> bool:
         """R1: whether a stripe has been given more indices."""
         before = stripe.upto
-        ahead = self._hooks.most(stripe) + 1 if stripe.period_s is not None else UNKNOWN
+        ahead = self._ahead(stripe)
         while len(stripe.open) < ahead and (index := self._choose(stripe, paces)) is not None:
             self._give(stripe, index)
         return stripe.upto > before
+
+    def _ahead(self, stripe: Stripe) -> int:
+        """R1: how many indices a stripe may have."""
+        if stripe.period_s is None:
+            return UNKNOWN
+        most = self._hooks.most(stripe) + 1
+        count = sum(not each.over for each in self.stripes)
+        return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
     def _give(self, stripe: Stripe, index: int) -> None:
         stripe.open.append(Open(stripe.upto, index))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.outbox import Desk, Outbox
-from thalweg.middleware.core.striping import MOST_LEFT, Hooks, Stripe, Striping
+from thalweg.middleware.core.striping import LEAST, MOST_LEFT, Hooks, Stripe, Striping
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
@@ -34,8 +34,9 @@ class Played:
         length: float = math.inf,
         flow: Dataflow = FLOW,
         above: e.RunRequested | UnsetType = UNSET,
+        most: int = 2,
     ) -> None:
-        self.desk = Desk("client")
+        self.desk, self.most = Desk("client"), most
         self.takes_s, self.length = takes_s, length
         self.given: dict[int, list[int]] = {number: [] for number in range(len(takes_s))}
         self.asked: dict[int, int] = dict.fromkeys(self.given, 0)
@@ -52,7 +53,7 @@ class Played:
         self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
 
     def hooks(self) -> Hooks:
-        return Hooks(self.act, self.tell, lambda _: 2, lambda stripe: stripe.run)
+        return Hooks(self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run)
 
     def act(self, event: e.Event) -> None:
         number = int(str(getattr(event, "run", "")).partition("/")[2])
@@ -217,6 +218,32 @@ def test_equal_stripes_take_turns_and_a_slow_one_gets_few() -> None:
     slow.go()
     assert 15 <= slow.asked[1] <= 22
     assert slow.desk.now < 1.1 * 200
+
+
+@pytest.mark.parametrize(("count", "each"), [(2, 8), (3, 8), (4, 6), (9, 3), (16, 3)])
+def test_the_more_stripes_there_are_the_fewer_indices_each_has(count: int, each: int) -> None:
+    """R1: of trees with seven levels."""
+    played = Played([1.0] * count, partitions=200, window=8 * count, most=7).begin()
+    most = 0
+    for half_s in range(400):
+        played.go(until_s=half_s / 2)
+        most = max(most, *(len(stripe.open) for stripe in played.stream.stripes))
+    assert most == each
+    assert played.ended == "end"
+    assert played.delivered == list(range(200))
+    assert played.desk.now < 200 / count + 3
+
+
+@given(TIMES, st.integers(1, 64), st.integers(1, 40))
+def test_a_stripe_has_no_more_indices_than_its_tree_takes_nor_fewer_than_keep_it_busy(
+    takes_s: list[float], most: int, partitions: int
+) -> None:
+    played = Played(takes_s, partitions=partitions, most=most, window=8).begin()
+    for stripe in played.stream.stripes:
+        stripe.period_s = 1.0
+        assert min(most + 1, LEAST) <= played.stream._ahead(stripe) <= most + 1
+    played.go()
+    assert played.delivered == list(range(partitions))
 
 
 def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
