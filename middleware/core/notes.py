@@ -37,7 +37,9 @@ class Ended(Note, frozen=True):
 
 
 class Made(Note, frozen=True):
-    """``node`` has made partition ``index``: while there are two trees, or the run outlives its hosts."""
+    """``node`` has made partition ``index``: while there are two trees, or, where the run outlives its hosts, when that
+    is due. It has taken ``size_bytes`` of inputs since that was said last.
+    """
 
     node: str
     index: int = -1

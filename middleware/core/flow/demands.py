@@ -55,6 +55,7 @@ from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.failures import Failures
 from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
+from thalweg.middleware.core.flow.made import MadeBooks
 from thalweg.middleware.core.flow.newcomers import Newcomers
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, LIGHT, RUNNING
@@ -103,7 +104,6 @@ class Demands:
         "_retries",
         "_riders",
         "_silence",
-        "_taken_bytes",
         "_telling_down",
         "_telling_up",
         "_tree",
@@ -114,6 +114,7 @@ class Demands:
         "compute_s",
         "expected",
         "kept",
+        "made",
         "nodes",
         "opened_s",
         "pending",
@@ -155,7 +156,7 @@ class Demands:
         self._riders = Riders()
         self._under_way = self._riders.under_way
         self._failures = Failures(setting, directory)
-        self._taken_bytes: dict[str, int] = {}  # where the run outlives its hosts: of inputs for the next partition
+        self.made = MadeBooks()
         self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
         self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
@@ -289,7 +290,7 @@ class Demands:
         if self._books.of:
             self.sizes[edge] = size_bytes
         if self._lasts:
-            self._taken_bytes[name] = self._taken_bytes.get(name, 0) + size_bytes
+            self.made.taken_bytes[name] += size_bytes
         return self._perform(node, actions) if actions else NO_NOTES
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
@@ -356,10 +357,11 @@ class Demands:
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES
-        if self._tree.former is None and not (self._lasts and node.node.inputs):
+        if self._tree.former is None and not (
+            self._lasts and node.node.inputs and self.made.is_due(event, self._desk.now)
+        ):
             return self._perform(node, actions)
-        made = notes.Made(event.node, event.index, self._taken_bytes.pop(event.node, 0))
-        return self._made(node, actions, made)
+        return self._made(node, actions, notes.Made(event.node, event.index, self.made.heard(event.node)))
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
         if is_trunk(node.node):  # it was made in a tree, which has recorded it

@@ -175,6 +175,7 @@ class Flow(Demands):
         self.tails.leave(node)  # R1
         self.tails.forget(name)
         self._newcomers.forget((name,))
+        self.made.forget((name,))
         self._books.forget(name)
 
     def follow(self, name: str) -> None:
@@ -365,12 +366,13 @@ class Flow(Demands):
             del self.nodes[name]
             self._out.emit(e.CloseNode(self._out.run, name))
         tables: tuple[dict[str, Any], ...] = (
-            self.expected, self._owed, self._held, self.compute_s, self._taken_bytes,
+            self.expected, self._owed, self._held, self.compute_s,
         )  # fmt: skip
         for table in tables:
             for name in gone & table.keys():
                 del table[name]
         self._newcomers.forget(gone)
+        self.made.forget(gone)
         self._pace.forget(gone)
         edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for each in edges:

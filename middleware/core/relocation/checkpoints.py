@@ -45,6 +45,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.made import Due
 from thalweg.middleware.core.flow.missing import is_right
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Lost, Made
@@ -67,14 +68,15 @@ Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with thei
 
 @dataclass
 class Since:
-    """What an operator has done since its last replica; ``index``: of that which is being taken.
+    """What an operator has done since its last replica, which came ``after`` that partition; ``index``: of the one that
+    is being taken.
 
     ``last``: the replica on which a change may follow, which ``holders`` have, -1 for none. On the last whole one
     ``changes`` have followed, which leaves ``room_bytes`` for more. ``delta``: a change was asked for; ``wait_bytes``:
     of inputs, before the next is due.
     """
 
-    made: int = 0
+    after: int = -1
     size_bytes: int = 0
     at_s: float = 0.0
     index: int | None = None
@@ -161,30 +163,37 @@ class Checkpoints:
             if node is None or node.node.kind != "operator":
                 return
             since = self._since[name] = Since(at_s=now)
-        since.made += 1
         since.size_bytes += note.size_bytes
         in_time, much = (note.index + 1) % options.every == 0, since.size_bytes >= self._most_bytes
-        due = since.due or in_time or much or since.made >= options.every
+        due = since.due or in_time or much or note.index - since.after >= options.every
         if since.wait_bytes and not much and not (in_time and since.size_bytes >= since.wait_bytes):
             due = since.due  # R11
-        if not due and now - since.at_s < options.every_s:
-            return
-        if name in self._stateless:  # R5
-            since.made, since.size_bytes, since.at_s = 0, 0, now
+        due = due or now - since.at_s >= options.every_s
+        index = note.index + 1
+        if not due or self._act(name, since, index, in_time=in_time):
+            index += (options.every - 1 - index) % options.every
+        self._flow.made.say(name, Due(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s))
+
+    def _act(self, name: str, since: Since, index: int, *, in_time: bool) -> bool:
+        """R1: a replica of an operator at that partition is due; whether that can be seen to now."""
+        stateless = name in self._stateless
+        if not stateless and (since.index is not None or self._departures.going(name) or self._tree.former is not None):
+            return False
+        since.after, since.size_bytes, since.at_s, since.due = index - 1, 0, self._out.now, False
+        if stateless:  # R5
             if not in_time or not self._is_followed(name):
-                self._out.send(self._client, m.Stable(self._out.run, name, note.index + 1))
-            return
-        busy = since.index is not None or self._departures.going(name) or self._tree.former is not None
-        if not busy and not self._room(name, MOST):
-            since.made, since.size_bytes, since.at_s = 0, 0, now
+                self._out.send(self._client, m.Stable(self._out.run, name, index))
+        elif not self._room(name, MOST):
             self._share(name)
-        elif not busy:
-            since.made, since.size_bytes, since.at_s, since.due, since.index = 0, 0, now, False, note.index + 1
+        else:
+            since.index = index
             self._flow.hold(name)
             version = self._directory.locations[name].version
             known = bool(self._chain(name, since.last)) and self._directory.hosts.issuperset(since.holders)
-            since.delta = known and since.changes < options.increments  # R8
+            assert self._options is not None
+            since.delta = known and since.changes < self._options.increments  # R8
             self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=since.delta))
+        return True
 
     def _is_followed(self, name: str) -> bool:
         """R5: whether a consumer of an operator runs the same code, and so has no state either."""
@@ -294,6 +303,7 @@ class Checkpoints:
         self._sending = {(name, host) for name, host in self._sending if host != note.host}
         for name, since in self._since.items():
             since.due = True
+            self._flow.made.say(name, None)
             if note.host in since.holders:
                 self._share(name)
 

@@ -75,3 +75,32 @@ def test_of_operators_without_state_that_follow_each_other_one_says_what_can_be_
             book << e.StateTaken("r", "o", 1, keeps=False) >> ANY
             said += [each.index for each in book.sent("client") if isinstance(each, m.Stable)]
     assert said == told
+
+
+def test_an_operator_without_state_says_no_more_often_that_it_has_none_when_a_host_is_lost(
+    make_book: Any, make_install: Any
+) -> None:
+    """Once, as others may have to begin anew, and then as often as before."""
+    install = m.Lasting.of(make_install(others=("h3", "h4")), Failover(every=4))
+    origin, said = Origin(make_book, install), list[int]()
+    for index in range(12):
+        if index == 5:
+            origin.book << got("client", m.Lost("r", "h4", ())) >> ANY
+        origin.book << got("client", m.Demand("r", "o", "t", index, version=1)) >> ANY
+        origin.book << got("h1", m.Partition("r", "s", "o", index), b"x", 1) >> ANY
+        origin.book << e.OperatorFinished("r", "o", index, b"y", 1) >> ANY
+        said += [each.index for each in origin.book.sent("client") if isinstance(each, m.Stable)]
+        if origin.book.only(e.TakeState):
+            origin.book << e.StateTaken("r", "o", 1, keeps=False) >> ANY
+            said += [each.index for each in origin.book.sent("client") if isinstance(each, m.Stable)]
+    assert said == [1, 4, 6, 8, 12]
+
+
+def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_partitions(
+    make_book: Any, make_install: Any
+) -> None:
+    install = m.Lasting.of(make_install(others=("h3",)), Failover(every=8, every_bytes=5))
+    origin = Origin(make_book, install)
+    for number in range(14):
+        origin.make(bytes([number]))
+    assert sorted(origin.book.core.runs["r"].checkpoints.replicas["o"]) == [1, 6, 8, 13]
