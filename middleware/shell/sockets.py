@@ -458,18 +458,17 @@ class Sockets:
         except zmq.Again:
             return None
         frame = _recv(socket, NOBLOCK, False)  # not copied; by position, which is sooner
-        taken, size = [frame], len(frame)
+        taken = [frame]
         while frame.more:
             if len(taken) == parts:
                 self._skip(socket)
                 raise ProtocolError(f"a message of more frames than the {parts} that are expected")
             frame = _recv(socket, NOBLOCK, False)
             taken.append(frame)
-            size += len(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
         if self.guard is not None:
-            self.guard.taken[frame.get(SOURCE)] += size + OVERHEAD_BYTES
+            self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
         return name_of(identity) if self._keys is None else self._member(identity, frame), identity, taken
 
     def _skip(self, socket: Socket) -> None:
