@@ -10,7 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thalweg.experiments.bench.options import FailoverOptions
-from thalweg.experiments.bench.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
+from thalweg.experiments.bench.rounds import (
+    Plan,
+    Progress,
+    Side,
+    alternate,
+    median_cpu_ms,
+    median_cpu_ratio,
+    median_per_s,
+    median_ratio,
+    silent,
+)
 from thalweg.experiments.bench.tree import ALLOW, WORKLOAD, ThalwegTree, bench_dataflow, beside_first_input
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
@@ -39,8 +49,8 @@ def bench_failover(options: FailoverOptions, progress: Progress = silent) -> dic
     """Compare the sides; the object that ``thalweg bench failover --json`` prints.
 
     Each operator is on the host of its first input; with state each has ``state_kib``. Rates are medians over the
-    rounds, ratios the medians of each round's. Raises UsageError for numbers that cannot be, RunError when two sides
-    of one tree deliver different bytes.
+    rounds, ``cpu_ms`` processor time for a partition, of all processes; ratios are the medians of each round's. Raises
+    UsageError for numbers that cannot be, RunError when two sides of one tree deliver different bytes.
     """
     size_bytes, plan = options.size_kib * 1024, Plan(options.partitions, options.warm_up)
     if min(size_bytes, options.state_kib, options.every, options.rounds, options.partitions, options.warm_up) < 1:
@@ -65,10 +75,14 @@ def bench_failover(options: FailoverOptions, progress: Progress = silent) -> dic
     for name in flows:
         if len({one.digest for side in (name, f"{name}_lasting") for one in played[side]}) > 1:
             raise RunError(f"the tree {name!r} delivered other bytes as a run that outlives its hosts")
+        lasting, ends = played[f"{name}_lasting"], played[name]
         answer[name] = {
-            "per_s": round(median_per_s(played[name]), 1),
-            "lasting_per_s": round(median_per_s(played[f"{name}_lasting"]), 1),
-            "ratio": round(median_ratio(played[f"{name}_lasting"], played[name]), 3),
+            "per_s": round(median_per_s(ends), 1),
+            "lasting_per_s": round(median_per_s(lasting), 1),
+            "ratio": round(median_ratio(lasting, ends), 3),
+            "cpu_ms": round(median_cpu_ms(ends), 3),
+            "lasting_cpu_ms": round(median_cpu_ms(lasting), 3),
+            "cpu_ratio": round(median_cpu_ratio(lasting, ends), 3),
         }
     rest = {"operators": len(plain.operators), "size_bytes": size_bytes, "state_bytes": options.state_kib * 1024}
     more = {"every": options.every, "replicas": options.replicas, "rounds": options.rounds}

@@ -7,7 +7,17 @@ from typing import Any
 
 from thalweg.experiments.bench.options import LinkOptions
 from thalweg.experiments.bench.raw import raw_link
-from thalweg.experiments.bench.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
+from thalweg.experiments.bench.rounds import (
+    Plan,
+    Progress,
+    Side,
+    alternate,
+    median_cpu_ms,
+    median_cpu_ratio,
+    median_per_s,
+    median_ratio,
+    silent,
+)
 from thalweg.experiments.bench.tree import ALLOW, ThalwegTree, bench_dataflow, check_digests
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
@@ -17,7 +27,8 @@ from thalweg.middleware.errors import UsageError
 def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, Any]:
     """Compare one hop for each partition size; the object that ``thalweg bench link --json`` prints.
 
-    Rates are medians over the rounds, ``ratio`` the median of each round's ratio. Raises UsageError for numbers below
+    Rates are medians over the rounds, ``ratio`` the median of each round's ratio, ``cpu_ms`` processor time for a
+    partition, of both processes. Raises UsageError for numbers below
     1, RunError when a side's digest is wrong.
     """
     rounds, sizes_bytes = options.rounds, [kib * 1024 for kib in options.sizes_kib]
@@ -41,6 +52,8 @@ def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, A
                     "thalweg_mb_per_s": round(median_per_s(played["thalweg"]) * size_bytes / 1e6, 1),
                     "raw_mb_per_s": round(median_per_s(played["raw"]) * size_bytes / 1e6, 1),
                     "ratio": round(median_ratio(played["thalweg"], played["raw"]), 3),
+                    "cpu_ms": {name: round(median_cpu_ms(played[name]), 3) for name in sides},
+                    "cpu_ratio": round(median_cpu_ratio(played["thalweg"], played["raw"]), 3),
                 }
             )
     return {"bench": "link", "sizes": rows, "rounds": rounds, "transport": options.transport}

@@ -1,16 +1,21 @@
 """Alternating rounds: sides of a comparison take turns in one run, so that what else the machine does hits all.
 
-Every side is started before the first round and warmed up in each of its rounds; only what follows is timed.
+Every side is started before the first round and warmed up in each of its rounds; only what follows is timed. The
+processor time that it takes is that of this process and all that it has started, of which those of other sides wait:
+where a machine has much else to do, it tells more than a rate.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import psutil
 
 from thalweg.experiments.bench.workload import VARIANTS, digest_of
 from thalweg.middleware.errors import RunError
@@ -31,10 +36,23 @@ class Side(Protocol):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round of one side: partitions per second after the warm-up, and the digest of all its partitions."""
+    """One round of one side: partitions per second after the warm-up, the digest of all its partitions, and
+    milliseconds of processors for a timed one.
+    """
 
     per_s: float
     digest: str
+    cpu_ms: float = 0.0
+
+
+def processor_s() -> float:
+    """What this process has taken of processors so far, with those that it has started and that go on, in seconds."""
+    pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
+    taken_s = 0.0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            taken_s += time.clock_gettime(~pid << 3 | 2)  # of a process, by its number: clock_getcpuclockid(3)
+    return taken_s
 
 
 def play(side: Side, partitions: int, warm_up: int) -> Round:
@@ -43,15 +61,15 @@ def play(side: Side, partitions: int, warm_up: int) -> Round:
     Raises RunError when the side delivers another number of partitions.
     """
     values: list[Any] = []
-    begun = time.perf_counter()
+    begun, begun_cpu = time.perf_counter(), processor_s()
     for value in side.stream(warm_up + partitions):
         values.append(value)
         if len(values) == warm_up:
-            begun = time.perf_counter()
-    took = time.perf_counter() - begun
+            begun_cpu, begun = processor_s(), time.perf_counter()
+    took, took_cpu = time.perf_counter() - begun, processor_s() - begun_cpu
     if len(values) != warm_up + partitions:
         raise RunError(f"a side of the benchmark delivered {len(values)} of {warm_up + partitions} partitions")
-    return Round(partitions / took, digest_of(values))
+    return Round(partitions / took, digest_of(values), took_cpu / partitions * 1000)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -82,6 +100,16 @@ def alternate(
 def median_per_s(played: Sequence[Round]) -> float:
     """The median rate of a side's rounds."""
     return statistics.median(each.per_s for each in played)
+
+
+def median_cpu_ms(played: Sequence[Round]) -> float:
+    """The median of a side's processor time for a partition, in milliseconds."""
+    return statistics.median(each.cpu_ms for each in played)
+
+
+def median_cpu_ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> float:
+    """The median over rounds of our processor time for a partition by theirs in the same round."""
+    return statistics.median(a.cpu_ms / b.cpu_ms for a, b in zip(ours, theirs, strict=True))
 
 
 def median_ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> float:

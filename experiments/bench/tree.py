@@ -15,6 +15,8 @@ from thalweg.experiments.bench.rounds import (
     Round,
     Side,
     alternate,
+    median_cpu_ms,
+    median_cpu_ratio,
     median_per_s,
     median_ratio,
     silent,
@@ -75,8 +77,9 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
 
     Thalweg's hosts carry several nodes: each operator is on the host of its first input (``thalweg_per_s``). The others
     take one process a node, and so does Thalweg once more (``thalweg_spread_per_s``). Rates are medians over the
-    rounds, ``ratio`` the median of each round's ratio. Ray and Dask have a few rounds after the rest, and null where
-    they are not installed. Raises UsageError for numbers that make no tree, RunError when a side's digest is wrong.
+    rounds, ``cpu_ms`` processor time for a partition, of all processes, ``ratio`` and ``cpu_ratio`` the medians of each
+    round's ratios. Ray and Dask have a few rounds after the rest, and null where they are not installed. Raises
+    UsageError for numbers that make no tree, RunError when a side's digest is wrong.
     """
     sources, rounds, warm_up, size_bytes = options.sources, options.rounds, options.warm_up, options.size_kib * 1024
     if sources < 2 or min(size_bytes, rounds, options.partitions, warm_up) < 1:
@@ -121,6 +124,9 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
         "dask_per_s": rates.get("dask"),
         "thalweg_spread_per_s": rates["thalweg_spread"],
         "spread_ratio": round(median_ratio(played["thalweg_spread"], played["raw"]), 3),
+        "cpu_ms": {name: round(median_cpu_ms(played[name]), 3) for name in sides},
+        "cpu_ratio": round(median_cpu_ratio(played["thalweg"], played["raw"]), 3),
+        "spread_cpu_ratio": round(median_cpu_ratio(played["thalweg_spread"], played["raw"]), 3),
         "sources": sources,
         "operators": len(dataflow.operators),
         "size_bytes": size_bytes,

@@ -38,7 +38,7 @@ def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
 
     answer = _measure(as_json, bench_tree, options)
     title = f"{options.sources} sources, {answer['operators']} operators, {options.size_kib} KiB, {options.transport}"
-    table = new_table(*("side", "partitions/s", "of raw"), title=title)
+    table = new_table(*("side", "partitions/s", "of raw", "ms of processors"), title=title)
     names = {
         "thalweg_per_s": "Thalweg, operators beside an input",
         "raw_per_s": "pyzmq REQ/REP by hand",
@@ -49,7 +49,9 @@ def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
     for key, name in names.items():
         rate = answer[key]
         share = answer["ratio"] if key == "thalweg_per_s" else rate and rate / answer["raw_per_s"]
-        table.add_row(name, *(("-", "-") if rate is None else (f"{rate:.0f}", f"{share:.2f}")))
+        taken_ms = answer["cpu_ms"].get(key.removesuffix("_per_s"))
+        figures = ("-", "-") if rate is None else (f"{rate:.0f}", f"{share:.2f}")
+        table.add_row(name, *figures, "-" if taken_ms is None else f"{taken_ms:.2f}")
     output().print(table)
 
 
@@ -80,12 +82,14 @@ def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
 
     answer = _measure(as_json, bench_failover, options)
     title = f"{answer['operators']} operators, a replica every {options.every} partitions, {options.transport}"
-    table = new_table("operators", "partitions/s", "with failover", "ratio", title=title)
+    columns = "operators", "partitions/s", "with failover", "ratio", "ms of processors", "with failover", "ratio"
+    table = new_table(*columns, title=title)
     state = f"with {options.state_kib} KiB each"
     told = {"state": "a byte changes", "delta": "a byte changes, which is told", "whole": "all changes"}
     for name, what in (("plain", "without state"), *((name, f"{state}: {each}") for name, each in told.items())):
         row = answer[name]
-        table.add_row(what, f"{row['per_s']:.0f}", f"{row['lasting_per_s']:.0f}", f"{row['ratio']:.3f}")
+        rates = f"{row['per_s']:.0f}", f"{row['lasting_per_s']:.0f}", f"{row['ratio']:.3f}"
+        table.add_row(what, *rates, f"{row['cpu_ms']:.2f}", f"{row['lasting_cpu_ms']:.2f}", f"{row['cpu_ratio']:.3f}")
     output().print(table)
 
 
@@ -96,10 +100,12 @@ def link(options: LinkOptions, as_json: JsonOption = False) -> None:
     from thalweg.experiments.bench.link import bench_link
 
     answer = _measure(as_json, bench_link, options)
-    table = new_table("partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio", title=f"One hop, {options.transport}")
+    columns = "partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio", "ms of processors", "ratio"
+    table = new_table(*columns, title=f"One hop, {options.transport}")
     for row in answer["sizes"]:
         rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
-        table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates)
+        taken = f"{row['cpu_ms']['thalweg']:.2f}", f"{row['cpu_ratio']:.2f}"
+        table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates, *taken)
     output().print(table)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -11,13 +13,16 @@ import pytest
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.experiments.bench import failover as bench_of_failover
 from thalweg.experiments.bench import graph as bench_of_graph
 from thalweg.experiments.bench import move
+from thalweg.experiments.bench.failover import bench_failover
 from thalweg.experiments.bench.fill import fill
 from thalweg.experiments.bench.graph import bench_graph, bench_graph_dataflow
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import bench_move, summary
 from thalweg.experiments.bench.options import (
+    FailoverOptions,
     GraphOptions,
     LinkOptions,
     MoveOptions,
@@ -28,7 +33,15 @@ from thalweg.experiments.bench.options import (
 )
 from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.records import bench_records
-from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
+from thalweg.experiments.bench.rounds import (
+    Plan,
+    Round,
+    alternate,
+    median_cpu_ratio,
+    median_ratio,
+    play,
+    processor_s,
+)
 from thalweg.experiments.bench.testbed import bench_testbed
 from thalweg.experiments.bench.tree import bench_dataflow, bench_tree, check_digests
 from thalweg.experiments.bench.workload import VARIANTS, Ballast, FixedSource, digest_of, expected_digest, maximum
@@ -76,6 +89,23 @@ def test_the_ratio_is_the_median_of_each_rounds_own() -> None:
     assert median_ratio(ours, theirs) == 0.5
 
 
+def test_the_ratio_of_processor_time_is_that_of_rounds_as_well() -> None:
+    ours = [Round(1.0, "", each) for each in (10.0, 1.0, 30.0)]
+    theirs = [Round(1.0, "", each) for each in (20.0, 2.0, 30.0)]
+    assert median_cpu_ratio(ours, theirs) == 0.5
+
+
+def test_processor_time_is_that_of_this_process_and_of_those_that_it_has_started() -> None:
+    """As that process counts it, whatever it waits for."""
+    work = "import time; sum(range(10**6)); print(time.process_time(), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        theirs_s = float(process.stdout.readline())
+        own_s = time.process_time()
+        assert processor_s() >= own_s + theirs_s > own_s
+        process.communicate(b"\n")
+
+
 def test_the_expected_digest_is_that_of_the_maximum() -> None:
     a, b = FixedSource(0, 100), FixedSource(1, 100)
     values = [maximum([a.produce(i), b.produce(i)]) for i in range(6)]
@@ -91,8 +121,20 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
     assert answer["digest"] == expected_digest(2, 4096, 8)
     assert answer["operators"] == 1
     assert min(answer["thalweg_per_s"], answer["raw_per_s"], answer["thalweg_spread_per_s"], answer["ratio"]) > 0
+    assert min(answer["cpu_ratio"], answer["spread_cpu_ratio"], *answer["cpu_ms"].values()) > 0
     assert answer["ray_per_s"] is None
     assert capfd.readouterr().err == ""
+
+
+def test_failover(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = FailoverOptions(size_kib=4, state_kib=64, every=2, rounds=1, partitions=6, warm_up=2)
+    answer = bench_failover(options)
+    for flow in ("plain", "state", "delta", "whole"):
+        assert min(answer[flow][key] for key in ("per_s", "lasting_per_s", "ratio")) > 0
+        assert min(answer[flow][key] for key in ("cpu_ms", "lasting_cpu_ms", "cpu_ratio")) > 0
+    monkeypatch.setattr(bench_of_failover, "bench_failover", lambda *_: answer)
+    assert invoke(["bench", "failover"]) == 0
+    assert "a byte changes, which is told" in capsys.readouterr().out
 
 
 def test_graph(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +152,7 @@ def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
     assert answer["transport"] == "tcp"
     assert [row["size_bytes"] for row in answer["sizes"]] == [1024, 614_400]
     assert all(row["thalweg_mb_per_s"] > 0 and row["raw_mb_per_s"] > 0 for row in answer["sizes"])
+    assert all(min(row["cpu_ratio"], *row["cpu_ms"].values()) > 0 for row in answer["sizes"])
 
 
 def test_testbed_answers_the_same_keys_with_or_without_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
