@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from thalweg.middleware.core import trunk
-from thalweg.middleware.core.flow.node import ENDED
+from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.core.striping import Hooks, Stripe, Striping
