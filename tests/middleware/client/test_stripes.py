@@ -195,7 +195,7 @@ def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tm
             second.resume(run.id)
     with another(2) as third:
         last = [*third.resume()]
-        with pytest.raises(UsageError, match="has 0 runs that are not over"):
+        with pytest.raises(UsageError, match="has no run that is not over: begin one"):
             third.resume()
     got = [*got[:20], *later, *last]
     assert [each.index for each in got] == list(range(90))
