@@ -99,7 +99,7 @@ class Resuming(FaultyWorld):
         unheard = [name for name in there if name != CLIENT and self.chance.random() < 0.1]
         known = {name: peer for name, peer in there.items() if name not in unheard}
         install = resumed(self.kept, starts, known, CLIENT)
-        self.trees = [(install.dataflow, {entry.node: entry.host for entry in install.locations})]
+        self.trees = {None: (install.dataflow, {entry.node: entry.host for entry in install.locations})}
         self.on_tree(install.dataflow)
         kept, free = replace(self.kept, queries={0: flow.sinks}), self._reorderable
         asks = e.KeptRunRequested(install, self.moves, free.codes, (), free.merging, kept=kept)
