@@ -13,7 +13,8 @@ R5. A node that had ended while there was one sink, and told nobody that it want
 R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
     unless it begins where the run's streams end, and so wants nothing of it either.
 R7. Operators go on from one generation of a run to the next (``relocation.survivors``), and demand again what they wait
-    for. What their code returns of the one before counts.
+    for. What their code returns of the one before counts. What they hold is dispatched where fewer outputs are kept
+    for others than there were.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Flow(Demands):
             node = survivor.node
             if survivor.run is not None:
                 self._perform(node, [survivor.run])
+            self._perform(node, [each for each in node.resume() if type(each) is not Ask])  # R7
             if graph and node.state is ENDED and len(flow.sinks) > 1:
                 self._perform(node, [Renounce(node.node.inputs)])
                 continue

@@ -134,6 +134,7 @@ def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_ha
         pytest.param(60_000_356, True, id="a source is missing for good, as its host has no part in the run any more"),
         pytest.param(60_000_114, True, id="a source was missing when its stream would have ended"),
         pytest.param(70_001_832, True, id="a sink had nothing but the end"),
+        pytest.param(5_400_082, True, id="what an operator held could go as it went on, as fewer outputs were kept"),
     ],
 )
 def test_a_run_that_outlives_its_hosts_gives_all(seed: int, lasting: bool) -> None:
