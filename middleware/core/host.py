@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
+from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
@@ -414,7 +415,7 @@ class HostCore(Runs):
             self.out.send(sender, self._welcome)
             return
         newest = max(map(generation_of, self._generations(message.client, message.run)), default=None)
-        late = self.past.knows(message.client, message.run, self.desk.now)
+        late = self.past.knows(message.client, message.run, self.desk.now, message.number)
         part = part_of(newest, generation_of(message.run), late=late)
         if part is Part.OVER:  # R1
             return
@@ -436,6 +437,8 @@ class HostCore(Runs):
         else:
             error = self.past.full(message.client) or self._why_not(sender, message)
             if not error:
+                if self.past.knows(message.client, message.run, self.desk.now):
+                    self.past.revive(message.client, message.run)
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
@@ -474,7 +477,7 @@ class HostCore(Runs):
         for run_id in self._generations(sender, message.run):
             if generation_of(run_id) <= generation_of(message.run):
                 self._close(run_id)
-        if not self.past.knows(sender, message.run, self.desk.now):
+        if not self.past.knows(sender, message.run, self.desk.now, LAST):
             self.past.add(sender, message.run, self.desk.now, opened=False)
 
     def _on_removed(self, sender: str, message: m.Removed) -> None:

@@ -4,6 +4,7 @@ Rules:
 
 R1. A run that was closed here, or that its client removed before it came here, is known as over for as long as its
     client may go on with it unheard (``lease_s``, times ``patience``), and what it sends then may be late (``late_s``).
+    One that was closed as its client was silent opens again for who lets this host join later than it did before.
 R2. Runs are told apart by their clients too: nobody has another's run forgotten, or refused.
 R3. ``max_past_runs`` are known one by one. Beyond that those of the client that has most are known as one: until all of
     them may be forgotten none of its runs is opened. Where they are spread over very many names, so it is for all.
@@ -28,9 +29,10 @@ class Past:
         self._kept_s = limits.patience * limits.lease_s + limits.late_s  # R1
         self.until_s: dict[tuple[str, str], float] = {}
         self._generations: dict[tuple[str, str], int] = {}  # of runs that outlive their hosts: the last that is over
+        self._joined: dict[tuple[str, str], int] = {}  # of those whose clients were silent: ``Install.number``
 
-    def add(self, client: str, run: str, now: float, *, opened: bool = True) -> None:
-        """A run is over now; without ``opened`` it has never been here."""
+    def add(self, client: str, run: str, now: float, *, opened: bool = True, joined: int | None = None) -> None:
+        """A run is over now; without ``opened`` it has never been here. ``joined``: it opens again by what is later."""
         self._forget(now)
         until_s = self.until_s
         one = next((each for each in ((ALL, ALL), (client, ALL)) if each in until_s), None)
@@ -38,7 +40,10 @@ class Past:
             return  # it is refused as it is, and whoever is refused removes what was
         key = one or (client, base_of(run))
         until_s.pop(key, None)
+        self._joined.pop(key, None)
         until_s[key] = now + self._kept_s
+        if one is None and joined is not None:
+            self._joined[key] = joined
         generation = generation_of(run)
         if one is None and generation > self._generations.get(key, 0):
             self._generations[key] = generation
@@ -54,6 +59,7 @@ class Past:
         while until_s and until_s[oldest := next(iter(until_s))] <= now:
             del until_s[oldest]
             self._generations.pop(oldest, None)
+            self._joined.pop(oldest, None)
 
     def _merge(self) -> None:
         """R3: know fewer of them apart."""
@@ -62,15 +68,20 @@ class Past:
         if count * FEW < len(self.until_s):
             self.until_s = {(ALL, ALL): last_s}
             self._generations.clear()
+            self._joined.clear()
             return
         self.until_s = {key: at_s for key, at_s in self.until_s.items() if key[0] != most}
+        self._joined = {key: joined for key, joined in self._joined.items() if key in self.until_s}
         self.until_s[most, ALL] = last_s
 
-    def knows(self, client: str, run: str, now: float) -> bool:
-        """Whether that run is over."""
+    def knows(self, client: str, run: str, now: float, joins: int = 0) -> bool:
+        """Whether that run is over, also for who ``joins`` it by the ``Install`` of that number."""
         self._forget(now)
-        key = client, base_of(run)
-        return key in self.until_s and generation_of(run) <= self._generations.get(key, 0)
+        key, generation = (client, base_of(run)), generation_of(run)
+        last = self._generations.get(key, 0)
+        if key not in self.until_s or generation > last:
+            return False
+        return generation < last or joins <= self._joined.get(key, joins)
 
     def full(self, client: str) -> str:
         """Why none of a client's runs can be opened; empty where they can."""

@@ -82,8 +82,11 @@ class Runs:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
 
-    def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = ()) -> None:
-        """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``."""
+    def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = (), joined: int | None = None) -> None:
+        """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``.
+
+        ``joined``: this host may join it again (``past``).
+        """
         run = self.runs.pop(run_id, None)
         if run is None:
             return
@@ -95,7 +98,7 @@ class Runs:
         self._visits.end(run_id, "it is over here")
         if not follows:
             self._lasting.forget(run)
-            self.past.add(run.install.client, run_id, self.desk.now)
+            self.past.add(run.install.client, run_id, self.desk.now, joined=joined)
 
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
@@ -225,6 +228,6 @@ class Runs:
                 if visit is not None:
                     lease_s = self.config.patience * self.config.lease_s
                     visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")
-                self._close(run.id)
+                self._close(run.id, joined=run.install.number)
         if any(not run.setting.leads for run in self.runs.values()):
             self._lease.by(self.out.now + self.config.lease_s / 2)

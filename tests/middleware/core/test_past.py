@@ -56,6 +56,32 @@ def test_a_run_whose_lease_is_over_stays_so(make_book: Book, make_install: Make)
     assert answer(book.at(46.0), install(make_install, "r")) == ""
 
 
+def test_a_run_whose_lease_is_over_opens_for_who_lets_the_host_join_later(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1", LIMITS)
+    first, later, last = (msgspec.structs.replace(install(make_install, "r~2"), number=number) for number in (3, 4, 5))
+    assert answer(book, first) == ""
+    for at_s in (5.0, 10.0, 15.0):
+        book.at(at_s) << e.TimerFired("lease") >> ANY
+    assert not book.core.runs
+    assert answer(book, first) is None
+    assert answer(book, msgspec.structs.replace(last, run="r~1")) is None
+    assert answer(book.at(16.0), later) == ""
+    assert list(book.core.runs) == ["r~2"]
+    book << got("client", m.Remove("r~2")) >> ANY
+    assert answer(book, last) is None
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_what_is_removed_after_its_lease_was_over_stays_so(number: int, make_book: Book, make_install: Make) -> None:
+    book = make_book("h1", LIMITS)
+    assert answer(book, msgspec.structs.replace(install(make_install, "r"), number=number)) == ""
+    for at_s in (5.0, 10.0, 15.0):
+        book.at(at_s) << e.TimerFired("lease") >> ANY
+    book << got("client", m.Remove("r")) >> [e.Send("r", "client", m.Removed("r", "h1"))]
+    assert answer(book.at(44.0), msgspec.structs.replace(install(make_install, "r"), number=9)) is None
+    assert answer(book.at(46.0), msgspec.structs.replace(install(make_install, "r"), number=9)) == ""
+
+
 def test_a_run_that_was_removed_before_it_came_does_not_come(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
     book << got("stranger", m.Remove("r")) >> [e.Send("r", "stranger", m.Removed("r", "h1"))]

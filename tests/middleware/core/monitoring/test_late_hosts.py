@@ -12,7 +12,7 @@ from playbook import ANY, Playbook, got
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
-from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan, Stop
+from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.counting import Counting, content
 from thalweg.middleware.core.host import HostCore
@@ -146,3 +146,30 @@ def _back(book: Playbook, instance: str) -> None:
     book << got("h3", m.Installed("r", "h3", number=1)) >> ANY
     core: HostCore = book.core
     assert "h3" in core.runs["r"].directory.hosts
+
+
+def test_a_host_that_was_cut_off_for_longer_than_its_lease_joins_as_soon_as_it_is_heard() -> None:
+    """It has nothing, so that the run goes on as it is, and has dropped the run meanwhile."""
+    joined = list[float]()
+
+    def on_record(host: str, now: float, record: e.Record) -> None:
+        if record.kind == "joined":
+            joined.append(now)
+
+    hosts = ("h1", "h2", "h3", "client")
+    links = {link: BandwidthTrace(" ".join(link), np.array([0.0]), np.array([1e7])) for link in links_between(hosts)}
+    nodes = [Node("s", "source", (), Code("source"), "h1"), Node("o", "operator", ("s",), Code("operator"))]
+    flow = Dataflow((*nodes, Node("t", "sink", ("o",), None, "client")))
+    world = FaultyWorld(
+        hosts,
+        links,
+        partial(Counting, size_bytes=20_000, length=10**6, takes_s=0.5),
+        FaultPlan(1, (Cut(("h3",), 5.0, 90.0),)),
+        WorldConfig(interface="independent", startup_s=0.002, validate=True),
+        on_record=on_record,
+    )
+    world.failover = m.Failover()
+    world.run(flow, {"s": "h1", "o": "h2", "t": "client"}, 220)
+    assert world.failed is None
+    assert len(joined) == 1
+    assert 95.0 < joined[0] < 100.0
