@@ -169,8 +169,11 @@ LESS = (
 LESS += ("--missing", "nothing")
 
 
-def test_a_simulated_run_goes_on_without_a_source_until_it_is_back(tmp_path: Path) -> None:
-    kills = ("--kill", "h2@20:restart=1", "--kill", "h3@120:restart=never")
+def test_a_simulated_run_goes_on_without_a_source_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THALWEG_TRACES", raising=False)  # with the generated ones
+    kills = ("--kill", "h2@20:restart=5", "--kill", "h3@320:restart=never")
     options = ("--testbed", "sim", *SLOW, "--images", "200", "--time-scale", "60", *kills)
     found = run(*options, *LESS, out=tmp_path)
     assert sorted(found["missing"]) == ["source@h2", "source@h3"]
