@@ -240,10 +240,7 @@ class Recovery:
         for name, least in lines.items():
             if least > self._lines.get(name, 0) or (again and least):
                 there = {host for hosts in self.known.get(name, {}).values() for host in hosts}
-                concerned = [each for each in flow.by_name[name].inputs if flow.by_name[each].kind == "operator"]
-                if flow.by_name[name].code not in self.stateless:
-                    concerned.append(name)
-                there |= {locations[each].host for each in concerned}
+                there |= {locations[each].host for each in (name, *flow.by_name[name].inputs) if each in lines}
                 for host in there:
                     words.setdefault(host, []).append(m.Start(name, least))
                 self._told[name] = max(least, self._told.get(name, 0))

@@ -107,7 +107,7 @@ def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_par
 
 
 def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any, make_install: Any) -> None:
-    """A source keeps no outputs, and an operator without state no replicas."""
+    """A source keeps no outputs, and no replicas."""
     flow = chain(Code("some"), Code("some"), Code("some"), client="client").validate()
     client = make_book("client")
     client << e.RunRequested(m.Lasting.of(make_install({"p": "h3"}, dataflow=flow), Failover(every=4)), None) >> ANY
@@ -116,4 +116,5 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
     client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
     client << got("h3", m.Stable("r", "p", 16)) >> ANY
     words = {host: [each for each in client.sent(host) if isinstance(each, m.Settled)] for host in ("h1", "h2", "h3")}
-    assert words == {"h1": [], "h2": [m.Settled("r", (Start("p", 18),))], "h3": []}
+    ops = Start("o", 18), Start("p", 18)
+    assert words == {"h1": [], "h2": [m.Settled("r", ops)], "h3": [m.Settled("r", ops[1:])]}
