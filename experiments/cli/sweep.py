@@ -191,6 +191,9 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
         return
     sweeps = {pool: _sweep(options, given, pool) for pool in _pools(options)}
     alone, outcomes, said = len(sweeps) == 1, [], {}
+    if not alone:
+        for asked in sweeps.values():
+            asked.check()  # before the first begins
     for pool, asked in sweeps.items():
         folder = Path("runs") / asked.id if options.out is None else options.out
         if options.out is not None and not alone:
