@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/thalweg analyze $(DEMO)
 
 test: setup
-	$(BIN)/python -m pytest -n 4 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --max-worker-restart=0 $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -69,9 +69,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried up to three times more")
     config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ToldAtOnce(config))
     unknown = required() - NEEDS.keys()
     if unknown:
         raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
+
+
+class ToldAtOnce:
+    """Says which test failed, and where, at once: a run that is ended before its summary has told it all the same."""
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            what = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
+            told = f"{report.nodeid} failed ({report.when}, {report.duration:.0f} s): {what}".splitlines()[0][:400]
+            self.config.get_terminal_writer().line(f"\n{told}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
