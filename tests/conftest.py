@@ -83,11 +83,11 @@ class ToldAtOnce:
         self.config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.outcome in ("failed", "rerun"):
             crash = getattr(report.longrepr, "reprcrash", None)
             what = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
-            told = f"{report.nodeid} failed ({report.when}, {report.duration:.0f} s): {what}".splitlines()[0][:400]
-            self.config.get_terminal_writer().line(f"\n{told}")
+            told = f"{report.nodeid} {report.outcome} ({report.when}, {report.duration:.0f} s): {what}"
+            self.config.get_terminal_writer().line(f"\n{told.splitlines()[0][:400]}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -296,7 +296,7 @@ class Client:
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         check_counts(partitions, call_timeout_s)
         check_ahead(ahead)
-        others = {"networks": networks, "subscribers": allowed}
+        others = {"networks": networks}
         parts = check_stripes(stripes, window, dataflow, self._allow, others)
         check_start(start)
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
@@ -368,6 +368,8 @@ class Client:
             run.keep(Stream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover))
         asks = e.RunRequested if self._journal is None or several else e.KeptRunRequested
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
+        if isinstance(run, StripedRun):
+            run.began(request)
         self.shell.tell(request_of(request, going, window, start, above))
         if allowed:
             run.allow(*allowed)

@@ -43,6 +43,7 @@ class Hearing:
                 | e.Placed(run)
                 | e.TreeChanged(run)
                 | e.Attached(run)
+                | e.TreesChanged(run)
                 | e.Plan(run)
             ):
                 self._opened.take(run, command)

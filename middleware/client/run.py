@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.messages import Way
+from thalweg.middleware.protocol.parts import Placed
 
 
 class Run(Stream[T]):
@@ -118,7 +119,7 @@ class Run(Stream[T]):
                 case e.Placed(_, node, host):
                     self.placement = {**self.placement, node: host}
                 case e.TreeChanged(_, dataflow, placement):
-                    self.dataflow, self.placement = dataflow, placement
+                    self._become(Placed(dataflow, placement))
                     self._missing = all_gaps(dataflow)
                 case e.Plan() if self.search is not None:
                     self._plan_aside(self.search, command)
@@ -143,11 +144,15 @@ class Run(Stream[T]):
         other = self._queries.get(command.query)
         with self._news:
             if other is not None:
-                other._begun(command, self.dataflow)
+                other._begun(command, self.dataflow.by_name)
                 if self.search is not None and other.hints is not None:
                     self.search = self.search.with_hints(other.hints, command.names)
             self._by_sink |= {name: command.query for name in command.dataflow.sinks if name not in self.dataflow.sinks}
-            self.dataflow, self.placement = command.dataflow, command.placement
+            self._become(Placed(command.dataflow, command.placement))
+
+    def _become(self, tree: Placed) -> None:
+        """What goes on under the run's own name is that now."""
+        self.dataflow, self.placement = tree
 
     def _plan_aside(self, search: Search, command: e.Plan) -> None:
         threading.Thread(target=self._plan, args=(search, command), name="thalweg-planner", daemon=True).start()
@@ -260,10 +265,8 @@ class Run(Stream[T]):
         whoever iterates over it, and the run goes on. Raises RunError when the run is over, DataflowError for a query
         that has nothing in common with it or means another node by a name of the run's, PlacementError, UsageError.
         """
-        prepare, tree = self._home.prepare, self.tree
         self._check_open()
-        assert prepare is not None
-        wanted = prepare(Offered(dataflow, placement, hints, radius_s), tree)
+        wanted, begin = self._prepare(Offered(dataflow, placement, hints, radius_s))
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         with self._sharing:
             self._check_open()
@@ -273,10 +276,17 @@ class Run(Stream[T]):
             self._left_over.add(number)
         other: Attached[Any] = Attached(self, number, wanted, strict=strict, nothing=nothing)
         self._queries[number] = other
-        self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement, wanted.apart))
+        begin(number)
         if allowed:
             other.allow(*allowed)
         return other
+
+    def _prepare(self, offered: Offered) -> tuple[Wanted, Callable[[int], None]]:
+        """A query as it is to begin, and what has it begin under its number."""
+        assert self._home.prepare is not None
+        wanted = self._home.prepare(offered, self.tree)
+        where = wanted.placement, wanted.apart
+        return wanted, lambda number: self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, *where))
 
     def _take_up(self, queries: Mapping[int, Query], starts: Mapping[str, int], left: Collection[int]) -> None:
         """Go on with the queries that another client attached; ``left``: what is over of the others."""
@@ -392,11 +402,11 @@ class Attached(Run[T]):
         self.placement = {name: where.get(names.get(name, ""), host) for name, host in self.placement.items()}
         return self.dataflow, self.placement
 
-    def _begun(self, command: e.Attached, before: Dataflow) -> None:
-        """It has begun in the run, which was that before."""
+    def _begun(self, command: e.Attached, before: Collection[str]) -> None:
+        """It has begun in the run, which had these nodes before."""
         with self._news:
             self.names, self._first = command.names, command.first_index
-            self.shared = tuple([name for name in self.dataflow.by_name if command.names[name] in before.by_name])
+            self.shared = tuple([name for name in self.dataflow.by_name if command.names.get(name) in before])
             self._called = {command.names[name]: name for name in self._sinks}
         if self._journal is not None:
             query = Query(self.dataflow, self.names, self.shared, self._first)

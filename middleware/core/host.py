@@ -322,6 +322,10 @@ class HostCore(Runs):
         for request in (*event.stripes, *(() if event.above is UNSET else (event.above,))):
             self._on_run_requested(request)
 
+    def _on_trees_requested(self, event: e.TreesRequested) -> None:
+        for request in self._stripes.replace(event):
+            self._on_run_requested(request)
+
     # --- what this application takes of others' runs ----------------------------------------------------
 
     def _on_subscribe_requested(self, event: e.SubscribeRequested) -> None:
@@ -517,6 +521,7 @@ class HostCore(Runs):
         e.RunRequested: _on_run_requested,
         e.KeptRunRequested: _on_run_requested,
         e.StripesRequested: _on_stripes_requested,
+        e.TreesRequested: _on_trees_requested,
         e.RunAbandoned: Runs._on_abandoned,
         e.ProbesRequested: _on_probes_requested,
         e.RunBroken: Runs._on_broken,

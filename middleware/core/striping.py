@@ -31,6 +31,10 @@ R8. Nor is a stripe waited for that has become slow: what it would deliver ``LAT
 R9. Where the stream feeds what runs above its trees (``core.trunk``), each of a partition's parts may be past its end
     alone; the stream ends with the partition of which all are, which is delivered as well. It begins anew with a
     partition when it is told to: what was made of it and those after it, and is not here any more, is made again.
+R10. Other stripes may take over, which make more than those before, or less: where all of them are ready, these get no
+    more indices, and end with what they have open. Where one of them fails before that, they are dropped. Until then
+    all goes on as before, also where a stripe fails in what only some queries want (``theirs``): these are told, the
+    others carry what it had open, and where there are none left the stream waits for those that take over.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -68,17 +72,26 @@ class Open(msgspec.Struct, frozen=True):
     index: int
 
 
+class TakesOver(NamedTuple):
+    """R10: what a stripe makes that takes over, and what of it only queries want (``TreesRequested``)."""
+
+    places: dict[int, int] | None
+    theirs: dict[str, tuple[int, ...]]
+
+
 class Stripe:
     """What the stream knows of one of its stripes."""
 
     __slots__ = (
-        "anew", "asked_s", "delivered_s", "fills_s", "number", "open", "over", "past", "period_s", "ready", "run",
-        "share", "told_s", "upto", "wait_s",
+        "anew", "asked_s", "coming", "delivered_s", "fills_s", "leaving", "number", "open", "over", "past", "period_s",
+        "places", "ready", "run", "share", "theirs", "told_s", "upto", "wait_s",
     )  # fmt: skip
 
-    def __init__(self, number: int, run: str, share: float, wait_s: float) -> None:
+    def __init__(self, number: int, run: str, share: float, wait_s: float, takes_over: TakesOver | None = None) -> None:
         self.number, self.run, self.share = number, run, share
-        self.ready = self.over = False
+        self.ready = self.over = self.leaving = False
+        self.coming = takes_over is not None  # R10
+        self.places, self.theirs = takes_over or TakesOver(None, {})
         self.open: deque[Open] = deque()
         self.past: deque[int] = deque(maxlen=KEPT)  # the stream's indices of its last partitions, delivered
         self.upto = 0  # its partitions before that have been given
@@ -91,8 +104,13 @@ class Stripe:
 
     @property
     def works(self) -> bool:
-        """Whether it can be given anything."""
-        return self.ready and not self.over
+        """Whether it may have anything open."""
+        return self.ready and not (self.over or self.coming)
+
+    @property
+    def carries(self) -> bool:
+        """Whether it can be given anything more."""
+        return self.works and not self.leaving
 
     def has(self, index: int) -> bool:
         """Whether it was given that, and has not delivered it."""
@@ -114,13 +132,17 @@ Ahead = Callable[[Stripe], int]
 class Hooks(msgspec.Struct, frozen=True):
     """How the stripes are reached: what is said of their runs, and to their hosts.
 
-    ``most``: partitions that a stripe's tree can have under way; ``named``: its run now, of whatever generation.
+    ``most``: partitions that a stripe's tree can have under way; ``named``: its run now, of whatever generation;
+    ``changed``: others have taken over, the first of this number, or could not, for this reason; ``spoilt``: who takes
+    what is made for these places cannot go on.
     """
 
     act: Act
     tell: Tell
     most: Ahead
     named: Callable[[Stripe], str]
+    changed: Callable[[int, str], None]
+    spoilt: Callable[[Collection[int], e.Fail], None]
 
 
 class Striping:
@@ -135,8 +157,7 @@ class Striping:
         ]
         self.window = event.window
         (self._sink,) = event.stripes[0].install.dataflow.sinks
-        inputs = event.stripes[0].install.dataflow.by_name[self._sink].inputs
-        self._several, self._feeds = len(inputs) > 1, event.above is not UNSET
+        self._feeds = event.above is not UNSET
         self.next = event.start  # the application's
         self.held: dict[int, e.Deliver] = {}  # that have come before their turn, or before they were asked for
         self._wanted = False  # the application waits for the next one
@@ -145,6 +166,8 @@ class Striping:
         self._free: list[int] = []  # before that: those that no stripe has
         self._end = None if event.partitions is None else event.start + event.partitions
         self._uneven = ""
+        self.since = event.start  # R10: from this one on all of the stripes that took over last carry it
+        self._waits_for_others = False
         self._next_s = 0.0  # since when the next one is the next
 
     # --- what the stripes' runs say -----------------------------------------------------------------------
@@ -152,6 +175,8 @@ class Striping:
     def on_ready(self, stripe: Stripe) -> None:
         """All hosts that a stripe needs have installed its run."""
         stripe.ready = True
+        if stripe.coming:
+            self._take_over()
         if not self._begun and not self._over:
             self._begun = True
             self._out.emit(e.Ready(self._out.run))
@@ -174,7 +199,7 @@ class Striping:
         stripe.past.append(given.index)
         if stripe.anew is not None and given.partition >= stripe.anew[1]:
             stripe.anew = None
-        values = part.value if self._several else (part.value,)
+        values = part.value if len(part.sizes) > 1 else (part.value,)
         past = past_end_of(values)
         if self._feeds:  # R9
             if all(map(is_past_end, values)):
@@ -199,7 +224,7 @@ class Striping:
         about = {"stripe": stripe.number, "partition": given.partition, "kept": kept}
         self._record(stripe, "carried", node=part.sink, index=index, size_bytes=part.size_bytes, detail=about)
         if kept:
-            self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index)
+            self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index, places=stripe.places)
         else:
             self._give_up(index)  # R3
 
@@ -210,12 +235,19 @@ class Striping:
             self._free = [each for each in self._free if each < index]
             self.held = {each: part for each, part in self.held.items() if each < index}
 
-    def on_failed(self, stripe: Stripe, failed: e.Fail) -> None:
-        """R5: the run of a stripe cannot go on."""
+    def on_failed(self, stripe: Stripe, failed: e.Fail, nodes: Collection[str] = ()) -> None:
+        """R5: the run of a stripe cannot go on; R10: ``nodes`` are at fault."""
         if stripe.over or self._over:
             return
+        if stripe.coming:
+            self._drop_coming(failed.reason)
+            return
         self._leave(stripe)
-        if not failed.lost or all(each.over for each in self.stripes):
+        places = {place for node in nodes for place in stripe.theirs.get(node, ())}
+        if places and all(node in stripe.theirs for node in nodes):
+            self._waits_for_others = True
+            self._hooks.spoilt(places, failed)
+        elif not failed.lost or self._nobody_left:
             self._out.fail(
                 failed.reason, node=failed.node, host=failed.host, lost=failed.lost, cause=failed.cause,
             )  # fmt: skip
@@ -224,6 +256,10 @@ class Striping:
         self._record(stripe, "fault", peer=failed.host, detail={"what": failed.reason})
         self._hooks.act(e.RunAbandoned(stripe.run))
         self._go_on()
+
+    @property
+    def _nobody_left(self) -> bool:
+        return all(each.over for each in self.stripes) and not self._waits_for_others
 
     def _record(self, stripe: Stripe, kind: str, **fields: Any) -> None:
         """A record of a stripe's run: the stream has none."""
@@ -253,6 +289,40 @@ class Striping:
         stripe.anew, stripe.wait_s = (first, stripe.upto), self._limits.retry_s
         self._tell(stripe)
         self._look_again()
+
+    # --- R10: others take over ------------------------------------------------------------------------------
+
+    def replace(self, requests: Sequence[e.RunRequested], what: Sequence[TakesOver]) -> None:
+        """These are about to begin, and take over when all are ready."""
+        first, shares = len(self.stripes), [each.share for each in self.stripes if not (each.leaving or each.coming)]
+        for number, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
+            share = shares[number] if number < len(shares) else 1 / len(requests)
+            run = request.install.run
+            self.stripes.append(Stripe(first + number, run, share, self._limits.retry_s, takes_over))
+
+    def _take_over(self) -> None:
+        coming = [each for each in self.stripes if each.coming and not each.over]
+        if not all(each.ready for each in coming):
+            return
+        for stripe in self.stripes:
+            stripe.leaving = stripe.leaving or not stripe.coming
+            stripe.coming = False
+        self.since, self._waits_for_others = self._top, False
+        self._hooks.changed(coming[0].number, "")
+
+    def _drop_coming(self, why: str) -> None:
+        for stripe in [each for each in self.stripes if each.coming and not each.over]:
+            stripe.over = True
+            self._hooks.act(e.RunAbandoned(stripe.run))
+        self._waits_for_others = False
+        self._hooks.changed(-1, why)
+        self._go_on()
+
+    def _see_who_leaves(self) -> None:
+        for stripe in self.stripes:
+            if stripe.leaving and not stripe.over and not stripe.open:
+                stripe.over = True
+                self._hooks.act(e.RunAbandoned(stripe.run))
 
     # --- what the application says ------------------------------------------------------------------------
 
@@ -291,7 +361,7 @@ class Striping:
             self._hand_out()
         if self._over:
             return
-        paces = {each: Pace(self._first_s(each), self._period_s(each)) for each in self.stripes if each.works}
+        paces = {each: Pace(self._first_s(each), self._period_s(each)) for each in self.stripes if each.carries}
         for stripe in sorted(paces, key=lambda each: paces[each].first_s):
             if self._fill(stripe, paces):
                 self._tell(stripe)
@@ -301,6 +371,7 @@ class Striping:
             if stripe.works and stripe.open and stripe.asked_s is None and self._may_ask(stripe):
                 stripe.asked_s = self._out.now
                 self._hooks.act(e.NextRequested(stripe.run))
+        self._see_who_leaves()
         self._look_again()
 
     def _hand_out(self) -> None:
@@ -314,7 +385,7 @@ class Striping:
             self._out.emit(self.held.pop(self.next))
             self.next += 1
             self._next_s = self._out.now
-        elif not over and self._begun and all(each.over for each in self.stripes) and self.next not in self.held:
+        elif not over and self._begun and self._nobody_left and self.next not in self.held:
             self._over = True
             self._out.fail(f"no stripe of the stream is left that could carry partition {self.next}")
 
@@ -331,7 +402,7 @@ class Striping:
         if stripe.period_s is None:
             return UNKNOWN
         most = self._hooks.most(stripe) + 1
-        count = sum(not each.over for each in self.stripes)
+        count = sum(not (each.over or each.leaving or each.coming) for each in self.stripes)
         return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
     def _give(self, stripe: Stripe, index: int) -> None:
@@ -425,7 +496,7 @@ class Striping:
 
     def _without_next(self) -> list[Stripe]:
         """The stripes that could be given the next partition as well."""
-        return [each for each in self.stripes if each.works and not each.has(self.next)]
+        return [each for each in self.stripes if each.carries and not each.has(self.next)]
 
     def _stalled_s(self) -> float:
         """R4: when the stream has waited for its next partition for long enough; infinity where it does not wait."""

@@ -177,7 +177,8 @@ class Deliver(Command, frozen=True):
     """Hand partition ``index`` of ``sink`` to the application; ``end`` when the sink's stream is over (no value).
 
     ``uneven``: that sources did not end together, which ones ended and which went on. ``sizes``: of a sink with several
-    inputs the bytes of each.
+    inputs the bytes of each. ``places``: within a client, which of its inputs feed which sources above the trees of a
+    stream (``protocol.parts``), by their places, where it is not each that of its own.
     """
 
     run: str
@@ -188,6 +189,7 @@ class Deliver(Command, frozen=True):
     uneven: str = ""
     sink: str = ""
     sizes: tuple[int, ...] = ()
+    places: dict[int, int] | None = None
 
 
 class Ready(Command, frozen=True):
@@ -322,6 +324,14 @@ class Attached(Command, frozen=True):
     names: dict[str, str]
     dataflow: Dataflow
     placement: dict[str, str]
+
+
+class TreesChanged(Command, frozen=True):
+    """Other trees carry a stream from now on, the first of them with that number; or cannot, for a reason."""
+
+    run: str
+    first: int
+    error: str = ""
 
 
 class Record(Command, frozen=True):

@@ -195,6 +195,36 @@ class StripesRequested(Event, frozen=True):
     above: RunRequested | UnsetType = UNSET
 
 
+class AttachRequested(Event, frozen=True, omit_defaults=True):
+    """The application wants another query in the run, of this number and with names of its own: ``Attached``.
+
+    ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``: in
+    seconds how far away those are that the run has. ``since``: the first partition that it may begin with.
+    """
+
+    run: str
+    query: int
+    dataflow: Dataflow
+    placement: dict[str, str]
+    apart: dict[str, float] = {}
+    since: int = 0
+
+
+class TreesRequested(Event, frozen=True):
+    """The application wants a stream to go on over as many other trees, which make more than those before, or less.
+
+    ``stripes``: the run of each, as it would be installed. By tree, ``places``: which of its sink's inputs feed which
+    sources above, by their places (``protocol.parts``); ``theirs``: by node that only queries use, for which places.
+    ``query`` is to begin above with the first partition of which they carry all; unset, where nothing is to begin.
+    """
+
+    run: str
+    stripes: tuple[RunRequested, ...]
+    places: tuple[dict[int, int], ...]
+    theirs: tuple[dict[str, tuple[int, ...]], ...]
+    query: AttachRequested | UnsetType = UNSET
+
+
 class NextRequested(Event, frozen=True, omit_defaults=True):
     """The application took what was delivered and wants the next partition of ``sink``, or of every sink."""
 
@@ -222,20 +252,6 @@ class PlacementProposed(Event, frozen=True):
     free: tuple[Code, ...] = ()
     merging: tuple[Code, ...] = ()
     ways: tuple[Way, ...] | UnsetType = UNSET
-
-
-class AttachRequested(Event, frozen=True, omit_defaults=True):
-    """The application wants another query in the run, of this number and with names of its own: ``Attached``.
-
-    ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``: in
-    seconds how far away those are that the run has.
-    """
-
-    run: str
-    query: int
-    dataflow: Dataflow
-    placement: dict[str, str]
-    apart: dict[str, float] = {}
 
 
 class DetachRequested(Event, frozen=True):

@@ -7,8 +7,8 @@ that is taken above. There each of these nodes, of the *trunk*, is a source at t
 
 Rules:
 
-P1. Nothing is above where no operator has state and there is one sink: that is the stripes' own then. Of several all
-    are above.
+P1. All sinks are above, so that others can take what the trees make. Where there is one, and nothing else is above, the
+    trees are the graph as it is, with a sink that is called the same.
 P2. The nodes of the trunk have one order in all trees, whatever they are called: that in which nodes above take them.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 
-TRUNK = Code("thalweg/trunk")  # of a source that no code makes; no name by which any could be found
+TRUNK = "thalweg/trunk"  # of a source that no code makes; no name by which any could be found
 SINK = "trunk"  # of the stripes, where no node has that name
 
 
@@ -45,24 +45,38 @@ class Parts(NamedTuple):
 
 def is_trunk(node: Node) -> bool:
     """Whether a node is a source that the trees below feed."""
-    return node.kind == "source" and node.code == TRUNK
+    return node.kind == "source" and node.code is not None and node.code.use == TRUNK
+
+
+def place_of(node: Node) -> int:
+    """Which part of the stream's partitions feeds a node of the trunk."""
+    assert node.code is not None
+    return int(node.code.params["place"])
+
+
+def trunk_source(name: str, place: int, client: str, ahead: int = 1) -> Node:
+    """The source above that is fed with that part of the stream's partitions."""
+    return Node(name, "source", (), Code(TRUNK, {"place": place}), client, ahead)
 
 
 def parts_of(dataflow: Dataflow, remembering: Collection[str], client: str) -> Parts:
     """A graph whose operators ``remembering`` have state, in two; ``client``: where its sinks are."""
-    if not remembering and len(dataflow.sinks) == 1:  # P1
-        return Parts(dataflow)
     upper = {name for name in dataflow.by_name if not dataflow.below(name).isdisjoint(remembering)}
     upper |= {*dataflow.sinks}
     trunk = tuple(dict.fromkeys(name for name in _taken(dataflow, upper) if name not in upper))
+    below = dataflow if len(upper) == 1 else _ending(dataflow, upper, trunk, client)  # P1
+    fed = [trunk_source(name, place, client, dataflow.by_name[name].ahead) for place, name in enumerate(trunk)]
+    return Parts(below, Dataflow((*fed, *(node for node in dataflow.nodes if node.name in upper))))
+
+
+def _ending(dataflow: Dataflow, upper: Collection[str], trunk: tuple[str, ...], client: str) -> Dataflow:
+    """What is below, with a sink of its own."""
     sink, count = SINK, 1
     while sink in dataflow.by_name:
         count += 1
         sink = f"{SINK}.{count}"
     own = [node for node in dataflow.nodes if node.name not in upper]
-    below = Dataflow((*own, Node(sink, "sink", trunk, None, client)))
-    fed = [Node(name, "source", (), TRUNK, client, dataflow.by_name[name].ahead) for name in trunk]
-    return Parts(below, Dataflow((*fed, *(node for node in dataflow.nodes if node.name in upper))))
+    return Dataflow((*own, Node(sink, "sink", trunk, None, client)))
 
 
 def _taken(dataflow: Dataflow, upper: Collection[str]) -> Iterator[str]:
@@ -72,8 +86,15 @@ def _taken(dataflow: Dataflow, upper: Collection[str]) -> Iterator[str]:
 
 
 def trunk_of(above: Dataflow) -> tuple[str, ...]:
-    """The sources above that the trees feed, in the order of the inputs of the trees' sink."""
-    return tuple([node.name for node in above.nodes if is_trunk(node)])
+    """The sources above that the trees feed, by their places."""
+    return tuple([node.name for node in sorted(filter(is_trunk, above.nodes), key=place_of)])
+
+
+def feeding(below: Dataflow, places: Mapping[int, int] | None = None) -> dict[int, str]:
+    """By place which nodes of a tree feed sources above; ``places``: by place, which inputs of its sink."""
+    (sink,) = below.sinks
+    inputs = below.by_name[sink].inputs
+    return dict(enumerate(inputs)) if places is None else {place: inputs[at] for place, at in places.items()}
 
 
 def resting(above: Dataflow, client: str) -> Placement:
@@ -90,11 +111,12 @@ def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
     return Dataflow(tuple(nodes))
 
 
-def whole(below: Placed, above: Placed) -> Placed:
-    """A graph of both parts, with nodes of the trunk called as they are below."""
+def whole(below: Placed, above: Placed, places: Mapping[int, int] | None = None) -> Placed:
+    """A graph of both parts, with nodes of the trunk called as they are below; ``places``: as in ``feeding``."""
     (sink,) = below.dataflow.sinks
-    trunk = below.dataflow.by_name[sink].inputs
-    over = renamed(above.dataflow, dict(zip(trunk_of(above.dataflow), trunk, strict=True)))
+    fed_by = feeding(below.dataflow, places)
+    names = {node.name: fed_by[place_of(node)] for node in above.dataflow.nodes if is_trunk(node)}
+    over = renamed(above.dataflow, names)
     nodes = [node for node in below.dataflow.nodes if node.name != sink]
     nodes += [node for node in over.nodes if not is_trunk(node)]
     where = {name: host for name, host in below.placement.items() if name != sink}

@@ -8,11 +8,14 @@ R2. What the application says of a stream as a whole is said of each of its stri
     of these.
 R3. Where some of the graph is above the trees, the application speaks with the run that this is, and that is fed with
     what the stream gives (``core.trunk``): its sources' code is run here. It begins and ends with the stripes.
+R4. A query that takes something which the trees do not make begins when others have taken over that do, with the first
+    partition that is theirs alone. One that cannot go on leaves the run above; the application has others take over
+    that do not make what was its.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,14 +25,15 @@ from thalweg.middleware.core import trunk
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.core.striping import Hooks, Stripe, Striping
+from thalweg.middleware.core.striping import Hooks, Stripe, Striping, TakesOver
 from thalweg.middleware.core.trunk import Trunk
+from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.parts import trunk_of
-from thalweg.middleware.protocol.stripes import stream_of, stripe_of, trunk_name
+from thalweg.middleware.protocol.parts import is_trunk, place_of, trunk_of
+from thalweg.middleware.protocol.stripes import stream_of, stripe_name, stripe_of, trunk_name
 
 OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoined})
 
@@ -49,32 +53,95 @@ class Stripes:
         self.led: dict[str, Striping] = {}
         self.trunks: dict[str, Trunk] = {}  # R3
         self._left: dict[str, set[str]] = {}  # by stream, the runs that are not forgotten
+        self._queries: dict[str, e.AttachRequested] = {}  # R4, by stream
 
     def begin(self, event: e.StripesRequested) -> None:
         """The application asks for a stream; its stripes' runs are about to begin."""
         stream, above = event.run, event.above
         out = self._out.of(stream if above is UNSET else trunk_name(stream))
-        striping = Striping(out, event, self._limits, Hooks(self._act, self._tell, self._most, self._named))
+        hooks = Hooks(
+            self._act,
+            self._tell,
+            self._most,
+            self._named,
+            lambda first, error: self._changed(stream, first, error),
+            lambda places, failed: self._spoilt(stream, places, failed),
+        )
+        striping = Striping(out, event, self._limits, hooks)
         self.led[stream] = striping
         self._left[stream] = {request.install.run for request in event.stripes}
         if above is not UNSET:
             self._left[stream].add(stream)
-            hooks = trunk.Hooks(
+            fed = trunk.Hooks(
                 striping.on_next,
                 striping.begin_anew,
                 self._act,
                 lambda name: self._lives(stream, name),
                 lambda: self._depth(stream),
             )
-            self.trunks[stream] = Trunk(trunk_of(above.install.dataflow), event.start, hooks)
+            self.trunks[stream] = Trunk(trunk_of(above.install.dataflow), event.start, fed)
+
+    def replace(self, event: e.TreesRequested) -> tuple[e.RunRequested, ...]:
+        """R4: the application wants others to take over; their runs, as they begin."""
+        stream, query = event.run, event.query
+        striping, above = self.led.get(stream), self._now(stream)
+        if striping is None or above is None:
+            return ()
+        if query is not UNSET:
+            self._queries[stream] = query
+        peers, first, requests = tuple(above.directory.reachable().values()), len(striping.stripes), []
+        for number, request in enumerate(event.stripes):
+            install = msgspec.structs.replace(request.install, run=stripe_name(stream, first + number), peers=peers)
+            requests.append(msgspec.structs.replace(request, install=install))
+        striping.replace(requests, tuple(map(TakesOver, event.places, event.theirs)))
+        self._left[stream].update([request.install.run for request in requests])
+        return tuple(requests)
+
+    def _changed(self, stream: str, first: int, error: str) -> None:
+        """R4: others have taken over, or could not."""
+        query = self._queries.pop(stream, None)
+        if query is not None and error:
+            self._out.of(stream).fail(error, query=query.query)
+        self._out.of(stream).emit(e.TreesChanged(stream, first, error))
+        if query is not None and not error:
+            self._act(msgspec.structs.replace(query, since=self.led[stream].since))
+
+    def _spoilt(self, stream: str, places: Collection[int], failed: e.Fail) -> None:
+        """R4: who takes what is made for these places cannot go on."""
+        above, waiting = self._now(stream), self._queries.get(stream)
+        if above is None:
+            return
+        about: dict[str, Any] = {each: getattr(failed, each) for each in ("node", "host", "lost", "cause")}
+        beginning = {each.number: each.dataflow for each in above.proposer.undecided}
+        if waiting is not None:
+            beginning[waiting.query] = waiting.dataflow
+        for number, dataflow in beginning.items():
+            if not _places(dataflow.nodes).isdisjoint(places):
+                self._out.of(stream).fail(failed.reason, query=number, **about)
+                left = e.DetachRequested(stream, number)
+                if self._waits(left):
+                    del self._queries[stream]
+                else:
+                    self._act(left)
+        for number in list(above.queries.sinks):
+            nodes = map(above.tree.dataflow.by_name.__getitem__, above.queries.nodes_of((number,)))
+            if number and not _places(nodes).isdisjoint(places):
+                above.queries.failed(number, failed.reason, **about)
 
     def concern(self, event: e.Event) -> bool:
         """Whether that is said of a stream as a whole."""
         if type(event) is e.TimerFired:
             return event.key.startswith(f"{Timer.STRIPES} ")
         stream = getattr(event, "run", "")
+        if type(event) is e.DetachRequested:  # R4
+            return self._waits(event)
         asks = type(event) is e.NextRequested and stream in self.trunks  # R3
         return type(event) in OF_STREAMS and stream in self.led and not asks
+
+    def _waits(self, event: e.DetachRequested) -> bool:
+        """Whether that query has not begun above yet."""
+        waiting = self._queries.get(event.run)
+        return waiting is not None and waiting.query == event.query
 
     def say(self, event: Any) -> None:
         """R2: what is said of a stream, or that something is due in it."""
@@ -84,6 +151,9 @@ class Stripes:
                 striping.on_timer()
         elif type(event) is e.NextRequested:
             self.led[event.run].on_next()
+        elif type(event) is e.DetachRequested:
+            del self._queries[event.run]
+            self._out.of(event.run).fail("the query has left before it began", query=event.query)
         else:
             for run in sorted(self._left[event.run]):
                 self._act(msgspec.structs.replace(event, run=run))
@@ -139,7 +209,7 @@ class Stripes:
 
     def _on_fail(self, command: e.Fail) -> e.Command | None:
         if (found := self._of_stripe(command)) is not None:
-            found[0].on_failed(found[1], command)
+            found[0].on_failed(found[1], command, self._at_fault(command))
             return None
         stream = stream_of(command.run)
         return command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream)
@@ -169,13 +239,22 @@ class Stripes:
         fed = self.trunks.get(base_of(command.install.run))
         if fed is None:
             return command
-        return e.OpenRun(command.install, tuple([name for name in command.nodes if name not in fed.names]))
+        nodes = command.install.dataflow.by_name
+        return e.OpenRun(command.install, tuple([name for name in command.nodes if not is_trunk(nodes[name])]))
+
+    def _on_open_node(self, command: e.OpenNode) -> e.Command | None:
+        """R3: nor for what may come to be fed here."""
+        if base_of(command.run) not in self.trunks or not is_trunk(command.node):
+            return command
+        self._act(e.NodeOpened(command.run, command.node.name))
+        return None
 
     def _on_run_operator(self, command: e.RunOperator) -> e.Command | None:
-        fed = self.trunks.get(base_of(command.run)) if self.trunks else None
-        if fed is None or command.node not in fed.names:
+        fed, run = (self.trunks.get(base_of(command.run)) if self.trunks else None), self._runs.get(command.run)
+        node = None if fed is None or run is None else run.tree.dataflow.by_name.get(command.node)
+        if fed is None or node is None or not is_trunk(node):
             return command
-        fed.want(command)
+        fed.want(command, place_of(node))
         return None
 
     # --- how runs are reached -------------------------------------------------------------------------------
@@ -193,6 +272,14 @@ class Stripes:
             told = msgspec.structs.replace(given, run=run.id)
             for host in sorted(run.directory.hosts):
                 run.out.send(host, told)
+
+    def _at_fault(self, failed: e.Fail) -> Collection[str]:
+        """Which nodes of a stripe it failed for: one, or those of the host that is lost."""
+        run = self._runs.get(failed.run)
+        if run is None or not failed.lost:
+            return (failed.node,) if failed.node else ()
+        where = run.directory.where(run.tree.dataflow.by_name)
+        return [node for node, host in where.items() if host == failed.host]
 
     def _most(self, stripe: Stripe) -> int:
         """How many partitions a stripe's tree, as it is now, can have under way."""
@@ -221,5 +308,11 @@ class Stripes:
         e.Fail: _on_fail,
         e.Forgotten: _on_forgotten,
         e.OpenRun: _on_open,
+        e.OpenNode: _on_open_node,
         e.RunOperator: _on_run_operator,
     }
+
+
+def _places(nodes: Iterable[Node]) -> set[int]:
+    """What of the stream's partitions feeds the sources among these."""
+    return {place_of(node) for node in nodes if is_trunk(node)}

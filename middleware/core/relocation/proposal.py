@@ -156,14 +156,15 @@ class Proposal(Machine):
 class Joining(msgspec.Struct, frozen=True):
     """A query that is to begin: its number, its graph in names of its own, and where its nodes are to be.
 
-    ``apart``: those that it does not share, though the run has the same, and how far away that is. Of a guest's the
-    number, below 0, tells it all.
+    ``apart``: those that it does not share, though the run has the same, and how far away that is. It begins with
+    partition ``since`` at the earliest. Of a guest's the number, below 0, tells it all.
     """
 
     number: int
     dataflow: Dataflow = Dataflow()
     placement: dict[str, str] = {}
     apart: dict[str, float] = {}
+    since: int = 0
 
 
 class Wish(msgspec.Struct, frozen=True):

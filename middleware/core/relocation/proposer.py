@@ -76,9 +76,10 @@ class Proposer:
     def follow(self, before: Proposer) -> None:
         """Go on as the next generation of a run: with the queries that have not begun, once all have the run."""
         self.free, self.merging, self._count = before.free, before.merging, before._count
-        self._later = before._undecided()
+        self._later = before.undecided
 
-    def _undecided(self) -> list[Joining]:
+    @property
+    def undecided(self) -> list[Joining]:
         """This application's queries of which it has not been told yet whether they begin."""
         proposal, waiting = self.proposal, list(self._joining)
         undecided = ProposalState.PROPOSED, ProposalState.ABORTED
@@ -89,7 +90,7 @@ class Proposer:
     @property
     def waits(self) -> bool:
         """Whether this application waits for a query to begin."""
-        return bool(self._undecided())
+        return bool(self.undecided)
 
     def on_started(self, _: Started) -> None:
         """All hosts that are needed have the run."""
@@ -172,7 +173,7 @@ class Proposer:
     # --- queries --------------------------------------------------------------------------------------
 
     def on_attach_requested(self, event: e.AttachRequested) -> None:
-        self._wait(Joining(event.query, event.dataflow, event.placement, event.apart))
+        self._wait(Joining(event.query, event.dataflow, event.placement, event.apart, event.since))
 
     def on_peer_joined(self, event: e.PeerJoined) -> None:
         """R10: a host is to have a part in the run; one that has said so more than once waits once."""
@@ -229,6 +230,8 @@ class Proposer:
             self._conclude(proposal, ProposalEvent.REFUSED, "the query has left before")
         if waiting == len(self._joining) or query < 0:
             self._queries.leave(query)
+        else:
+            self._out.fail("the query has left before it began", query=query)
 
     def on_left(self, _: Left) -> None:
         """What had to wait until every host knows who has left goes on."""
@@ -275,7 +278,8 @@ class Proposer:
     def _begin(self, proposal: Proposal) -> None:
         """R1: tell who has a vote, and those who pass it on."""
         self.proposal, dataflow = proposal, self._tree.dataflow
-        proposal.iteration = max([*self._tree.first.values(), self._flow.ahead]) - 1  # R9, R13
+        since = 0 if proposal.query is None else proposal.query.since
+        proposal.iteration = max([*self._tree.first.values(), self._flow.ahead, since]) - 1  # R9, R13
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
         propose = self._words(proposal)
         for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):

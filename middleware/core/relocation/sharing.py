@@ -25,23 +25,27 @@ from thalweg.middleware.core.relocation.shape import fresh_name
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol.messages import Graft
+from thalweg.middleware.protocol.parts import is_trunk
 
 MADE_UP = re.compile(r"(op\d+|source@.*)(\.\d+)?(~[\d.]+)?\Z")
 
 
-def shared(present: Dataflow, query: Dataflow, apart: Collection[str] = ()) -> dict[str, str]:
+def shared(
+    present: Dataflow, query: Dataflow, apart: Collection[str] = (), given: Mapping[str, str] = {}
+) -> dict[str, str]:
     """The nodes of ``query`` that the run has already, but for those ``apart``, and what they are called there.
 
-    Raises DataflowError where there are none, or a name of the run's means something else in the query.
+    ``given``: what some are called there, whatever they are made of. Raises DataflowError where there are none, or a
+    name of the run's means something else in the query.
     """
     there: dict[object, list[str]] = {}
     for node in present.nodes:
         for host in dict.fromkeys((node.pinned, *node.stand_ins)):  # R6
             there.setdefault(_key(node, node.inputs, host), []).append(node.name)
-    names: dict[str, str] = {}
+    names = dict(given)
     for name in query.upward:
         node = query.by_name[name]
-        if node.kind == "sink":
+        if node.kind == "sink" or name in given:
             continue
         same = []
         if name not in apart and all(each in names for each in node.inputs):  # R5
@@ -51,7 +55,7 @@ def shared(present: Dataflow, query: Dataflow, apart: Collection[str] = ()) -> d
             names[name] = name if name in same else same[0]
         elif name in present.by_name and not MADE_UP.match(name):
             _check_name(present.by_name[name], node)
-    if not names:
+    if not names and not any(map(is_trunk, query.nodes)):  # of a stream over several trees, all of which is there
         raise DataflowError(
             "the query has nothing in common with the run: no source of it has the code, the parameters and the host of"
             " one there; run it by itself"
@@ -91,6 +95,7 @@ def join(
     number: int,
     used: Collection[str],
     apart: Collection[str] = (),
+    given: Mapping[str, str] = {},
 ) -> Joined:
     """What appears in ``present`` with a query.
 
@@ -99,10 +104,11 @@ def join(
         number: stands in the names of what appears.
         used: names that the run has had.
         apart: nodes of the query that are not to be shared.
+        given: what nodes of the query are called there, whatever they are made of.
 
     Raises DataflowError where nothing is shared, or a host is left out.
     """
-    names = shared(present, query, apart)
+    names = shared(present, query, apart, given)
     taken = {*used, *present.by_name}
     grafts = []
     for name in query.upward:

@@ -139,7 +139,7 @@ def test_each_part_moves_while_the_others_go_on(client: Client) -> None:
                 run.move(wrong, stripe=1)
         assert (run.placement["r"], run.trees[1][1]["a"]) == ("h3", "h1")
     least = min(sum(each.sink == sink for each in got) for sink in flow.sinks)
-    assert least > 20
+    assert least >= 20
     assert_reference([each for each in got if each.index < least], flow, least)
 
 

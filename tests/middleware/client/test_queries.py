@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import runpy
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
+from queried import assert_references, first, graph, second, third
 from runtime_codes import ALLOW, MIX
 
 from thalweg.experiments.drivers.random_moves import RandomMover
@@ -21,47 +20,9 @@ from thalweg.middleware.client.stream import Delivered
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves
-from thalweg.operators.reference import digest, reference_run
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/two_queries.py"
 FAILS = Code("runtime_codes:Raises", {"how": "value"})
-
-
-def graph(*operators: Callable[[Dataflow, list[str]], str], sources: int = 2, **params: Any) -> Dataflow:
-    """``sources`` of blocks, two operators one after the other on them, and what ``operators`` make of all these."""
-    flow = Dataflow()
-    names = [flow.source(Code("runtime_codes:Blocks", {"site": i, **params}), at=f"h{i + 1}") for i in range(sources)]
-    names.append(flow.operator(MIX, *names))
-    names.append(flow.operator(MIX, names[-1], names[0]))
-    flow.sink("out", *[operator(flow, names) for operator in operators] or names[-1:])
-    return flow
-
-
-def first() -> Dataflow:
-    return graph(lambda flow, names: flow.operator(MIX, names[-1], names[1]))
-
-
-def third() -> Dataflow:
-    return graph(lambda flow, names: flow.operator(MIX, *names))
-
-
-def second() -> Dataflow:
-    flow = third()
-    flow.sink("raw", flow.by_name["out"].inputs[0], flow.sources[0])
-    return flow
-
-
-def told(value: Any) -> Any:
-    return [digest(each) for each in value] if isinstance(value, tuple) else digest(value)
-
-
-def assert_references(got: Iterable[Delivered], flow: Dataflow, begins: int) -> None:
-    """What came is what one machine gives, without a gap."""
-    for sink in flow.sinks:
-        mine = [each for each in got if each.sink == sink]
-        assert [each.index for each in mine] == list(range(begins, begins + len(mine)))
-        reference = islice(reference_run(flow, None, ALLOW, sink=sink), begins, begins + len(mine))
-        assert [told(each.value) for each in mine] == [told(value) for value in reference], sink
 
 
 def test_two_queries_share_what_is_the_same_and_each_leaves_without_a_gap(client: Client) -> None:

@@ -141,8 +141,6 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
         client.run(FLOW, where, stripes=2, window=0)
     with pytest.raises(UsageError, match="plans one tree, and cannot tell how many repay"):
         client.run(FLOW, "one-shot", stripes="auto")
-    with pytest.raises(UsageError, match="has no subscribers; leave that out"):
-        client.run(FLOW, where, stripes=2, subscribers=["g"])
     other = complete_binary_tree(blocks(("h1", "h2")), MIX)
     with pytest.raises(DataflowError, match="the same sources and the same sink"):
         client.run(FLOW, where, stripes=(at("h1"), at("h2", other)))
@@ -154,8 +152,8 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
     with pytest.raises(UsageError, match="gives each partition once"):
         client.run(fed, dict.fromkeys(fed.operators, "h1"), stripes=2)
     with everywhere(client, partitions=3) as run:
-        with pytest.raises(UsageError, match="have other queries begin"):
-            run.attach(FLOW)
+        with pytest.raises(UsageError, match="share whatever is the same; leave radius_s out"):
+            run.attach(FLOW, radius_s=1.0)
         with pytest.raises(UsageError, match="there is no stripe 3"):
             run.move({}, stripe=3)
         with pytest.raises(PlacementError):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.outbox import Desk, Outbox
-from thalweg.middleware.core.striping import LEAST, MOST_LEFT, Hooks, Stripe, Striping
+from thalweg.middleware.core.striping import LEAST, MOST_LEFT, Hooks, Stripe, Striping, TakesOver
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
@@ -44,6 +46,8 @@ class Played:
         self.left: set[int] = set()
         self.delivered: list[int] = []
         self.ended = ""
+        self.changes: list[tuple[int, str]] = []
+        self.fallen: set[int] = set()
         self.alarm_s = math.inf
         requests = tuple(
             e.RunRequested(m.Install(f"r/{number}", flow, (), (), "client")) for number in range(len(takes_s))
@@ -53,7 +57,13 @@ class Played:
         self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
 
     def hooks(self) -> Hooks:
-        return Hooks(self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run)
+        return Hooks(self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run, self.changed, self.spoilt)
+
+    def changed(self, first: int, error: str) -> None:
+        self.changes.append((first, error))
+
+    def spoilt(self, queries: Collection[int], failed: e.Fail) -> None:
+        self.fallen.update(queries)
 
     def act(self, event: e.Event) -> None:
         number = int(str(getattr(event, "run", "")).partition("/")[2])
@@ -322,8 +332,9 @@ def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_give
     played.begin().go(until_s=5.5)
     stripe, told = played.stream.stripes[0], list[m.Given]()
     first = stripe.open[0].partition - 2
-    played.stream._hooks = Hooks(played.act, lambda to, said: told.append(said) if to is stripe else None,
-                                 lambda _: 2, lambda stripe: stripe.run)  # fmt: skip
+    played.stream._hooks = msgspec.structs.replace(
+        played.hooks(), tell=lambda to, said: told.append(said) if to is stripe else None
+    )
     played.stream.on_follows(stripe, first)
     assert [each.first for each in told] == [first]
     later = stripe.upto
@@ -386,3 +397,123 @@ def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
     played.stream.begin_anew(played.stream.next - 2)
     played.go(until_s=200.0)
     assert len(played.stream.held) == 4
+
+
+class Replaced(Played):
+    """Played where others take over, whose partitions feed the place ``stripe.places`` says."""
+
+    def come(self, takes_s: list[float], theirs: dict[str, tuple[int, ...]] | None = None) -> list[Stripe]:
+        """As many others are about to begin."""
+        first = len(self.stream.stripes)
+        self.takes_s += takes_s
+        requests = []
+        for number in range(first, first + len(takes_s)):
+            self.given[number], self.asked[number] = [], 0
+            requests.append(e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")))
+        self.stream.replace(requests, [TakesOver({0: 0, first: 0}, theirs or {})] * len(takes_s))
+        return self.stream.stripes[first:]
+
+    def ready(self, stripe: Stripe) -> None:
+        if not stripe.over:
+            self.stream.on_ready(stripe)
+            self.settle()
+
+    def fail(self, stripe: Stripe, node: str = "o", *, lost: bool = False) -> None:
+        self.stream.on_failed(stripe, e.Fail(stripe.run, "why not", node, lost=lost), (node,))
+        self.settle()
+
+
+@given(
+    st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.floats(0.0, 8.0), st.integers(1, 4), st.floats(0.1, 5.0), st.sampled_from(["ready", "fail"])),
+        max_size=5,
+    ),
+    st.integers(1, 9),
+)
+def test_whoever_takes_over_whenever_all_come_once_in_order(
+    takes_s: list[float], changes: list[tuple[float, int, float, str]], window: int
+) -> None:
+    played = Replaced(list(takes_s), window=window, partitions=60)
+    played.begin()
+    now_s = 0.0
+    for after_s, count, each_s, what in changes:
+        now_s += after_s
+        played.go(until_s=now_s)
+        if played.ended:
+            break
+        coming = played.come([each_s] * count)
+        for stripe in coming[:-1]:
+            played.ready(stripe)
+        before = [stripe for stripe in played.stream.stripes if stripe not in coming and not stripe.over]
+        assert before, "they go on until all of the others are ready"
+        assert all(stripe.carries for stripe in before if not stripe.leaving)
+        if what == "ready":
+            played.ready(coming[-1])
+            assert not any(stripe.carries for stripe in before)
+            assert played.changes[-1] == (coming[0].number, "")
+        else:
+            played.fail(coming[-1])
+            assert all(stripe.over for stripe in coming)
+            assert {stripe.number for stripe in coming} <= played.left
+            assert played.changes[-1] == (-1, "why not")
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(60))
+    for stripe in played.stream.stripes:
+        if stripe.leaving:
+            assert stripe.open or (stripe.over and stripe.number in played.left), "they end with what they had open"
+
+
+def test_what_begins_with_those_that_took_over_finds_all_of_them_carry_it() -> None:
+    played = Replaced([1.0, 1.0], partitions=None)
+    played.begin().go(until_s=6.5)
+    for stripe in (coming := played.come([1.0, 1.0])):
+        played.ready(stripe)
+    since = played.stream.since
+    assert since >= len(played.delivered)
+    played.go(until_s=30.0)
+    assert len(played.delivered) > since + 10
+    given = {index for stripe in coming for index in played.given[stripe.number]}
+    assert set(range(since, len(played.delivered))) <= given
+    assert not any(index >= since for number in (0, 1) for index in played.given[number])
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["code", "a host"])
+def test_what_only_queries_want_fails_for_them_and_the_stream_waits_for_who_takes_over(lost: bool) -> None:
+    played = Replaced([1.0], partitions=40)
+    played.begin().go(until_s=3.5)
+    for stripe in (first := played.come([1.0, 1.0], theirs={"o": (3, 4)})):
+        played.ready(stripe)
+    played.go(until_s=8.5)
+    for stripe in first:
+        played.fail(stripe, "o", lost=lost)
+    assert played.fallen == {3, 4}
+    played.go(until_s=20.0)
+    had = len(played.delivered)
+    assert had < 40 and not played.ended, "nobody is left, and others are to come"
+    for stripe in played.come([1.0, 1.0]):
+        played.ready(stripe)
+    played.go()
+    assert (played.ended, played.delivered) == ("end", list(range(40)))
+
+
+def test_what_the_stream_wants_too_fails_for_all() -> None:
+    played = Replaced([1.0], partitions=40)
+    played.begin().go(until_s=3.5)
+    for stripe in (coming := played.come([1.0], theirs={"o": (3,)})):
+        played.ready(stripe)
+    played.go(until_s=8.5)
+    played.fail(coming[0], "s")
+    assert (played.ended, played.fallen) == ("why not", set())
+
+
+def test_the_stream_fails_where_nobody_is_left_and_who_was_to_come_cannot() -> None:
+    played = Replaced([1.0], partitions=40)
+    played.begin().go(until_s=3.5)
+    (coming,) = played.come([1.0])
+    played.fail(played.stream.stripes[0], lost=True)
+    played.go(until_s=9.0)
+    assert not played.ended
+    played.fail(coming)
+    assert played.ended.startswith("no stripe of the stream is left")

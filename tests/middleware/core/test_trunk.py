@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ class Played:
         """The source asks for what it takes next, unless it does already, or has ended."""
         if name not in self.waits and name not in self.ended:
             self.waits[name] = command = e.RunOperator(run, name, self.at[name])
-            self.trunk.want(command)
+            self.trunk.want(command, [*self.lengths].index(name))
             self.trunk.validate()
 
     def deliver(self) -> None:
@@ -179,6 +180,30 @@ def test_the_end_of_the_stream_is_that_of_all() -> None:
     played.waits.clear()
     for name in played.lengths:
         played.waits[name] = e.RunOperator("r", name, played.stream)
-        played.trunk.want(played.waits[name])
+        played.trunk.want(played.waits[name], [*played.lengths].index(name))
     played.trunk.take(e.Deliver("r/", played.stream, end=True))
     assert played.ended == {*played.lengths}
+
+
+def test_a_source_that_is_new_has_what_was_made_without_it_made_again() -> None:
+    played = Played(9, 9, most=3)
+    for _ in range(3):
+        for name in played.lengths:
+            played.want(name)
+        played.deliver()
+    played.trunk.want(e.RunOperator("r", "new", 2), 5)
+    assert played.again == [2], "it was made by trees that did not make the part"
+    assert played.asked
+    played.asked = False
+    answers: list[e.OperatorFinished] = []
+    played.trunk._hooks = msgspec.structs.replace(played.trunk._hooks, answer=answers.append)
+    played.trunk.take(e.Deliver("r/", 2, ("s1 2", "s0 2", "new 2"), 60, sizes=(10, 20, 30), places={1: 0, 0: 1, 5: 2}))
+    assert [(each.node, each.value, each.size_bytes) for each in answers] == [("new", "new 2", 30)]
+
+
+def test_a_source_that_is_gone_wants_nothing() -> None:
+    played = Played(9, 9)
+    played.want("s1")
+    played.ended.add("s1")
+    played.trunk.go_on()
+    assert not played.trunk._wanted
