@@ -34,14 +34,13 @@ from thalweg.middleware.client.resuming import Here, Moving, Resumer, find, go_o
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home
+from thalweg.middleware.client.striped import StripedRun, run_of
 from thalweg.middleware.client.stripes import (
-    StripedRun,
     Stripes,
     all_of,
     check_stripes,
     located,
     request_of,
-    run_of,
     strategy_of,
     trees_of,
 )

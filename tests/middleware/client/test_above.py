@@ -14,7 +14,7 @@ from runtime_codes import ALLOW, MIX, blocks
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.stream import Delivered
-from thalweg.middleware.client.stripes import StripedRun
+from thalweg.middleware.client.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW

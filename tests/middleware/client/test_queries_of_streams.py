@@ -17,7 +17,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.run import Attached
 from thalweg.middleware.client.stream import Delivered
-from thalweg.middleware.client.stripes import StripedRun
+from thalweg.middleware.client.striped import StripedRun
 from thalweg.middleware.client.subscription import Subscription
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import HostLostError, PlacementError, RunError

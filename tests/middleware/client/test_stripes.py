@@ -15,7 +15,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import Found, Stream
 from thalweg.middleware.client.resuming import Here, Onward, go_on_over
-from thalweg.middleware.client.stripes import StripedRun
+from thalweg.middleware.client.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
