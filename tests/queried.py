@@ -8,8 +8,11 @@ from typing import Any
 
 from runtime_codes import ALLOW, MIX
 
+from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.stream import Delivered
+from thalweg.middleware.client.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.planning import Stripe
 from thalweg.operators.reference import digest, reference_run
 
 
@@ -35,6 +38,14 @@ def second() -> Dataflow:
     flow = third()
     flow.sink("raw", flow.by_name["out"].inputs[0], flow.sources[0])
     return flow
+
+
+def everywhere(client: Client, flow: Dataflow, **options: Any) -> StripedRun:
+    """A stream over three trees, each on a host of its own."""
+    trees = tuple(Stripe(flow, dict.fromkeys(flow.operators, host), 1 / 3) for host in ("h1", "h2", "h3"))
+    run = client.run(flow, trees[0].placement, stripes=trees, **options)
+    assert isinstance(run, StripedRun)
+    return run
 
 
 def told(value: Any) -> Any:

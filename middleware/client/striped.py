@@ -23,13 +23,7 @@ from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import (
-    Placed,
-    is_trunk,
-    place_of,
-    renamed,
-    whole,
-)
+from thalweg.middleware.protocol.parts import Placed, is_trunk, place_of, renamed, whole
 from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
 
 

@@ -155,6 +155,7 @@ class Striping:
             Stripe(number, request.install.run, share, limits.retry_s)
             for number, (request, share) in enumerate(zip(event.stripes, event.shares, strict=True))
         ]
+        self.count = len(self.stripes)  # that there have been
         self.window = event.window
         (self._sink,) = event.stripes[0].install.dataflow.sinks
         self._feeds = event.above is not UNSET
@@ -294,11 +295,16 @@ class Striping:
 
     def replace(self, requests: Sequence[e.RunRequested], what: Sequence[TakesOver]) -> None:
         """These are about to begin, and take over when all are ready."""
-        first, shares = len(self.stripes), [each.share for each in self.stripes if not (each.leaving or each.coming)]
-        for number, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
-            share = shares[number] if number < len(shares) else 1 / len(requests)
-            run = request.install.run
-            self.stripes.append(Stripe(first + number, run, share, self._limits.retry_s, takes_over))
+        shares = [each.share for each in self.stripes if not (each.leaving or each.coming)]
+        for place, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
+            share = shares[place] if place < len(shares) else 1 / len(requests)
+            self.stripes.append(Stripe(self.count, request.install.run, share, self._limits.retry_s, takes_over))
+            self.count += 1
+
+    def forget(self, stripe: Stripe) -> None:
+        """Nothing more will be heard of a stripe; where others have taken over, or it could not, it counts no more."""
+        if stripe.over and (stripe.leaving or stripe.coming):
+            self.stripes.remove(stripe)
 
     def _take_over(self) -> None:
         coming = [each for each in self.stripes if each.coming and not each.over]

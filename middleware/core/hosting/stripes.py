@@ -89,7 +89,7 @@ class Stripes:
             return ()
         if query is not UNSET:
             self._queries[stream] = query
-        peers, first, requests = tuple(above.directory.reachable().values()), len(striping.stripes), []
+        peers, first, requests = tuple(above.directory.reachable().values()), striping.count, []
         for number, request in enumerate(event.stripes):
             install = msgspec.structs.replace(request.install, run=stripe_name(stream, first + number), peers=peers)
             requests.append(msgspec.structs.replace(request, install=install))
@@ -119,10 +119,7 @@ class Stripes:
             if not _places(dataflow.nodes).isdisjoint(places):
                 self._out.of(stream).fail(failed.reason, query=number, **about)
                 left = e.DetachRequested(stream, number)
-                if self._waits(left):
-                    del self._queries[stream]
-                else:
-                    self._act(left)
+                (self.say if self._waits(left) else self._act)(left)
         for number in list(above.queries.sinks):
             nodes = map(above.tree.dataflow.by_name.__getitem__, above.queries.nodes_of((number,)))
             if number and not _places(nodes).isdisjoint(places):
@@ -182,7 +179,9 @@ class Stripes:
     def _of_stripe(self, command: Any) -> tuple[Striping, Stripe] | None:
         number = stripe_of(command.run)
         striping = None if number is None else self.led.get(stream_of(command.run))
-        return None if striping is None or number is None else (striping, striping.stripes[number])
+        stripes = [] if striping is None else striping.stripes
+        stripe = next((each for each in stripes if each.number == number), None)
+        return None if striping is None or stripe is None else (striping, stripe)
 
     def _of_trunk(self, command: Any) -> Trunk | None:
         """R3: what is fed by the stream that says that."""
@@ -227,6 +226,8 @@ class Stripes:
                 starts = () if lasting is None else lasting.starts
                 striping.on_follows(stripe, min([start.index for start in starts], default=0))
             return command
+        if found is not None:
+            found[0].forget(found[1])
         self._left[stream].discard(base_of(command.run))
         if not self._left[stream]:  # R2
             del self.led[stream], self._left[stream]

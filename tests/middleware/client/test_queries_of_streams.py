@@ -7,10 +7,11 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 import pytest
-from queried import assert_references, first, graph, second, third
+from queried import assert_references, everywhere, first, graph, second, third
 from runtime_codes import ALLOW, MIX
 
 from thalweg.middleware.client.client import Client
@@ -19,21 +20,13 @@ from thalweg.middleware.client.run import Attached
 from thalweg.middleware.client.stream import Delivered
 from thalweg.middleware.client.striped import StripedRun
 from thalweg.middleware.client.subscription import Subscription
-from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostLostError, PlacementError, RunError
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol.messages import Failover
 from thalweg.operators.reference import digest
 
 HOSTS = ("h1", "h2", "h3")
-
-
-def over_trees(client: Client, flow: Dataflow, **options: object) -> StripedRun:
-    """A stream over three trees, each on a host of its own."""
-    trees = tuple(Stripe(flow, dict.fromkeys(flow.operators, host), 1 / 3) for host in HOSTS)
-    run = client.run(flow, trees[0].placement, stripes=trees, **options)  # type: ignore[arg-type]
-    assert isinstance(run, StripedRun)
-    return run
 
 
 def take(query: Attached | Subscription, count: int) -> list[Delivered]:
@@ -56,7 +49,7 @@ def test_what_the_trees_make_already_is_not_made_again(client: Client) -> None:
     flow = first()
     query = first()
     query.sink("more", query.operator(Code("runtime_codes:Mix"), "op2"))
-    with over_trees(client, flow) as run:
+    with everywhere(client, flow) as run:
         got = list(islice(run, 5))
         other = run.attach(query, {"op3": "h2"})
         theirs = beside(run, got, other, 24)
@@ -69,7 +62,7 @@ def test_what_the_trees_make_already_is_not_made_again(client: Client) -> None:
 
 def test_trees_make_more_for_a_query_and_no_more_when_it_has_left(client: Client) -> None:
     flow = first()
-    with over_trees(client, flow) as run:
+    with everywhere(client, flow) as run:
         got = list(islice(run, 5))
         other = run.attach(second(), dict.fromkeys(third().operators, "h3"))
         theirs = beside(run, got, other, 40)
@@ -84,7 +77,7 @@ def test_trees_make_more_for_a_query_and_no_more_when_it_has_left(client: Client
 def test_state_is_above_the_trees_and_begins_with_the_query(client: Client) -> None:
     flow, query = first(), graph()
     query.sink("seen", query.operator(Code("runtime_codes:Sees"), query.operator(MIX, *reversed(query.sources))))
-    with over_trees(client, flow) as run:
+    with everywhere(client, flow) as run:
         got = list(islice(run, 3))
         other = run.attach(query, dict.fromkeys(query.operators, "h2"))
         theirs = [each for each in beside(run, got, other, 60) if each.sink == "seen"]
@@ -97,7 +90,7 @@ def test_state_is_above_the_trees_and_begins_with_the_query(client: Client) -> N
 
 def test_queries_that_want_the_same_have_it_made_once(client: Client) -> None:
     flow, where = first(), dict.fromkeys(third().operators, "h3")
-    with over_trees(client, flow) as run:
+    with everywhere(client, flow) as run:
         got = list(islice(run, 3))
         with ThreadPoolExecutor(2) as pool:
             one = run.attach(third(), where)
@@ -120,7 +113,7 @@ def test_queries_that_want_the_same_have_it_made_once(client: Client) -> None:
 def test_one_that_fails_in_a_tree_ends_alone(client: Client) -> None:
     flow = first()
     query = graph(lambda flow, names: flow.operator(Code("runtime_codes:Raises", {"how": "value", "at": 90}), *names))
-    with over_trees(client, flow) as run:
+    with everywhere(client, flow) as run:
         got = list(islice(run, 3))
         other = run.attach(query, dict.fromkeys(query.operators, "h1"))
         theirs: list[Delivered] = []
@@ -194,7 +187,7 @@ def test_a_host_that_is_lost_ends_what_needs_it_alone(failover: Failover | None)
 
 def test_one_that_leaves_before_it_has_begun_leaves_nothing(client: Client) -> None:
     flow = first()
-    with over_trees(client, flow) as run:
+    with everywhere(client, flow) as run:
         got = list(islice(run, 3))
         for _ in range(4):
             run.attach(third(), dict.fromkeys(third().operators, "h2")).detach()
@@ -207,7 +200,7 @@ def test_one_that_leaves_before_it_has_begun_leaves_nothing(client: Client) -> N
 
 def test_others_subscribe_to_what_the_trees_give(cluster: LocalCluster, client: Client) -> None:
     flow = first()
-    with Client(cluster, name="bob", allow=ALLOW) as bob, over_trees(client, flow, subscribers=["bob"]) as run:
+    with Client(cluster, name="bob", allow=ALLOW) as bob, everywhere(client, flow, subscribers=["bob"]) as run:
         got = list(islice(run, 3))
         taken = bob.subscribe(run.ticket, "out")
         theirs = beside(run, got, taken, 20)
@@ -218,12 +211,17 @@ def test_others_subscribe_to_what_the_trees_give(cluster: LocalCluster, client: 
     assert_references(got, flow, 0)
 
 
+def nothing_of_queries(run: StripedRun) -> bool:
+    """Whether the trees, and what is above them, are as the stream began."""
+    return run._trees[0].places.keys() == {0} and len(run._above.dataflow.nodes) == 2
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_queries_come_and_go_at_random_and_lose_or_double_nothing(client: Client, seed: int) -> None:
     """While operators of the trees move; each gets what one machine gives, and nothing is left of any."""
     dice, flow = Random(seed), first()
     kinds = (third(), second(), graph(lambda flow, names: flow.operator(MIX, names[1], flow.operator(MIX, *names))))
-    with over_trees(client, flow) as run, ThreadPoolExecutor(9) as pool:
+    with everywhere(client, flow) as run, ThreadPoolExecutor(9) as pool:
         stop = threading.Event()
 
         def consume() -> list[Delivered]:
@@ -248,8 +246,33 @@ def test_queries_come_and_go_at_random_and_lose_or_double_nothing(client: Client
             for query, other, theirs in begun:
                 assert_references(theirs.result(), query, other.first_index)
             with run._news:  # a word of every partition
-                none_left = lambda: run._trees[0].places.keys() == {0} and len(run._above.dataflow.nodes) == 2  # noqa: E731
-                assert run._news.wait_for(none_left, 30)
+                assert run._news.wait_for(lambda: nothing_of_queries(run), 30)
         finally:
             stop.set()
         assert_references(got.result(), flow, 0)
+
+
+def test_another_client_goes_on_with_the_stream_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    flow, hosts = first(), dict(cluster.addresses)
+
+    def another(number: int) -> Client:
+        return Client(hosts, listen=f"{hosts['h1']}-queries-{number}", allow=ALLOW, journal=tmp_path / "journal")
+
+    with another(0) as before:
+        run = everywhere(before, flow, partitions=400)
+        got = list(islice(run, 3))
+        where = dict.fromkeys(third().operators, "h3")
+        other = run.attach(third(), where)
+        theirs = beside(run, got, other, 20)
+        late = run.attach(second(), where)
+        assert late.first_index > other.first_index
+        assert len(run._trees[0].below.dataflow.nodes) > len(flow.nodes), "it goes on over trees that make more"
+        run.commit(got[-1].index)
+    assert_references(theirs, third(), other.first_index)
+    with another(1) as after:
+        again = after.resume(run.id)
+        assert isinstance(again, StripedRun)
+        assert [tree.by_name.keys() for tree, _ in again.trees] == [flow.by_name.keys()] * 3
+        assert again.attached == {}
+        got += islice(again, 30)
+    assert_references(got, flow, 0)

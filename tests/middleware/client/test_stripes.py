@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from queried import everywhere
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
@@ -42,16 +43,8 @@ def at(host: str, flow: Dataflow = FLOW, share: float = 1 / 3) -> Stripe:
     return Stripe(flow, dict.fromkeys(flow.operators, host), share)
 
 
-def everywhere(client: Client, **options: object) -> StripedRun[object]:
-    """A stream over three trees, each on a host of its own."""
-    trees = tuple(at(host) for host in HOSTS)
-    run = client.run(FLOW, trees[0].placement, stripes=trees, **options)  # type: ignore[arg-type]
-    assert isinstance(run, StripedRun)
-    return run
-
-
 def test_it_gives_one_machine_s_bytes_in_order(client: Client) -> None:
-    with everywhere(client, partitions=60) as run:
+    with everywhere(client, FLOW, partitions=60) as run:
         got = list(run)
     assert [each.index for each in got] == list(range(60))
     assert_reference([each.value for each in got], FLOW, 60)
@@ -88,7 +81,7 @@ def test_it_begins_where_it_is_told(client: Client) -> None:
 
 
 def test_one_tree_moves_while_the_others_go_on(client: Client) -> None:
-    with everywhere(client, partitions=3000) as run:
+    with everywhere(client, FLOW, partitions=3000) as run:
         got = [next(run) for _ in range(10)]
         run.move(dict.fromkeys(FLOW.operators, "h2"), stripe=0)
         for each in run:
@@ -151,7 +144,7 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
     fed = complete_binary_tree({client.name: feed.code, "h1": blocks()["h1"]}, MIX)
     with pytest.raises(UsageError, match="gives each partition once"):
         client.run(fed, dict.fromkeys(fed.operators, "h1"), stripes=2)
-    with everywhere(client, partitions=3) as run:
+    with everywhere(client, FLOW, partitions=3) as run:
         with pytest.raises(UsageError, match="share whatever is the same; leave radius_s out"):
             run.attach(FLOW, radius_s=1.0)
         with pytest.raises(UsageError, match="there is no stripe 3"):

@@ -99,8 +99,8 @@ class Played:
         pytest.fail("the stream does not come to an end")
 
     def deliver(self, number: int) -> None:
-        stripe = self.stream.stripes[number]
-        if number in self.left:
+        stripe = next((each for each in self.stream.stripes if each.number == number), None)
+        if stripe is None or number in self.left:
             return
         partition = self.asked[number]
         self.asked[number] += 1
@@ -404,14 +404,14 @@ class Replaced(Played):
 
     def come(self, takes_s: list[float], theirs: dict[str, tuple[int, ...]] | None = None) -> list[Stripe]:
         """As many others are about to begin."""
-        first = len(self.stream.stripes)
+        first = self.stream.count
         self.takes_s += takes_s
         requests = []
         for number in range(first, first + len(takes_s)):
             self.given[number], self.asked[number] = [], 0
             requests.append(e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")))
         self.stream.replace(requests, [TakesOver({0: 0, first: 0}, theirs or {})] * len(takes_s))
-        return self.stream.stripes[first:]
+        return self.stream.stripes[-len(takes_s) :]
 
     def ready(self, stripe: Stripe) -> None:
         if not stripe.over:
@@ -517,3 +517,17 @@ def test_the_stream_fails_where_nobody_is_left_and_who_was_to_come_cannot() -> N
     assert not played.ended
     played.fail(coming)
     assert played.ended.startswith("no stripe of the stream is left")
+
+
+def test_those_that_have_left_are_forgotten_and_numbers_go_on() -> None:
+    played = Replaced([1.0, 1.0], partitions=60)
+    played.begin().go(until_s=4.5)
+    for _ in range(3):
+        for stripe in (coming := played.come([1.0, 1.0])):
+            played.ready(stripe)
+        played.go(until_s=played.desk.now + 6)
+        for stripe in list(played.stream.stripes):
+            played.stream.forget(stripe)
+        assert played.stream.stripes == coming
+    assert [stripe.number for stripe in coming] == [6, 7]
+    assert played.stream.count == 8
