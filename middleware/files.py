@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from thalweg.middleware.errors import RunError, ThalwegError, UsageError
+from thalweg.middleware.platform.files import sync as _sync
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024  # of a file that somebody wrote by hand, or a description of a run
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -46,14 +47,6 @@ def whole(
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # --- files of others ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ FOLDERS = ("middleware", "operators", "emulation", "experiments")
 # imports from its own room and from lower floors. Rooms on one floor (in one line) know nothing of each other.
 FLOORS: tuple[str, ...] = (
     "middleware middleware.arithmetic middleware.errors",
+    "middleware.platform",
     "middleware.arrays middleware.dataflow middleware.files middleware.parcels",
     "middleware.loading middleware.network",
     "middleware.protocol",

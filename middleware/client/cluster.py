@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -22,10 +21,12 @@ import msgspec
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_dropped, words
 from thalweg.middleware.loading import check_packages, check_roots
+from thalweg.middleware.platform.processes import STOPS_WHEN_ASKED, apart, first_lines, interrupt, new_ends
+from thalweg.middleware.platform.waiting import UNIX_SOCKETS
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import check_for_hosts
 from thalweg.middleware.shell.endpoints import TCP, UNIX, SocketFolder, check_networks
-from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
+from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Keys, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import ShellConfig
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
@@ -41,8 +42,8 @@ class LocalCluster:
         data_roots: folders whose files sources may read, as ``image_folder`` does.
         records: folder for the hosts' event logs (``<host>.jsonl``).
         limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
-        transport: ``ipc``, Unix sockets in a folder of their own; ``curve``, loopback with certificates; or ``tcp``,
-            loopback without, which every user of this machine can dial: both for measurements.
+        transport: ``ipc``, Unix sockets in a folder of their own; ``curve``, loopback with certificates, the default
+            where there are no Unix sockets; or ``tcp``, loopback without, which every user of this machine can dial.
         networks: names of further networks that all hosts are joined to; over TCP each has a loopback address.
 
     Raises HostAbsentError when a process does not come up, CapabilityError where it may open too few files. Use it as a
@@ -58,7 +59,7 @@ class LocalCluster:
         time_scale: float = 1.0,
         records: Path | str | None = None,
         limits: Mapping[str, float] | None = None,
-        transport: Literal["ipc", "curve", "tcp"] = "ipc",
+        transport: Literal["ipc", "curve", "tcp"] = "ipc" if UNIX_SOCKETS else "curve",
         networks: Collection[str] = (),
     ) -> None:
         if not isinstance(count, int) or isinstance(count, bool):
@@ -77,6 +78,8 @@ class LocalCluster:
             raise UsageError("a cluster needs at least one host")
         if twice := [name for name in names if names.count(name) > 1]:
             raise UsageError(f"a cluster cannot have a host {twice[0]!r} twice")
+        if transport == "ipc" and not UNIX_SOCKETS:
+            raise UsageError("this system has no Unix sockets; choose the transport curve")
         check_for_hosts(len(names))
         self._environment = own_environment()
         self.addresses: dict[str, str] = {}
@@ -116,7 +119,7 @@ class LocalCluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self._environment,
-            start_new_session=True,
+            **apart(),
         )
         self._watch.add(name)
 
@@ -180,18 +183,32 @@ class LocalCluster:
         self._processes[name].wait()
 
     def drain(self, name: str, timeout_s: float = 30.0) -> int | None:
-        """Have a host end when its operators have moved away: its exit status, None when it has not ended by then."""
+        """Have a host end when its operators have moved away: its exit status, None when it has not ended by then.
+
+        Where a process is not asked by SIGTERM, the host is asked by a message, which takes keys.
+        """
         process = self._processes[name]
-        process.terminate()
+        if STOPS_WHEN_ASKED:
+            process.terminate()
+        else:
+            self._ask_to_drain(name, timeout_s)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(timeout_s)
         return None
+
+    def _ask_to_drain(self, name: str, timeout_s: float) -> None:
+        from thalweg.middleware.client.drain import drain  # brings asyncio along, which only Windows needs for this
+
+        certificate = self.certificate("client")
+        keys = None if certificate is None else Keys.load(certificate, role="client")
+        with contextlib.suppress(HostAbsentError):  # it is not empty by then
+            drain(name, self.addresses[name], keys, timeout_s)
 
     def close(self) -> None:
         """End every host process and wait for it; idempotent."""
         for process in self._processes.values():
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                interrupt(process)
         deadline = time.monotonic() + 5
         for process in self._processes.values():
             try:
@@ -243,7 +260,7 @@ class _Watch:
 
     def __init__(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
         self._processes = processes
-        self._ends = selectors.DefaultSelector()
+        self._ends = new_ends()
         self._lock = threading.Condition()
         self._fates: dict[str, str] = {}
         self._subscribers: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
@@ -253,10 +270,10 @@ class _Watch:
     def add(self, name: str) -> None:
         with self._lock:
             if self._over:
-                self._ends, self._over = selectors.DefaultSelector(), False
+                self._ends, self._over = new_ends(), False
                 self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
             self._fates.pop(name, None)
-            self._ends.register(os.pidfd_open(self._processes[name].pid), selectors.EVENT_READ, name)  # R2
+            self._ends.add(self._processes[name], name)  # R2
 
     def start(self) -> None:
         if not self._thread.ident:
@@ -276,36 +293,28 @@ class _Watch:
     def join(self) -> None:
         """All processes have ended: let go of them."""
         if not self._thread.ident:  # the cluster did not come up
-            self._close()
+            self._ends.close()
         elif threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _wait(self) -> None:
         while self._goes_on():
-            for key, _ in self._ends.select():
-                self._ends.unregister(key.fd)
-                os.close(key.fd)
-                fate = fate_of(self._processes[key.data].wait())
+            for name in self._ends.wait():
+                fate = fate_of(self._processes[name].wait())
                 with self._lock:
-                    self._fates[key.data] = fate
+                    self._fates[name] = fate
                     for each in self._subscribers:
                         if (tell := each()) is not None:
-                            tell(key.data, fate)
+                            tell(name, fate)
                     self._lock.notify_all()
 
     def _goes_on(self) -> bool:
         """Whether some have not ended."""
         with self._lock:
-            if not self._ends.get_map():
+            if not self._ends.waiting:
                 self._over = True
-                self._close()
+                self._ends.close()
             return not self._over
-
-    def _close(self) -> None:
-        for key in list((self._ends.get_map() or {}).values()):
-            self._ends.unregister(key.fd)
-            os.close(key.fd)
-        self._ends.close()
 
 
 def addresses_of(hosts: LocalCluster | Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -373,24 +382,11 @@ def own_environment() -> dict[str, str]:
 
 def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[str, dict[str, str]]:
     """The first line (JSON) each named pipe delivers; HostAbsentError names one that closes or stays silent."""
-    buffers = dict.fromkeys(descriptors, b"")
     ready: dict[str, dict[str, str]] = {}
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        for name, descriptor in descriptors.items():
-            selector.register(descriptor, selectors.EVENT_READ, name)
-        while len(ready) < len(descriptors):
-            events = selector.select(max(0.0, deadline - time.monotonic()))
-            if not events:
-                missing = sorted(set(descriptors) - set(ready))
-                raise HostAbsentError(f"host {missing[0]!r} did not come up within {timeout_s:g} s")
-            for key, _ in events:
-                name = key.data
-                piece = os.read(key.fd, 4096)
-                if not piece:
-                    raise HostAbsentError(f"host {name!r} ended before it listened")
-                buffers[name] += piece
-                if b"\n" in buffers[name]:
-                    selector.unregister(key.fd)
-                    ready[name] = msgspec.json.decode(buffers[name].partition(b"\n")[0])
+    for name, line in first_lines(descriptors, timeout_s):
+        if not line:
+            raise HostAbsentError(f"host {name!r} ended before it listened")
+        ready[name] = msgspec.json.decode(line)
+    if missing := sorted(descriptors.keys() - ready.keys()):
+        raise HostAbsentError(f"host {missing[0]!r} did not come up within {timeout_s:g} s")
     return ready

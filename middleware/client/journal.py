@@ -16,7 +16,6 @@ R6. What SQLite leaves out of what was written last (``-wal``), as it is damaged
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import sqlite3
@@ -32,6 +31,7 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
+from thalweg.middleware.platform.files import lock
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -153,7 +153,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"the journal {folder} cannot be used: {one_line(error)}") from None
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._held.fileno())
         except OSError:
             self._held.seek(0)
             who = self._held.read().strip() or "another process"

@@ -12,10 +12,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import os
 import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
+
+from thalweg.middleware.platform.processes import in_forked_children
 
 T = TypeVar("T")
 
@@ -61,4 +62,4 @@ def _forked() -> None:
 
 
 atexit.register(_close_all)  # R1
-os.register_at_fork(after_in_child=_forked)  # R2
+in_forked_children(_forked)  # R2

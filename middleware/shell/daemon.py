@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gc
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -29,6 +28,8 @@ from thalweg.middleware.errors import ThalwegError, UsageError, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_packages, check_roots
 from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.forecasting import FORECASTERS
+from thalweg.middleware.platform.processes import raise_descriptor_limit
+from thalweg.middleware.platform.waiting import signal_pipe
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -154,8 +155,7 @@ def _serve(argv: list[str] | None) -> int:
         raise UsageError(
             f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
         )
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a peer takes eight
+    raise_descriptor_limit()  # a peer takes eight
     stop, orphaned = threading.Event(), threading.Event()
     asked = threading.Event()  # to stop when nothing is here any more
     shells: list[Shell] = []
@@ -167,8 +167,7 @@ def _serve(argv: list[str] | None) -> int:
             asked.set()
             shells[0].tell(e.DrainRequested())
 
-    wake, woken = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(woken, False)
+    wake, woken = signal_pipe()
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a lock that is waited for sleeps through signals
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, on_terminate)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 
 from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.platform.processes import descriptor_limits
 
 OWN = 40  # of a host without peers: 28 over TCP with keys, the others for what its operators open
 OF_A_PEER = 8  # its two connections; and for each of the two dealers itself, its connection, and what tells of that
@@ -18,7 +18,7 @@ INHERITED = 5  # of a process that is just started
 
 def soft_limit() -> int:
     """How many this process may open; below 0 for any number."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return descriptor_limits()[0]
 
 
 def check_free(what: str, needed: int) -> None:
@@ -26,7 +26,7 @@ def check_free(what: str, needed: int) -> None:
     opened: list[int] = []
     try:
         while len(opened) < needed:
-            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             return  # there is no /dev/null, so nobody knows
@@ -42,7 +42,7 @@ def check_free(what: str, needed: int) -> None:
 
 def check_for_hosts(count: int) -> None:
     """CapabilityError unless this process can start ``count`` hosts that talk to each other, and keep them."""
-    needed, hard = INHERITED + OWN + OF_A_PEER * count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed, hard = INHERITED + OWN + OF_A_PEER * count, descriptor_limits()[1]
     if 0 <= hard < needed:
         raise CapabilityError(
             f"each host of a cluster of {count} needs {needed} file descriptors, and may open {hard};"

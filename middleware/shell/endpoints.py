@@ -23,6 +23,8 @@ import msgspec
 
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET
+from thalweg.middleware.platform.files import others_may, owner
+from thalweg.middleware.platform.waiting import UNIX_SOCKETS, unix_socket
 from thalweg.middleware.protocol.messages import MAX_NETWORKS, Endpoint
 
 TCP, UNIX = "tcp://", "ipc://"
@@ -89,6 +91,8 @@ def check_networks(networks: Mapping[str, str]) -> None:
 
 def _check_unix(endpoint: str) -> None:
     """UsageError for a Unix socket that cannot be listened on, or to which not only its owner would get."""
+    if not UNIX_SOCKETS:
+        raise UsageError(f"{endpoint} is a Unix socket, which this system does not have; listen at {TCP}127.0.0.1:*")
     try:
         msgspec.convert(endpoint + BULK, Endpoint)
     except msgspec.ValidationError:
@@ -99,10 +103,10 @@ def _check_unix(endpoint: str) -> None:
         found = os.stat(folder)
     except OSError as error:
         raise UsageError(f"cannot listen in {folder}: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner() or others_may(found, 0o077):
         raise UsageError(f"others may enter {folder}, and so dial {endpoint}; listen in a folder made by mkdir -m 700")
     for path in (endpoint.removeprefix(UNIX), endpoint.removeprefix(UNIX) + BULK):
-        with socket.socket(socket.AF_UNIX) as probe:  # binding takes the name from whoever has it
+        with unix_socket() as probe:  # binding takes the name from whoever has it
             if probe.connect_ex(path) == 0:
                 raise UsageError(f"{UNIX}{path} is already in use; choose another name with --listen")
 
@@ -194,7 +198,7 @@ def _dial(endpoint: str, wait_s: float) -> socket.socket:
     address, _, port = endpoint.removeprefix(TCP).rpartition(":")
     if not endpoint.startswith(UNIX):
         return socket.create_connection((address.strip("[]"), int(port)), wait_s)
-    dialled = socket.socket(socket.AF_UNIX)
+    dialled = unix_socket()
     dialled.settimeout(wait_s)
     try:
         dialled.connect(endpoint.removeprefix(UNIX))

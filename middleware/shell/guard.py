@@ -26,7 +26,6 @@ import contextlib
 import fcntl
 import math
 import os
-import resource
 import select
 import socket
 import struct
@@ -38,26 +37,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import zmq
 
+from thalweg.middleware.platform.processes import descriptor_limits, open_statm, resident_bytes
 from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD, GLANCE_S
 from thalweg.middleware.shell.memory import give_back
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 LOOK_S = 0.01  # while something looks wrong
 CALM_S = 0.5  # so long the connections are not looked at while all is calm
-GLANCE_S = 0.02  # at most between two glances at the process meanwhile: whether it has grown
-EARLY_S = GLANCE_S / 2  # so much sooner who is awake glances: waking it up costs more
 GROWN_BYTES = 4 * 1024 * 1024
 LOOKS = 2
 SWELLS = 6
 SWELLING = (10.0, 45.0)  # bytes that the process grows by for one that comes
 SOME_BYTES = 16_384
-PAGE_BYTES = resource.getpagesize()
 TRIM_S = 0.2  # after a cut libzmq has freed what it held
 LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
-ANSWERS_UNREAD, ANSWER_BYTES = 8, 64 * 1024  # of each dealer, as its options say
 ANSWERS_BYTES = (ANSWERS_UNREAD + 1) * ANSWER_BYTES + 64 * 1024  # with one that comes, and what libzmq reads at a time
-OVERHEAD_BYTES = 64  # of a message on the wire, at most; what is taken for more is forgotten at the next look
 HEARTBEATS_BYTES_PER_S = 100.0
 RECEIVED_AT, TCP_INFO_BYTES = 128, 136  # tcpi_bytes_received in Linux's struct tcp_info
 
@@ -126,7 +122,7 @@ class Guard:
         self._stopping = threading.Event()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._grown_read, self._grown_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._statm = _open_statm()
+        self._statm = open_statm()
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._routers = list(routers)
@@ -245,7 +241,7 @@ class Guard:
                 self.unwanted.discard(descriptor)  # that was another's
                 self._connections[descriptor] = _Connection(port, time.monotonic(), begun)
                 self._arm(self._epoll.register, descriptor)
-                soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                soft, _ = descriptor_limits()
                 most = self._limits.max_connections
                 most = most if soft < 0 else max(2, min(most, soft // 2))
                 if len(self._connections) > most:  # R4
@@ -336,30 +332,6 @@ class Guard:
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
                 self.cut += 1  # before whoever is cut can know
                 borrowed.shutdown(socket.SHUT_RDWR)
-
-
-def resident_bytes(statm: int | None = None) -> int:
-    """Memory of this process; where /proc cannot be read, the most it has had so far.
-
-    ``statm``: what ``_open_statm`` returned, which is read sooner, and where no descriptor is left.
-    By "self": where /proc is that of an outer process namespace, our number there is another.
-    """
-    kept = _open_statm() if statm is None else statm
-    try:
-        return int(os.pread(kept, 128, 0).split()[1]) * PAGE_BYTES
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    finally:
-        if statm is None and kept >= 0:
-            os.close(kept)
-
-
-def _open_statm() -> int:
-    """A descriptor; -1 where there is none to be had."""
-    try:
-        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
 
 
 def _news(frames: list[bytes]) -> tuple[int, int, bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
+NO_GLIBC = (AttributeError, OSError, TypeError)  # another C library; on Windows, none without a name
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 1024 * 1024  # that a heap keeps of what is free at its end: 18 outputs of 1 MiB, and more
 IN_HEAP_BYTES = 8 * 1024 * 1024  # larger pieces have mappings of their own: two chunks of a transfer
@@ -17,7 +18,7 @@ IN_HEAP_BYTES = 8 * 1024 * 1024  # larger pieces have mappings of their own: two
 
 def keep_freed() -> None:
     """Have this process keep what is freed, up to ``KEPT_BYTES``; where the C library knows no such thing, nothing."""
-    with contextlib.suppress(AttributeError):
+    with contextlib.suppress(*NO_GLIBC):
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
         library.mallopt(M_MMAP_THRESHOLD, IN_HEAP_BYTES)
@@ -25,5 +26,5 @@ def keep_freed() -> None:
 
 def give_back() -> None:
     """Memory that was freed, to the system; where the C library cannot, it is used again for what comes next."""
-    with contextlib.suppress(AttributeError):
+    with contextlib.suppress(*NO_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import math
 import os
 import stat
@@ -27,6 +26,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.platform.files import BINARY, lock, write_at
 
 _FLUSH_ROWS = 256
 WAITING_BYTES = 16 * 1024 * 1024
@@ -125,7 +125,7 @@ class Log:
     def __init__(self, host: str, path: Path) -> None:
         self._host, self._path = host, path
         try:  # not for appending, by which no line can be written over
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o666)
             self._end = _end_of(self._file)
         except BlockingIOError:
             raise UsageError(f"cannot write the records {path}: another process does; choose another file") from None
@@ -175,7 +175,7 @@ class Log:
         written = 0
         try:
             while written < len(text):
-                written += os.pwrite(self._file, text[written:], at + written)
+                written += write_at(self._file, text[written:], at + written)
         except OSError as error:  # R1
             self._reason = error.strerror or str(error)
         return written
@@ -227,7 +227,7 @@ def _end_of(file: int) -> int:
     """Where a log goes on; OSError where that is a pipe, or another process writes to the same file."""
     if stat.S_ISREG(os.fstat(file).st_mode):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EINTR):
                 raise  # else the file system has no locks

@@ -29,6 +29,8 @@ import msgspec
 import zmq
 
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
+from thalweg.middleware.platform import check_linux
+from thalweg.middleware.platform.files import others_may
 from thalweg.middleware.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -160,7 +162,7 @@ class Members:
         _, wrong = read_members(folder)
         if wrong:
             raise UsageError(wrong[0])
-        if folder.stat().st_mode & 0o022:
+        if others_may(folder.stat(), 0o022):
             raise UsageError(
                 f"others may write to the members folder {folder}, and so let in whom they like; chmod go-w {folder}"
             )
@@ -254,7 +256,7 @@ class Keys(msgspec.Struct, frozen=True):
         Raises UsageError for files that cannot be used, for one that others can read, and for another role's.
         """
         own, secret = read_certificate(path)
-        if path.stat().st_mode & 0o077:
+        if others_may(path.stat(), 0o077):
             raise UsageError(f"others may read the secret certificate {path}; chmod 600 {path}")
         if not secret:
             raise UsageError(f"{path} is a public certificate; give the secret one, {path.stem}{SECRET}")
@@ -272,11 +274,18 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 def check_open(keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
-    """UsageError for an endpoint that would be open to others, unless that is meant."""
-    if keys is not None or insecure or endpoint.startswith("ipc://"):  # a Unix socket: who may enter its folder
+    """Raise UsageError for an endpoint that would be open to others, unless that is meant.
+
+    Raises CapabilityError for an endpoint that other machines can dial where no ``Guard`` can watch connections.
+    """
+    if endpoint.startswith("ipc://"):  # a Unix socket: who may enter its folder
         return
     address = endpoint.removeprefix("tcp://").rpartition(":")[0]
     loopback = address.startswith("127.") or address in ("localhost", "[::1]")
+    if not loopback:
+        check_linux(f"what listens at {endpoint}, where other machines can dial, needs", "listen at tcp://127.0.0.1:*")
+    if keys is not None or insecure:
+        return
     raise UsageError(
         f"without keys {endpoint} is open to {'every user of this machine' if loopback else 'all who reach it'};"
         " give --keys FILE, or listen on a Unix socket (ipc:///FOLDER/NAME), or say --insecure (of a Client: keys,"

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
-import select
 import threading
 import time
 from collections import deque
@@ -35,14 +33,16 @@ from zmq.backend import zmq_poll
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
+from thalweg.middleware.platform.processes import resident_bytes
+from thalweg.middleware.platform.waiting import READABLE, Bell, new_poller
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
+from thalweg.middleware.shell.bounds import EARLY_S
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
-from thalweg.middleware.shell.guard import EARLY_S, resident_bytes
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import ANSWERS, Listening, Sockets
@@ -121,11 +121,11 @@ class Shell:
         self.failure = ""
         self._broke = ""  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._epoll = select.epoll()  # one call to wait by: zmq_poll looks at each socket twice
+        self._bell = Bell()
+        self._poller = new_poller()  # one call to wait by: zmq_poll looks at each socket twice
         routers = self._sockets.control, self._sockets.bulk, *self._sockets.others.values()
-        for descriptor in (self._wake_read, *(router.get(zmq.FD) for router in routers)):
-            self._epoll.register(int(descriptor), select.EPOLLIN)
+        for descriptor in (self._bell.descriptor, *(router.get(zmq.FD) for router in routers)):
+            self._poller.register(int(descriptor), READABLE)
         self._asleep = False
         self._stopping = False
         allowed = Allowed(config.allow, config.data_roots, config.core.max_picture_bytes)
@@ -138,7 +138,7 @@ class Shell:
         self._turns = 0  # so many messages of either router could have been taken
         self._sockets.watch(lambda: (self._turns, self._asleep), self._wake)
         if self._sockets.guard is not None:
-            self._epoll.register(self._sockets.guard.news, select.EPOLLIN)
+            self._poller.register(self._sockets.guard.news, READABLE)
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Shell:
         if self._asleep:
             self._asleep = False
             try:
-                os.write(self._wake_write, b"x")
+                self._bell.ring()
             except (BlockingIOError, OSError):
                 return
 
@@ -188,8 +188,7 @@ class Shell:
         """The loop is over: free all that can be freed."""
         self._stopped_of(error)
         destroy = partial(self._sockets.destroy, 200)
-        ends = partial(os.close, self._wake_read), partial(os.close, self._wake_write)
-        for step in (self._workers.stop, self._recorder.close, self._epoll.close, destroy, *ends):
+        for step in (self._workers.stop, self._recorder.close, self._poller.close, destroy, self._bell.close):
             try:
                 step()
             except Exception as problem:  # whatever it is, the rest is to be freed
@@ -208,7 +207,8 @@ class Shell:
     def _loop(self) -> bool:
         """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
         sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
-        control, bulk, poll, transfers = sockets.control, sockets.bulk, self._epoll.poll, self._bulk
+        control, bulk, poll, transfers = sockets.control, sockets.bulk, self._poller.poll, self._bulk
+        rung, hush = self._bell.descriptor, self._bell.hush
         control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
         of_control, of_bulk = [(control, INCOMING)], [(bulk, INCOMING)]
         others = [(name, router, router.get(zmq.FD), [(router, INCOMING)]) for name, router in sockets.others.items()]
@@ -244,8 +244,8 @@ class Shell:
                     at_control = 1
                 elif descriptor == bulk_fd:
                     at_bulk = 1
-                elif descriptor == self._wake_read:
-                    os.read(descriptor, 64)
+                elif descriptor == rung:
+                    hush()
                 elif others and (name := next((each[0] for each in others if each[2] == descriptor), "")):
                     at_others.add(name)
                 elif guard is not None:

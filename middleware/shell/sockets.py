@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 import zmq.backend
@@ -33,13 +33,14 @@ import zmq.backend
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
+from thalweg.middleware.platform import on_linux
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
+from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD, OVERHEAD_BYTES
 from thalweg.middleware.shell.endpoints import advertised, beside, check_networks, may_dial, take_away
-from thalweg.middleware.shell.guard import ANSWER_BYTES, ANSWERS_UNREAD, OVERHEAD_BYTES, Guard
 from thalweg.middleware.shell.security import (
     Keys,
     check_leader,
@@ -48,6 +49,9 @@ from thalweg.middleware.shell.security import (
     start_authenticator,
 )
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from thalweg.middleware.shell.guard import Guard
 
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -172,8 +176,13 @@ class Sockets:
         self._told_s: dict[str, float] = {}  # when what was logged last
 
     def watch(self, turns: Callable[[], tuple[int, bool]], wake: Callable[[], None]) -> None:
-        """Have connections guarded against what no option of libzmq bounds; ``turns`` and ``wake`` as for ``Guard``."""
-        if self.me.control.startswith("tcp://"):
+        """Have connections guarded against what no option of libzmq bounds; ``turns`` and ``wake`` as for ``Guard``.
+
+        Other systems than Linux do not tell what a connection has received: a host there listens on loopback alone.
+        """
+        if self.me.control.startswith("tcp://") and on_linux():
+            from thalweg.middleware.shell.guard import Guard  # which imports what Linux alone has
+
             self.guard = Guard((self.control, self.bulk, *self.others.values()), self._limits, turns, wake)
 
     def destroy(self, linger_ms: int) -> None:

@@ -1,0 +1,85 @@
+"""Locks, positions, permissions and owners of files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+BINARY: int = getattr(os, "O_BINARY", 0)  # Windows else rewrites the ends of lines
+LOCKED_AT = 0x7FFF_FFFE  # Windows locks bytes, and others cannot read these: take one behind all that is written
+
+
+def lock(descriptor: int) -> None:
+    """Take the exclusive lock of an open file until it is closed.
+
+    Raises BlockingIOError if another process has the lock, OSError where the file system has no locks.
+    """
+    if sys.platform == "win32":
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        os.lseek(descriptor, LOCKED_AT, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process has the lock") from None
+        finally:
+            os.lseek(descriptor, position, os.SEEK_SET)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_folder(folder: Path, name: str) -> int:
+    """Open a folder to lock it; where a folder cannot be opened, file ``name`` in it. Raises OSError."""
+    if sys.platform == "win32":
+        return os.open(folder / name, os.O_RDWR | os.O_CREAT | BINARY)
+    return os.open(folder, os.O_RDONLY)
+
+
+def write_at(descriptor: int, data: bytes, at: int) -> int:
+    """Write at a position, and return the number of bytes written. One thread writes to the file."""
+    if hasattr(os, "pwrite"):
+        return os.pwrite(descriptor, data, at)
+    os.lseek(descriptor, at, os.SEEK_SET)
+    return os.write(descriptor, data)
+
+
+def allocate(descriptor: int, size_bytes: int) -> None:
+    """Reserve disk space for an empty file. Raises OSError if there is no room."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    else:
+        zeros = memoryview(bytes(size_bytes))
+        while zeros:
+            zeros = zeros[os.write(descriptor, zeros) :]
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk. Windows opens no folders, and they are left out."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def user() -> int:
+    """Return the number of the user who has started this process; 0 on Windows, as ``os.stat`` tells every owner."""
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def owner() -> int:
+    """Return the number of the user who owns the files of this process; 0 on Windows."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+def others_may(found: os.stat_result, rights: int) -> bool:
+    """Return whether others than a file's owner have any of these rights; False on Windows, where modes tell none."""
+    return sys.platform != "win32" and bool(found.st_mode & rights)

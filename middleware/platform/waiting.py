@@ -1,0 +1,96 @@
+"""Waiting for descriptors, and waking up the thread that waits."""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+READABLE: int = getattr(select, "EPOLLIN", 1)
+
+
+class Poller(Protocol):
+    """Descriptors that one thread waits for, as ``select.epoll`` has them."""
+
+    def register(self, descriptor: int, events: int, /) -> None: ...
+
+    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
+        """Return the descriptors that can be read, each with READABLE; none after the timeout."""
+
+    def close(self) -> None: ...
+
+
+def new_poller() -> Poller:
+    """Return a poller: epoll, whose call is the quickest, or the best that this system has."""
+    return select.epoll() if hasattr(select, "epoll") else _Selected()
+
+
+class _Selected:
+    """A poller of kqueue, poll or select."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def register(self, descriptor: int, _: int) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        return [(key.fd, READABLE) for key, _ in self._selector.select(timeout_s)]
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+class Bell:
+    """A descriptor that is readable after ``ring``, which any thread may call, until ``hush``.
+
+    Neither call waits. ``ring`` raises OSError if the pipe is full.
+    """
+
+    __slots__ = ("_closes", "descriptor", "hush", "ring")
+
+    def __init__(self) -> None:
+        self.hush: Callable[[], object]
+        self.ring: Callable[[], object]
+        self._closes: tuple[Callable[[], object], ...]
+        if sys.platform == "win32":  # select waits for sockets alone there
+            heard, rung = socket.socketpair()
+            for end in (heard, rung):
+                end.setblocking(False)
+            self.descriptor, self._closes = heard.fileno(), (heard.close, rung.close)
+            self.hush, self.ring = partial(heard.recv, 64), partial(rung.send, b"x")
+        else:
+            self.descriptor, written = os.pipe()
+            for number in (self.descriptor, written):
+                os.set_blocking(number, False)
+            self._closes = partial(os.close, self.descriptor), partial(os.close, written)
+            self.hush, self.ring = partial(os.read, self.descriptor, 64), partial(os.write, written, b"x")
+
+    def close(self) -> None:
+        """Free both ends."""
+        for close in self._closes:
+            close()
+
+
+def signal_pipe() -> tuple[int, int]:
+    """Return a pipe for ``signal.set_wakeup_fd``: the end to wait at, and the end to write to without waiting."""
+    wake, woken = os.pipe()
+    if hasattr(os, "set_blocking"):  # Windows takes a pipe that blocks, and has it only from Python 3.12 on
+        os.set_blocking(woken, False)
+    return wake, woken
+
+
+def unix_socket() -> socket.socket:
+    """Return a Unix socket; OSError where this system has none."""
+    if not UNIX_SOCKETS:
+        raise OSError("this system has no Unix sockets")
+    return socket.socket(socket.AF_UNIX)
+
+
+UNIX_SOCKETS = hasattr(socket, "AF_UNIX")
+"""Whether this system has Unix sockets, as Python sees them: not on Windows."""

@@ -1,0 +1,94 @@
+"""Files on any system: what is done where a name of POSIX is missing does the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thalweg.middleware.platform import files
+
+TAKE = """
+import os, sys
+from thalweg.middleware.platform.files import lock
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+try:
+    lock(descriptor)
+except BlockingIOError:
+    print("refused")
+else:
+    print("taken")
+"""
+
+
+def taken_elsewhere(path: Path) -> str:
+    return subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_lock_is_refused_to_others_until_the_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    files.lock(descriptor)
+    assert taken_elsewhere(path) == "refused"
+    os.close(descriptor)
+    assert taken_elsewhere(path) == "taken"
+
+
+def test_a_folder_is_locked_as_a_file_is(tmp_path: Path) -> None:
+    first, second = (files.open_folder(tmp_path, ".lock") for _ in range(2))
+    files.lock(first)
+    with pytest.raises(BlockingIOError):
+        files.lock(second)
+    os.close(first)
+    files.lock(second)
+    os.close(second)
+
+
+@pytest.mark.parametrize("missing", ["", "pwrite"])
+def test_what_is_written_at_a_position_stands_there(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing:
+        monkeypatch.delattr(os, missing)
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    for data, at in ((b"abcdef", 0), (b"XY", 2), (b"g", 6)):
+        assert files.write_at(descriptor, data, at) == len(data)
+    os.close(descriptor)
+    assert path.read_bytes() == b"abXYefg"
+
+
+@pytest.mark.parametrize("missing", ["", "posix_fallocate"])
+def test_space_is_reserved_or_its_lack_told(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if missing:
+        monkeypatch.delattr(os, missing)
+    with (tmp_path / "room").open("wb") as file:
+        files.allocate(file.fileno(), 1 << 20)
+        assert os.fstat(file.fileno()).st_size == 1 << 20
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(OSError, match="No space left" if missing else "."):
+        files.allocate(full, 1 << 20)
+    os.close(full)
+
+
+def test_others_rights_are_those_of_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key"
+    path.touch()
+    for mode, rights, may in ((0o600, 0o077, False), (0o640, 0o077, True), (0o644, 0o022, False)):
+        path.chmod(mode)
+        assert files.others_may(path.stat(), rights) is may
+    path.chmod(0o666)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert not files.others_may(path.stat(), 0o077)
+
+
+def test_owners_are_those_that_files_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").touch()
+    assert (tmp_path / "own").stat().st_uid == files.owner()
+    assert files.user() == os.getuid()
+    for name in ("getuid", "geteuid"):
+        monkeypatch.delattr(os, name)
+    assert (files.user(), files.owner()) == (0, 0)
