@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
@@ -13,8 +11,9 @@ from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml import registers
-from thalweg.emulation.uml.files import find_kernel, find_memory
+from thalweg.emulation.uml.files import NEEDED, find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError, install
+from thalweg.middleware.platform import memory_bytes, needs_linux, on_linux, usable_processors
 
 NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
 ENGINE_TIMEOUT_S = 1.0
@@ -44,7 +43,9 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 def probe() -> Capabilities:
-    """Try everything; well under two seconds."""
+    """Try everything; well under two seconds. On another system than Linux there is nothing to try."""
+    if not on_linux():
+        return _elsewhere()
     with ThreadPoolExecutor() as pool:
         kernel, users, docker = pool.submit(_kernel), pool.submit(_user_namespaces), pool.submit(_docker)
         netns, netem = kernel.result()
@@ -54,9 +55,22 @@ def probe() -> Capabilities:
             user_namespaces=users.result(),
             docker=docker.result(),
             uml=_uml(),
-            cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
-            memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            cpus=usable_processors(),
+            memory_bytes=memory_bytes(),
         )
+
+
+def _elsewhere() -> Capabilities:
+    """Every testbed needs Linux's kernel, that of containers as well: their links are shaped from outside."""
+    return Capabilities(
+        netns=Capability("netns", False, needs_linux("network namespaces need")),
+        netem=Capability("netem", False, needs_linux("netem needs")),
+        user_namespaces=Capability("user namespaces", False, needs_linux("user namespaces need")),
+        docker=Capability("docker", False, needs_linux("testbeds of containers need")),
+        uml=Capability("user-mode linux", False, needs_linux(NEEDED)),
+        cpus=usable_processors(),
+        memory_bytes=memory_bytes(),
+    )
 
 
 def _kernel() -> tuple[Capability, Capability]:

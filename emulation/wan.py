@@ -35,9 +35,10 @@ from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
 from thalweg.emulation.traces.files import read_link_trace
-from thalweg.emulation.uml.files import inside_uml
+from thalweg.emulation.uml.files import NEEDED, inside_uml
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, links_between
+from thalweg.middleware.platform import check_linux
 
 Quantity = str | float
 Words = Sequence[str | os.PathLike[str]]
@@ -339,6 +340,7 @@ def _on_uml(backend: str, hosts: Sequence[str], more: Mapping[str, Any]) -> Back
         raise UsageError(f"kernel 'uml' goes with netns, and this testbed is {backend}; leave one of them out")
     if inside_uml():
         return _on_host(backend, hosts, "host", more)
+    check_linux(NEEDED)
     from thalweg.emulation.uml.testbed import UmlTestbed  # few need it
 
     return UmlTestbed(_words(hosts, "hosts"), networks=more.get("networks", ()))

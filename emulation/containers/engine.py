@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 from thalweg.emulation.supervisor import processes
 from thalweg.emulation.supervisor.processes import KEPT
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, one_line
+from thalweg.middleware.platform.files import user
+from thalweg.middleware.platform.waiting import unix_socket
 
 LABEL = "io.thalweg"
 RUN, USER, HOST = f"{LABEL}.testbed", f"{LABEL}.user", f"{LABEL}.host"
@@ -39,7 +41,7 @@ def dial(timeout_s: float = ENGINE_S) -> socket.socket:
     url = urlsplit(endpoint())
     if url.scheme != "unix":
         return socket.create_connection((url.hostname or "localhost", url.port or 2375), timeout_s)
-    connection = socket.socket(socket.AF_UNIX)
+    connection = unix_socket()
     try:
         connection.settimeout(timeout_s)
         connection.connect(url.path)
@@ -122,7 +124,7 @@ def labels(run_id: str, holder: int) -> dict[str, str]:
     """The labels of everything that this process makes for a testbed; ``holder``: its supervisor's number."""
     return {
         RUN: run_id,
-        USER: str(os.getuid()),
+        USER: str(user()),
         HOLDER: processes.identity(holder),
         LAUNCHER: processes.identity(os.getpid()),
     }
@@ -186,7 +188,7 @@ def leftovers() -> dict[str, int | None]:
     With the number of the supervisor, where that is still about to remove them.
     """
     _, client = sdk()
-    wanted = {"label": [RUN, f"{USER}={os.getuid()}"]}
+    wanted = {"label": [RUN, f"{USER}={user()}"]}
     with talking("looking for what was left"):
         things = [*client.api.containers(all=True, filters=wanted), *client.api.networks(filters=wanted)]
     marks = [one["Labels"] for one in things if not is_held(one["Labels"])]

@@ -21,7 +21,11 @@ _NEWNS, _NEWUTS = 0x0002_0000, 0x0400_0000  # linux/sched.h
 _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x4_0000  # sys/mount.h
 
 _Any = TypeVar("_Any")
-_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _libc() -> ctypes.CDLL:
+    """Return the C library, when it is needed: names are compared on systems without it, too."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _check(status: int) -> None:
@@ -56,16 +60,16 @@ def hosts_file(addresses: Mapping[str, str]) -> str:
 
 def spread(addresses: Mapping[str, str]) -> None:
     """Let this process, and all that it starts, know hosts by name. Raises OSError where mounting is not allowed."""
-    _check(_libc.unshare(_NEWNS))
-    _check(_libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))  # nothing of it reaches the machine
+    _check(_libc().unshare(_NEWNS))
+    _check(_libc().mount(b"none", b"/", None, _REC | _PRIVATE, None))  # nothing of it reaches the machine
     with tempfile.NamedTemporaryFile("w", prefix="thalweg-hosts-") as file:
         file.write(hosts_file(addresses))
         file.flush()
         os.chmod(file.name, 0o644)
-        _check(_libc.mount(file.name.encode(), HOSTS_FILE.encode(), None, _BIND, None))
+        _check(_libc().mount(file.name.encode(), HOSTS_FILE.encode(), None, _BIND, None))
 
 
 def take_hostname(name: str) -> None:
     """Have a hostname from now on, which what has been started already does not share."""
-    _check(_libc.unshare(_NEWUTS))
+    _check(_libc().unshare(_NEWUTS))
     socket.sethostname(plain(name))

@@ -22,7 +22,6 @@ from thalweg.emulation.links.shape import LinkShape, floored
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 CLONE_NEWNET = 0x4000_0000
-MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
 BANDED_HOSTS = 100
 """With more hosts, links have no bands. For each class that is made the kernel searches one list, which has an entry
 for every class of the machine (flow_indr_dev_setup_offload): three times the classes take nine times as long."""

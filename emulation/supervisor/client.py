@@ -23,6 +23,7 @@ from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import wait_ended
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+from thalweg.middleware.platform import check_linux
 
 START_S = 20.0
 CALL_S = 60.0
@@ -288,10 +289,9 @@ class StartedSupervisor:
     def close(self) -> None:
         """End it and wait until it, and everything in it, is gone. Idempotent."""
         self.client.close()
-        if sys.platform == "linux":
-            wait_ended(self.process.pid, END_S)  # to the moment: ``Popen.wait`` looks at intervals
+        wait_ended(self.process.pid, END_S)  # to the moment: ``Popen.wait`` looks at intervals
         try:
-            self.process.wait(0 if sys.platform == "linux" else END_S)
+            self.process.wait(0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -312,6 +312,7 @@ PROC = ("--mount-proc",)
 def start_plain(run_id: str, listener: socket.socket | None = None) -> StartedSupervisor:
     """A supervisor without namespaces: it only starts, watches and ends processes. Raises TestbedError when it does not
     start."""
+    check_linux("the supervisor of a testbed needs")
     started, why = _attempt((), run_id, listener, "plain")
     if started is None:
         raise TestbedError(f"the testbed's supervisor did not start: {why}")
@@ -323,10 +324,7 @@ def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_use
 
     ``as_user``: in a user namespace in any case. Raises CapabilityError naming what is missing.
     """
-    if sys.platform != "linux":
-        raise CapabilityError(
-            f"network namespaces need Linux, this is {sys.platform}; use --testbed loopback or docker"
-        )
+    check_linux("network namespaces need")
     if not os.path.exists("/proc/self/ns/net"):
         raise CapabilityError("/proc is not mounted here; mount it (mount -t proc proc /proc)")
     unshare = shutil.which("unshare")

@@ -216,8 +216,7 @@ class Supervisor:
 
     def do_detach(self, call: Call[requests.Detach]) -> None:
         self._owner, self._logs = None, Path(call.request.logs)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
 
     def do_status(self, _: Call[requests.Status]) -> Answer:
         player, links = self._player, self._world.links if self._world is not None else {}
@@ -355,7 +354,7 @@ class Supervisor:
         child = self._begin(call.request, call.descriptors, call.request.terminal)
         self._children[child.pid] = (child, call.request.host, call.connection)
         # the descriptor lets the launcher translate the number into its own process namespace
-        handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
+        handle = (os.pidfd_open(child.pid),) if self._world is not None else ()
         return {"pid": child.pid, "send_fds": handle}
 
     def do_launch(self, call: Call[requests.Launch]) -> Answer:
@@ -491,8 +490,7 @@ def _inherited(descriptor: str) -> socket.socket:
 
 def main(run_id: str, launcher: str, listener: str = "") -> None:
     """Hold testbed ``run_id``; the rest are descriptors of the launcher's connection and of a listening socket."""
-    if sys.platform == "linux":  # orphans come to us, so that we can end them
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to us, so that we can end them
     control = _inherited(launcher)
     supervisor = Supervisor(control, _inherited(listener) if listener else None, run_id)
     Connection(control).send(json.dumps({"hello": {"pid": os.getpid()}}).encode())

@@ -22,6 +22,7 @@ import msgspec
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.platform.files import others_may, user
 
 
 class TestbedState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +51,7 @@ class TestbedState(msgspec.Struct, frozen=True, omit_defaults=True):
 def run_folder() -> Path:
     """The user's folder for sockets and state files, made if missing; TestbedError if somebody else owns it."""
     base = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base, "thalweg") if base else Path(tempfile.gettempdir(), f"thalweg-{os.getuid()}")
+    folder = Path(base, "thalweg") if base else Path(tempfile.gettempdir(), f"thalweg-{user()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -58,7 +59,7 @@ def run_folder() -> Path:
         raise TestbedError(
             f"cannot make {folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
         ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user() or others_may(found, 0o077):
         raise TestbedError(f"{folder} is not a private folder of yours; remove it, or set XDG_RUNTIME_DIR to one")
     return folder
 

@@ -8,12 +8,12 @@ import socket
 from collections.abc import Sequence
 from typing import ClassVar
 
-from thalweg.emulation.kernel.world import MAX_HOSTS
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor, start_isolated
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 
+MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
 SUBNET = "10.77.0.0/16"  # seen only inside the testbed's own namespaces
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.platform import check_linux
 
 OPTIONS = {
     "netns": {"subnet", "layer", "networks"},
@@ -15,17 +16,24 @@ OPTIONS = {
     "docker": {"subnet", "layer", "networks", *Containers.__struct_fields__},
 }
 
+NEEDS = {
+    "netns": "network namespaces need",
+    "loopback": "the loopback testbed needs",
+    "docker": "testbeds of containers need",
+}
+
 
 def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = None, **options: Any) -> Testbed:
     """A testbed by its backend's name, not yet up; what options each takes is in ``OPTIONS``.
 
-    Raises UsageError for an unknown backend or option.
+    Raises UsageError for an unknown backend or option, CapabilityError on another system than Linux.
     """
     if backend not in OPTIONS:
         raise UsageError(f"unknown testbed {backend!r}; there are {', '.join(OPTIONS)}")
     known = OPTIONS[backend]
     for option in options.keys() - known:
         raise UsageError(f"the {backend} testbed has no option {option!r}; it has {sorted(known) or 'none'}")
+    check_linux(NEEDS[backend])
     if backend == "loopback":
         from thalweg.emulation.testbeds.loopback import LoopbackTestbed
 

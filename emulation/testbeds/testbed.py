@@ -25,7 +25,6 @@ import msgspec
 
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, Queue, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
-from thalweg.emulation.proofs.rate import tournament
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
 from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule
@@ -310,6 +309,8 @@ class Testbed(ABC):
         if not chosen:
             return []
         if len(chosen) > PROVEN_AT_ONCE:  # such that those of a request are whole rounds
+            from thalweg.emulation.proofs.rate import tournament  # which imports what Linux alone has
+
             pairs = (pair for one in tournament(self._names) for pair in one)
             place = {frozenset(pair): number for number, pair in enumerate(pairs)}
             chosen.sort(key=lambda link: (link.via, place[frozenset(link[:2])]))

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -15,10 +14,12 @@ from typing import NamedTuple
 import psutil
 
 from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.platform import check_linux
 
 BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
 MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
 MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # what shaped links with delays need
+NEEDED = "a User-Mode Linux kernel needs"
 REMEDY = "apt-get install user-mode-linux"
 
 MEMORY_BYTES = (512 << 20, 2 << 30)  # at least, at most; of it only what is used is taken from the host
@@ -43,9 +44,10 @@ def inside_uml() -> bool:
 
 def find_kernel() -> Files:
     """The kernel on this machine, with its modules. CapabilityError says what is missing and how to get it."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    check_linux(NEEDED)
+    if platform.machine() != "x86_64":
         raise CapabilityError(
-            f"User-Mode Linux needs Linux on x86-64, this is {sys.platform} on {platform.machine()}; use --kernel host"
+            f"User-Mode Linux needs Linux on x86-64, this is Linux on {platform.machine()}; use --kernel host"
         )
     binary = next((path for name in BINARIES if (path := shutil.which(name))), None)
     if binary is None:

@@ -28,6 +28,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.errors import RunError, UsageError, nearest
+from thalweg.middleware.platform import check_linux
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.values import frames_of
@@ -44,8 +45,9 @@ LAST_S = 10.0  # the run may take for a partition after the attack
 def bench_attack(options: AttackOptions, progress: Progress = silent) -> dict[str, Any]:
     """The object that ``thalweg bench attack --json`` prints: what each attack came to, and whether the bounds hold.
 
-    Raises UsageError for an unknown attack.
+    Raises UsageError for an unknown attack, CapabilityError where no ``Guard`` watches connections.
     """
+    check_linux("the bounds of a host that is attacked need", "use a Linux machine")
     chosen = options.only or NAMES
     for name in chosen:
         if name not in NAMES:

@@ -34,9 +34,8 @@ import msgspec
 import numpy as np
 import zmq
 
-from thalweg.emulation.kernel.world import BANDED_HOSTS
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.emulation.testbeds.open import NEEDS, open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import parse_rate
 from thalweg.experiments.bench.fill import fill
@@ -55,6 +54,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import CapabilityError, RunError, ThalwegError, UsageError
 from thalweg.middleware.network.view import links_between
+from thalweg.middleware.platform import check_linux, load_average
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
@@ -323,7 +323,10 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
         raise UsageError(f"bench move: a state has at most {m.MAX_PARTITION_BYTES // 1024} KiB")
     if len(set(sizes_bytes)) < len(sizes_bytes):
         raise UsageError("bench move needs every size once")
-    answer: dict[str, Any] = {"bench": "move", "cpus": os.cpu_count(), "load": os.getloadavg()[0], "reason": None}
+    check_linux(NEEDS["loopback"])
+    from thalweg.emulation.kernel.world import BANDED_HOSTS  # which imports what Linux alone has
+
+    answer: dict[str, Any] = {"bench": "move", "cpus": os.cpu_count(), "load": load_average(), "reason": None}
     rows: list[dict[str, Any]] = []
     for name in LOADED if options.loaded else PLAIN:
         backend = name.partition(",")[0]

@@ -7,7 +7,6 @@ where a machine has much else to do, it tells more than a rate.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import time
@@ -19,6 +18,7 @@ import psutil
 
 from thalweg.experiments.bench.workload import VARIANTS, digest_of
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.platform import processes
 
 Progress = Callable[[str], None]
 
@@ -48,11 +48,7 @@ class Round(msgspec.Struct, frozen=True):
 def processor_s() -> float:
     """What this process has taken of processors so far, with those that it has started and that go on, in seconds."""
     pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
-    taken_s = 0.0
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended
-            taken_s += time.clock_gettime(~pid << 3 | 2)  # of a process, by its number: clock_getcpuclockid(3)
-    return taken_s
+    return sum(map(processes.processor_s, pids))
 
 
 def play(side: Side, partitions: int, warm_up: int) -> Round:

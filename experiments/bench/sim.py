@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -37,10 +36,10 @@ from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, simulate
 from thalweg.middleware.client.cluster import host_environment
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.platform.processes import peak_bytes
 
 STAYING = ("download-all", "one-shot")
 SIMPY_KEYS = ("simpy_s", "simpy_interarrival_s", "ratio", "interarrival_ratio")
-STATUS = Path("/proc/self/status")
 Figures = dict[str, float | None]
 
 
@@ -161,14 +160,8 @@ def _memory_of(config: Simulation) -> dict[str, int]:
     gc.collect()
     before = psutil.Process().memory_info().rss
     _checked(simulate(config))
-    peak = max(before, _peak_bytes())
+    peak = max(before, peak_bytes())
     return {"before_bytes": before, "peak_bytes": peak, "grown_bytes": peak - before}
-
-
-def _peak_bytes() -> int:
-    """The most memory the process has had resident (getrusage would tell that of the parent, if it had more)."""
-    lines = STATUS.read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":

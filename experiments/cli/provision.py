@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +24,7 @@ from thalweg.middleware.planning.provisioning.hopeless import in_the_way, why_no
 from thalweg.middleware.planning.provisioning.instance import Instance, reserved
 from thalweg.middleware.planning.provisioning.placed import in_order
 from thalweg.middleware.planning.solver import NoSolutionError
+from thalweg.middleware.platform import load_average
 
 LATE = 1.05  # of the wanted time between two results, what a run may take and have reached it
 BEST = "best"
@@ -286,7 +286,7 @@ def _launched(problem: Problem, answer: Answer, options: ProvisionOptions, where
                 "reached": took_s is not None and took_s <= LATE * wanted_s,
                 "digest_ok": summary.digest_ok,
                 "delivered": summary.delivered,
-                "load": os.getloadavg()[0],
+                "load": load_average(),
                 "plan": config.plan,
                 "records": str(outcome.folder),
             }

@@ -90,7 +90,6 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
 
     On the machine's own kernel it boots one, runs there what this process was asked to, and ends with its status.
     """
-    from thalweg.emulation.uml.kernel import run_thalweg_inside
     from thalweg.experiments.networks.traced import easy_time_scale
     from thalweg.experiments.runs.folder import check_empty
     from thalweg.experiments.runs.workload import edges
@@ -98,6 +97,8 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
     if runs_elsewhere(config.kernel, config.testbed):
         if out is not None:
             check_empty(out)  # before a kernel boots for nothing
+        from thalweg.emulation.uml.kernel import run_thalweg_inside  # which imports what Linux alone has
+
         raise typer.Exit(run_thalweg_inside())
     if choose_time_scale:
         config = msgspec.structs.replace(config, time_scale=easy_time_scale(config, edges(config)))

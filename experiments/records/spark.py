@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import select
 import shutil
 import signal
 import struct
@@ -20,6 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 import psutil
 
 from thalweg.middleware.errors import CapabilityError, UsageError
+from thalweg.middleware.platform.files import user
+from thalweg.middleware.platform.processes import ended_within, kill_group
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +133,7 @@ def remove_leftovers() -> None:
         if owned is None or folder.is_symlink():
             continue
         with suppress(OSError, OverflowError):  # another session may just be removing it as well
-            if folder.stat().st_uid == os.getuid() and not psutil.pid_exists(int(owned[1])):
+            if folder.stat().st_uid == user() and not psutil.pid_exists(int(owned[1])):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -203,7 +204,7 @@ def _jvm(settings: dict[str, str], folder: Path, log: IO[bytes]) -> Iterator[sub
         try:
             process.wait(_STOP_S if clean else 0)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
             process.wait()
 
 
@@ -216,12 +217,8 @@ def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: I
     from pyspark.sql import SparkSession
 
     where = folder / _GATEWAY
-    ended = os.pidfd_open(process.pid)  # an interrupt within Popen.wait can leave its lock taken for ever
-    try:
-        while not where.exists() and not select.select([ended], [], [], 0.05)[0]:
-            pass
-    finally:
-        os.close(ended)
+    while not where.exists() and not ended_within(process, 0.05):
+        pass
     try:
         # what PySpark's own launcher does with this file, but without a process that it alone can end
         port, length = struct.unpack(">ii", (content := where.read_bytes())[:8])

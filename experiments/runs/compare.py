@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.testbeds.open import NEEDS
 from thalweg.experiments.command import Tell
 from thalweg.experiments.records.analysis import QuerySummary, RunSummary, failures, summarize_run
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Latency, Query, Row, furthest
@@ -26,6 +27,7 @@ from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files import whole
+from thalweg.middleware.platform import check_linux, load_average
 
 BUSY = 0.5  # of the processors, before anything is run
 Execute = Callable[[RunConfig, Path, Tell], Outcome]
@@ -65,7 +67,8 @@ def compare(
 
 
 def check(config: RunConfig, seeds: Sequence[int], limit: float, repeats: int) -> None:
-    """Raise UsageError for a comparison that cannot be made."""
+    """Raise UsageError for a comparison that cannot be made, CapabilityError on another system than Linux."""
+    check_linux(NEEDS["netns"])
     make_strategies(msgspec.structs.replace(config, testbed="netns").check())
     if not seeds:
         raise UsageError("no --seed was given; try --seed 1")
@@ -166,7 +169,7 @@ def _made(
 
 def _busy() -> list[str]:
     """A note where other programs have the processors: emulated hosts then wait for them, simulated ones do not."""
-    load = os.getloadavg()[0]
+    load = load_average()
     if load <= BUSY * (os.cpu_count() or 1):
         return []
     return [f"the machine was busy before the first run (load average {load:.1f}), which slows emulated hosts"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 import msgspec
 
 from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
-from thalweg.emulation.uml.files import inside_uml
+from thalweg.emulation.uml.files import NEEDED, inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import Option, flag
 from thalweg.middleware.dataflow import MOST_AHEAD, Missing
@@ -19,6 +19,7 @@ from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
 from thalweg.middleware.planning.problem.routes import HOPS
+from thalweg.middleware.platform import check_linux
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.messages import MAX_HOPS, Failover
@@ -102,10 +103,12 @@ Allow = Annotated[tuple[str, ...], Option("Package of your own whose code may be
 def runs_elsewhere(kernel: str, testbed: str) -> bool:
     """Whether this command line is to be run again, inside a User-Mode Linux kernel (``uml.run_thalweg_inside``).
 
-    Raises UsageError for a kernel that does not go with ``testbed``.
+    Raises UsageError for a kernel that does not go with ``testbed``, CapabilityError on another system than Linux.
     """
     if kernel == "uml" and testbed != "netns":
         raise UsageError(f"--kernel uml goes with netns, and this testbed is {testbed}; leave one of them out")
+    if kernel == "uml":
+        check_linux(NEEDED)
     return kernel == "uml" and not inside_uml()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import platform
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from thalweg.experiments.runs.config import OF_WORKLOADS, RunConfig
 from thalweg.experiments.runs.strategies import moving, same_start
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.platform.files import allocate
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LEAST_BYTES = 1 << 20  # of a disk with less no run gets its records
@@ -85,7 +85,7 @@ def _lacks_room(error: BaseException | None) -> bool:
 def _is_full(folder: Path) -> bool:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, LEAST_BYTES)
+            allocate(file.fileno(), LEAST_BYTES)
     except OSError as error:
         return error.errno in NO_ROOM
     return False

@@ -7,7 +7,6 @@ Hosts are named as in the ``scenario``, a file beside it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from thalweg.experiments.runs.config import CLIENT, PLANNED, RunConfig, is_scena
 from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.platform import usable_processors
 
 FIXED = "fixed"
 SINK = "results"
@@ -151,7 +151,7 @@ def _ahead(dataflow: Dataflow) -> Dataflow:
 
 def processors() -> float:
     """How many this process may use."""
-    return float(len(os.sched_getaffinity(0)))
+    return float(usable_processors())
 
 
 def given_plan(config: RunConfig) -> GivenPlan:

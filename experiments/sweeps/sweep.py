@@ -8,7 +8,6 @@ same sweep on the same folder goes on with the rest, and runs what failed again.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.files import whole
+from thalweg.middleware.platform.files import lock, open_folder
 
 S = TypeVar("S", bound=Sweep)
 
@@ -82,12 +82,12 @@ def _opened(folder: Path, sweep: Sweep, notes: list[str]) -> Iterator[Results]:
             if folder.exists() and any(not path.name.startswith(f".{SWEEP_TOML}.") for path in folder.iterdir()):
                 raise UsageError(f"{folder} is not empty and no sweep's folder; choose another --out, or remove it")
             folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
+        handle = open_folder(folder, f".{SWEEP_TOML}.lock")
     except OSError as error:
         raise UsageError(f"{folder} cannot be used: {error.strerror or error}; choose another --out") from None
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(handle)
         except BlockingIOError:
             raise UsageError(
                 f"another sweep writes to {folder} just now; wait for it, or choose another --out"

@@ -46,7 +46,7 @@ def test_no_proc_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_not_linux_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_client.sys, "platform", "darwin")
-    with pytest.raises(CapabilityError, match="need Linux, this is darwin"):
+    with pytest.raises(CapabilityError, match="need Linux, and this is macOS; simulate with --testbed sim"):
         supervisor_client.start_isolated("x")
 
 

@@ -11,9 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
-import termios
 import threading
-import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
@@ -184,6 +182,9 @@ def _on_all(hosts: Hosts, names: Sequence[str], words: Sequence[str]) -> int:
 
 def _on_terminal(hosts: Hosts, host: str, words: Sequence[str]) -> int:
     """Run a command under a terminal of its own, which ours shows; ours is raw meanwhile, and as it was afterwards."""
+    import termios  # neither is on Windows, where there are no testbeds
+    import tty
+
     size = _size()
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)

@@ -15,7 +15,6 @@ from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, spinner
 from thalweg.experiments.cli.options import takes
@@ -68,7 +67,9 @@ def verify(
     if runs_elsewhere(options.kernel, options.backend):
         if file is None:
             raise UsageError("--kernel uml goes with a scenario file; a testbed that is up has its kernel already")
-        raise typer.Exit(uml.run_thalweg_inside())
+        from thalweg.emulation.uml.kernel import run_thalweg_inside  # which imports what Linux alone has
+
+        raise typer.Exit(run_thalweg_inside())
     late: Mapping[str, Any] | None = None
     found: Sequence[LinkProof | iperf.Measured]
     if file is not None:

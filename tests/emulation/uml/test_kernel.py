@@ -231,8 +231,11 @@ def test_what_is_missing_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPat
     kernel.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(CapabilityError, match="is no kernel that runs here"):
         uml_files.find_kernel()
-    monkeypatch.setattr(uml_files.sys, "platform", "darwin")
-    with pytest.raises(CapabilityError, match="needs Linux on x86-64, this is darwin"):
+    monkeypatch.setattr(uml_files.platform, "machine", lambda: "aarch64")
+    with pytest.raises(CapabilityError, match="needs Linux on x86-64, this is Linux on aarch64"):
+        uml_files.find_kernel()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(CapabilityError, match="needs Linux, and this is macOS"):
         uml_files.find_kernel()
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.testbeds.netns import NetnsTestbed
-from thalweg.emulation.uml.testbed import UmlTestbed
+from thalweg.emulation.uml.files import NEEDED
 from thalweg.experiments.papers.pietzuch2006.running.job import SAMPLE_S, Got, Job, Ran, Share
 from thalweg.experiments.runs.config import CLIENT
 from thalweg.experiments.runs.processes import UML_PATIENCE, Processes, fail
 from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.platform import check_linux
 
 WORKER = "thalweg.experiments.papers.pietzuch2006.running.worker"
 DECODER = msgspec.json.Decoder(dict[str, Any])
@@ -30,7 +31,14 @@ def emulated(
 ) -> Ran:
     """Run them, all at a time; CapabilityError where this machine has no namespaces, no such kernel, or, where they are
     needed, no ``delays``."""
-    bed = (UmlTestbed if kernel == "uml" else NetnsTestbed)(list(network.hosts))
+    bed: NetnsTestbed
+    if kernel == "uml":
+        check_linux(NEEDED)
+        from thalweg.emulation.uml.testbed import UmlTestbed  # which imports what Linux alone has
+
+        bed = UmlTestbed(list(network.hosts))
+    else:
+        bed = NetnsTestbed(list(network.hosts))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(bed.down)
         bed.up()
