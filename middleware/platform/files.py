@@ -13,11 +13,11 @@ else:
     import fcntl
 
 BINARY: int = getattr(os, "O_BINARY", 0)  # Windows else rewrites the ends of lines
-LOCKED_AT = 0x7FFF_FFFE  # Windows locks bytes, and others cannot read these: take one behind all that is written
+LOCKED_AT = 0x7FFF_FFFE  # Windows locks bytes against reading: take a byte behind the content
 
 
 def lock(descriptor: int) -> None:
-    """Take the exclusive lock of an open file until it is closed.
+    """Take the exclusive lock of an open file until the file is closed.
 
     Raises BlockingIOError if another process has the lock, OSError where the file system has no locks.
     """
@@ -35,7 +35,7 @@ def lock(descriptor: int) -> None:
 
 
 def open_folder(folder: Path, name: str) -> int:
-    """Open a folder to lock it; where a folder cannot be opened, file ``name`` in it. Raises OSError."""
+    """Open a folder for ``lock``, or on Windows the file ``name`` in the folder. Raises OSError."""
     if sys.platform == "win32":
         return os.open(folder / name, os.O_RDWR | os.O_CREAT | BINARY)
     return os.open(folder, os.O_RDONLY)
@@ -60,7 +60,7 @@ def allocate(descriptor: int, size_bytes: int) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk. Windows opens no folders, and they are left out."""
+    """Wait until a file, or the names in a folder, are on the disk. Folders are skipped on Windows."""
     if sys.platform == "win32" and path.is_dir():
         return
     handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
@@ -71,15 +71,15 @@ def sync(path: Path) -> None:
 
 
 def user() -> int:
-    """Return the number of the user who has started this process; 0 on Windows, as ``os.stat`` tells every owner."""
+    """Return the number of the user who has started the process; 0 on Windows, as in ``os.stat``."""
     return os.getuid() if hasattr(os, "getuid") else 0
 
 
 def owner() -> int:
-    """Return the number of the user who owns the files of this process; 0 on Windows."""
+    """Return the number of the user who owns new files of the process; 0 on Windows."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
 def others_may(found: os.stat_result, rights: int) -> bool:
-    """Return whether others than a file's owner have any of these rights; False on Windows, where modes tell none."""
+    """Return whether users besides the owner of a file have one of ``rights``; False on Windows, which has no modes."""
     return sys.platform != "win32" and bool(found.st_mode & rights)

@@ -1,4 +1,4 @@
-"""Processes: what one may open and has in memory, and the starts and ends of children."""
+"""Processes: limits and memory of the current process, and starts and ends of children."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 OPEN_MAX = 10_240  # macOS refuses a higher limit, also where it says that there is none: setrlimit(2)
 STOPS_WHEN_ASKED = sys.platform != "win32"
-"""Whether a process can handle SIGTERM; on Windows it ends at once."""
+"""Whether a process can handle SIGTERM; on Windows the process ends at once."""
 _PIECE = 4096
 
 # --- this process -----------------------------------------------------------------------------------
 
 
 def descriptor_limits() -> tuple[int, int]:
-    """Return how many descriptors this process may open, and up to where it may raise that; below 0 for any number."""
+    """Return the soft and the hard limit of open descriptors; a negative number means no limit."""
     if sys.platform == "win32":
         return -1, -1
     return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many descriptors as it may."""
+    """Raise the soft limit of open descriptors as far as the system permits."""
     if sys.platform != "win32":
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         soft = min(hard, OPEN_MAX) if sys.platform == "darwin" else hard
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def resident_bytes(statm: int | None = None) -> int:
-    """Return the memory of this process; where ``/proc`` cannot be read, the most it has had so far.
+    """Return the resident memory of the process; if ``/proc`` cannot be read, the peak so far.
 
-    ``statm``: what ``open_statm`` returned, which is read sooner, and where no descriptor is left.
+    ``statm``: the result of ``open_statm``. Reading from it is quicker, and works without a free descriptor.
     """
     if sys.platform != "linux":
-        import psutil  # takes longer to import than all else here
+        import psutil  # slow to import
 
         return int(psutil.Process().memory_info().rss)
     kept = open_statm() if statm is None else statm
@@ -63,9 +63,9 @@ def resident_bytes(statm: int | None = None) -> int:
 
 
 def open_statm() -> int:
-    """Return a descriptor for ``resident_bytes``; -1 where there is none.
+    """Return a descriptor for ``resident_bytes``, or -1.
 
-    By "self": where ``/proc`` is that of an outer process namespace, the number of this process there is another.
+    The path has "self" and no number: ``/proc`` may be of an outer process namespace, with another number.
     """
     try:
         return os.open("/proc/self/statm", os.O_RDONLY)
@@ -74,9 +74,9 @@ def open_statm() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had resident.
+    """Return the peak of the resident memory of the process.
 
-    Linux's getrusage would tell that of the parent, if it had more.
+    On Linux getrusage is not used: if the parent had more, getrusage returns the peak of the parent.
     """
     if sys.platform == "linux":
         with open("/proc/self/status", encoding="ascii") as status:
@@ -90,7 +90,7 @@ def peak_bytes() -> int:
 
 
 def processor_s(pid: int) -> float:
-    """Return what a process has taken of processors so far, in seconds; 0 for one that has ended."""
+    """Return the processor time of a process so far, in seconds; 0 if the process has ended."""
     if sys.platform == "linux":
         with suppress(OSError):
             return time.clock_gettime(~pid << 3 | 2)  # of a process, by its number: clock_getcpuclockid(3)
@@ -104,7 +104,7 @@ def processor_s(pid: int) -> float:
 
 
 def in_forked_children(call: Callable[[], None]) -> None:
-    """Have a function called in each process that this one forks; Windows forks none."""
+    """Register a function that is called in every forked child; Windows does not fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 
@@ -113,7 +113,7 @@ def in_forked_children(call: Callable[[], None]) -> None:
 
 
 def apart() -> dict[str, Any]:
-    """Return the options of ``subprocess.Popen`` for a child that the terminal's interrupts do not reach."""
+    """Return options of ``subprocess.Popen`` that keep interrupts from the terminal away from a child."""
     if sys.platform == "win32":
         import subprocess
 
@@ -122,7 +122,7 @@ def apart() -> dict[str, Any]:
 
 
 def interrupt(child: subprocess.Popen[bytes]) -> None:
-    """Ask a child to end by SIGINT; on Windows, by closing its standard input, as the child watches that as well."""
+    """Ask a child to end: by SIGINT, or on Windows by closing the standard input, which the child watches as well."""
     if sys.platform == "win32":
         if child.stdin is not None:
             with suppress(OSError):
@@ -132,12 +132,13 @@ def interrupt(child: subprocess.Popen[bytes]) -> None:
 
 
 def ended_within(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for the end of a child, and return whether it came in time. The child's status is left for ``Popen.wait``.
+    """Wait for the end of a child, and return whether the child ended in time. ``Popen.wait`` still gets the status.
 
-    An interrupt within ``Popen.wait`` can leave its lock taken for ever, so a descriptor is waited for if there is one.
+    An interrupt within ``Popen.wait`` can leave a lock taken for ever. Where the system has pidfd_open, a descriptor is
+    used instead.
     """
     if not hasattr(os, "pidfd_open"):
-        import subprocess  # which a host process does without
+        import subprocess  # host processes do without
 
         with suppress(subprocess.TimeoutExpired):
             child.wait(timeout_s)
@@ -150,7 +151,7 @@ def ended_within(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def kill_group(leader: subprocess.Popen[bytes]) -> None:
-    """Kill a child with all of its process group; where there are no groups, with all that it has started."""
+    """Kill a child with the whole process group, or on Windows with the descendants."""
     if hasattr(os, "killpg"):
         os.killpg(leader.pid, signal.SIGKILL)
         return
@@ -164,29 +165,29 @@ def kill_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 class Ends(Protocol):
-    """The ends of children: one thread waits for them, any thread may add one."""
+    """Watch of children: one thread waits for ends, every thread may add a child."""
 
     def add(self, child: subprocess.Popen[bytes], name: str) -> None:
-        """Watch a child that nobody has waited for."""
+        """Watch a child. Nobody may have called ``wait`` for the child before."""
 
     def wait(self) -> list[str]:
-        """Wait for ends, and return the names of these children, each once."""
+        """Wait until a child has ended, and return the names of ended children. A name is returned once."""
 
     @property
     def waiting(self) -> bool:
-        """Whether there are children whose ends have not been told."""
+        """Whether ``wait`` has more names to return."""
 
     def close(self) -> None:
-        """Forget all."""
+        """Stop watching."""
 
 
 def new_ends() -> Ends:
-    """Return a watch of children: by descriptors of processes where there are any, else by a thread for each."""
+    """Return a watch of children: by process descriptors on Linux, else by a thread per child."""
     return _ByDescriptors() if hasattr(os, "pidfd_open") else _ByThreads()
 
 
 class _ByDescriptors:
-    """pidfd_open(2): all are waited for at once, and numbers of processes are not mistaken."""
+    """Watch by pidfd_open(2): one call waits for every child, and a reused process number is not mistaken."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -214,7 +215,7 @@ class _ByDescriptors:
 
 
 class _ByThreads:
-    """``Popen.wait`` may be called by several threads, each of which gets the status."""
+    """Watch by threads: several threads may call ``Popen.wait``, and every thread gets the status."""
 
     def __init__(self) -> None:
         self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -242,9 +243,9 @@ class _ByThreads:
 
 
 def first_lines(pipes: Mapping[str, int], timeout_s: float) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the first line of each pipe as they come; an empty line for a pipe that is closed before.
+    """Yield the name and the first line of every pipe, in order of arrival.
 
-    After the timeout the lines that are missing are left out.
+    If a pipe is closed before the first line ends, the line is empty. After the timeout missing lines are left out.
     """
     return (_lines_by_threads if sys.platform == "win32" else _lines_by_selector)(pipes, timeout_s)
 
@@ -268,7 +269,7 @@ def _lines_by_selector(pipes: Mapping[str, int], timeout_s: float) -> Iterator[t
 
 
 def _lines_by_threads(pipes: Mapping[str, int], timeout_s: float) -> Iterator[tuple[str, bytes]]:
-    """Read each pipe in a thread: on Windows, select does not wait for pipes."""
+    """Read every pipe in a thread, because select does not wait for pipes on Windows."""
     lines: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
 
     def read(name: str, descriptor: int) -> None:

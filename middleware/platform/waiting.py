@@ -1,4 +1,4 @@
-"""Waiting for descriptors, and waking up the thread that waits."""
+"""Waiting for descriptors, and waking up a waiting thread."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ READABLE: int = getattr(select, "EPOLLIN", 1)
 
 
 class Poller(Protocol):
-    """Descriptors that one thread waits for, as ``select.epoll`` has them."""
+    """Set of descriptors to wait for, with the interface of ``select.epoll``."""
 
     def register(self, descriptor: int, events: int, /) -> None: ...
 
     def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
-        """Return the descriptors that can be read, each with READABLE; none after the timeout."""
+        """Return pairs of a readable descriptor and READABLE; an empty list after the timeout."""
 
     def close(self) -> None: ...
 
 
 def new_poller() -> Poller:
-    """Return a poller: epoll, whose call is the quickest, or the best that this system has."""
+    """Return a poller: epoll, which is quickest, or the default selector of the system."""
     return select.epoll() if hasattr(select, "epoll") else _Selected()
 
 
 class _Selected:
-    """A poller of kqueue, poll or select."""
+    """Poller by kqueue, poll or select."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -47,7 +47,7 @@ class _Selected:
 
 
 class Bell:
-    """A descriptor that is readable after ``ring``, which any thread may call, until ``hush``.
+    """Descriptor that is readable after ``ring`` until ``hush``. Every thread may call ``ring``.
 
     Neither call waits. ``ring`` raises OSError if the pipe is full.
     """
@@ -86,11 +86,11 @@ def signal_pipe() -> tuple[int, int]:
 
 
 def unix_socket() -> socket.socket:
-    """Return a Unix socket; OSError where this system has none."""
+    """Return a Unix socket. Raises OSError if Python has no Unix sockets on the system."""
     if not UNIX_SOCKETS:
         raise OSError("this system has no Unix sockets")
     return socket.socket(socket.AF_UNIX)
 
 
 UNIX_SOCKETS = hasattr(socket, "AF_UNIX")
-"""Whether this system has Unix sockets, as Python sees them: not on Windows."""
+"""Whether Python has Unix sockets on the system: not on Windows."""
