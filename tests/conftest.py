@@ -34,6 +34,8 @@ from hypothesis import HealthCheck, settings
 from thalweg.emulation.capabilities import Capabilities, Capability, probe
 from thalweg.middleware.errors import CapabilityError, UsageError
 
+pytest_plugins = ["second_tries"]
+
 NEEDS = {
     "netns": "needs network namespaces and tc",
     "netem": "needs a kernel with sch_netem",
@@ -41,7 +43,7 @@ NEEDS = {
     "docker": "needs a Docker engine",
     "uml": "needs a User-Mode Linux kernel",
 }
-
+PROGRAMS = "programs"  # the name in THALWEG_REQUIRE of all that the mark ``program`` names
 
 # How many examples a property is tried on: the same few at every change, other ones, and many, at night. A slow or busy
 # machine is no defect, so neither has a deadline or a check of health. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
@@ -69,25 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried up to three times more")
     config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(ToldAtOnce(config))
-    unknown = required() - NEEDS.keys()
-    if unknown:
-        raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
-
-
-class ToldAtOnce:
-    """Says which test failed, and where, at once: a run that is ended before its summary has told it all the same."""
-
-    def __init__(self, config: pytest.Config):
-        self.config = config
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.outcome in ("failed", "rerun"):
-            crash = getattr(report.longrepr, "reprcrash", None)
-            what = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
-            told = f"{report.nodeid} {report.outcome} ({report.when}, {report.duration:.0f} s): {what}"
-            self.config.get_terminal_writer().line(f"\n{told.splitlines()[0][:400]}")
+    config.addinivalue_line("markers", "program(*names): needs these programs on the machine")
+    known = {*NEEDS, PROGRAMS}
+    if unknown := required() - known:
+        raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(known)}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -190,21 +177,21 @@ def docker_image() -> Iterator[str]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    failed = getattr(sys, "last_traceback", None)
-    if failed is not None:  # it is kept until the next test is over, with all that its frames hold
-        traceback.clear_frames(failed)
-        for frame, _ in traceback.walk_tb(failed):
+    last = getattr(sys, "last_traceback", None)
+    if last is not None:  # it is kept until the next test is over, with all that its frames hold
+        traceback.clear_frames(last)
+        for frame, _ in traceback.walk_tb(last):
             frame.f_locals  # noqa: B018  (what was shown of it goes too)
     left: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda args: left.append(f"{args.exc_value} ({args.object!r})"))
         item.funcargs.clear()
-        if nextitem is not None and nextitem.path == item.path and failed is None:
+        if nextitem is not None and nextitem.path == item.path and last is None:
             gc.collect(1)
         else:
             gc.collect()
             gc.freeze()  # modules and what the session keeps: collections stay short
-    if left and failed is None:
+    if left and last is None:
         pytest.fail("left unclosed, or worse: " + "; ".join(left), pytrace=False)
 
 
@@ -214,10 +201,23 @@ def pytest_sessionfinish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for need in NEEDS:
-        if item.get_closest_marker(need) is None:
-            continue
-        why = missing(need)
-        if why and need in required():
-            pytest.fail(f"THALWEG_REQUIRE names {need!r}, but: {why}", pytrace=False)
-        elif why:
-            pytest.skip(why)
+        if item.get_closest_marker(need) is not None:
+            skip_or_fail(need, missing(need))
+    programs = {name for mark in item.iter_markers("program") for name in mark.args}
+    absent = [f"{name} ({package_of(name)})" for name in sorted(programs) if shutil.which(name) is None]
+    skip_or_fail(PROGRAMS, f"needs programs that are not in PATH: {', '.join(absent)}" if absent else "")
+
+
+@cache
+def package_of(program: str) -> str:
+    """Return the package that brings a program, as .ci/packages has it."""
+    rows = [line.split() for line in (Path(__file__).parents[1] / ".ci/packages").read_text().splitlines()]
+    return next((f"apt-get install {row[2]}" for row in rows if row[1:2] == [program]), "no package is known")
+
+
+def skip_or_fail(need: str, why: str) -> None:
+    """Skip the test if there is a reason, or fail it if THALWEG_REQUIRE names the need."""
+    if why and need in required():
+        pytest.fail(f"THALWEG_REQUIRE names {need!r}, but: {why}", pytrace=False)
+    elif why:
+        pytest.skip(why)

@@ -12,6 +12,8 @@ import time
 from types import TracebackType
 from typing import Self
 
+from patience import patience
+
 THALWEG = (sys.executable, "-m", "thalweg")
 WAIT_S = 30.0
 CTRL_C, CTRL_Z = "\x03", "\x1a"
@@ -51,7 +53,7 @@ class Terminal:
 
     def until(self, wanted: str) -> str:
         """What is shown from now on, up to and with ``wanted``."""
-        shown, stop = "", time.monotonic() + WAIT_S
+        shown, stop = "", time.monotonic() + patience(WAIT_S)
         while wanted not in shown:
             assert select.select([self._ours], [], [], max(0.0, stop - time.monotonic()))[0], shown
             shown += os.read(self._ours, 1 << 16).decode()

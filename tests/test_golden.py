@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import patience
 
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.drawn import drawn_plan
@@ -56,7 +57,7 @@ def test_a_run_is_told_the_same_events_on_another_processor(tmp_path: Path) -> N
     environment = {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"} | early
     options = next(options for options in RUNS if "thalweg" in options)
     line = [sys.executable, "-m", "thalweg", *told(options, tmp_path)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=patience(60), check=True)
     assert digest(done.stdout) == RUNS[options]
 
 

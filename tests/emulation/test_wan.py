@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from thalweg import LinkShape, Testbed, TestbedError, UsageError
 from thalweg.emulation.proofs import proof as proofs
@@ -37,6 +38,7 @@ def rate_of(bed: Testbed, source: str, target: str) -> float:
 
 
 @pytest.mark.netns
+@pytest.mark.program("ping")
 def test_links_are_set_cut_and_restored_one_way_or_both(bed: Testbed) -> None:
     bed.set("a", "b", rate="2mbit")
     assert (rate_of(bed, "a", "b"), rate_of(bed, "b", "a")) == (2 * MBIT, 10 * MBIT)
@@ -121,7 +123,7 @@ def test_a_command_runs_to_its_end_or_in_the_background(bed: Testbed) -> None:
     assert server.stdout is not None
     assert server.stdout.readline() == b"up\n"
     server.terminate()
-    assert server.wait(10) == -15
+    assert server.wait(patience(10)) == -15
 
 
 @pytest.mark.netns
@@ -196,7 +198,7 @@ def test_the_fixture_skips_or_fails_where_there_is_no_wan_and_the_example_runs(t
     options = f"-qp no:cacheprovider -p thalweg.emulation.pytest_plugin -c {EXAMPLE / 'pytest.ini'}".split()
     done = subprocess.run(
         [sys.executable, "-B", "-m", "pytest", *options, str(tmp_path), str(EXAMPLE)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=patience(100), check=False,
     )  # fmt: skip
     assert "\nTHALWEG_REQUIRE names 'netns', but: 'unshare' is missing" in done.stdout
     assert ": 'unshare' is missing; install util-linux" in done.stdout

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import zmq
 from flows import chain
+from patience import patience
 from playbook import Playbook
 from runtime_codes import ALLOW
 
@@ -99,7 +100,7 @@ def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
     def connect(endpoint: str, identity: bytes = b"tester/1") -> zmq.Socket[bytes]:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, identity)
-        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.setsockopt(zmq.RCVTIMEO, round(patience(5) * 1000))
         socket.connect(endpoint)
         sockets.append(socket)
         return socket

@@ -6,21 +6,25 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from patience import patience
+
 from thalweg.emulation.supervisor.requests import LaunchedProcess
 from thalweg.emulation.testbeds.docker import LAUNCH, LAUNCHED, LOGS, read_launched
 
 
 def shell(folder: Path, script: Sequence[str], *words: str) -> str:
     command = [*script[:-1], str(folder), *words]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=10).stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=patience(10)).stdout
 
 
+@pytest.mark.program("pkill", "tail")
 def test_launched_processes_are_numbered_and_told_of(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     assert shell(folder, LAUNCHED) == ""
     pids = [int(shell(folder, LAUNCH, "sh", "-c", f"echo {n}; echo wrong >&2; exit {n}")) for n in range(11)]
     for pid in pids:  # somebody else's children by now
-        subprocess.run(["tail", "-f", "/dev/null", "-s", "0.01", f"--pid={pid}"], check=True, timeout=10)
+        subprocess.run(["tail", "-f", "/dev/null", "-s", "0.01", f"--pid={pid}"], check=True, timeout=patience(10))
     found = read_launched("h1", shell(folder, LAUNCHED))
     assert [(one.pid, one.status) for one in found] == [(pid, n) for n, pid in enumerate(pids)]
     script = ["echo", "10;", "echo", "wrong", ">&2;", "exit", "10"]

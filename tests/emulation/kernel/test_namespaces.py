@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 import pytest
+from patience import patience
 
 from thalweg.emulation.kernel import htb
 from thalweg.emulation.kernel.world import BANDED_HOSTS
@@ -58,8 +59,8 @@ def transfer(bed: NetnsTestbed, source: str, target: str, size_bytes: int) -> No
     receiver = bed.run(target, [PYTHON, "-c", RECEIVE, bed.hosts[target]], stdout=subprocess.PIPE)
     assert receiver.stdout
     assert receiver.stdout.readline() == b"up\n"
-    assert bed.run(source, [PYTHON, "-c", SEND, bed.hosts[target], str(size_bytes)]).wait(30) == 0
-    assert receiver.wait(30) == 0
+    assert bed.run(source, [PYTHON, "-c", SEND, bed.hosts[target], str(size_bytes)]).wait(patience(30)) == 0
+    assert receiver.wait(patience(30)) == 0
     receiver.close()
 
 
@@ -67,7 +68,7 @@ def output(bed: NetnsTestbed, host: str, *argv: str) -> str:
     process = bed.run(host, argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout
     text = process.stdout.read().decode()
-    assert process.wait(10) == 0, text
+    assert process.wait(patience(10)) == 0, text
     process.close()
     return text
 
@@ -90,6 +91,7 @@ def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.program("tc")
 def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
     before = set(re.findall(r"class htb (\S+)", output(bed, "h1", "tc", "class", "show", "dev", "eth0")))
     assert len(before) == 3 * 3 + 1  # one for each link and its two bands, and the interface's
@@ -119,6 +121,7 @@ def test_a_tcp_flow_is_shaped_and_its_counters_prove_it(bed: NetnsTestbed) -> No
     assert sum(one.delivered_bps for one in busy) / sum(one.asked_bps for one in busy) == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.program("ip", "tc")
 def test_a_host_is_alone_with_its_interfaces_and_offloads_are_off(bed: NetnsTestbed) -> None:
     links = output(bed, "h2", "ip", "-o", "address")
     assert f"inet {bed.hosts['h2']}/16" in links
@@ -138,7 +141,7 @@ def test_processes_see_their_own_numbers_and_we_see_ours(bed: NetnsTestbed) -> N
     assert psutil.Process(process.pid).cmdline()[0] == "sh"
     assert inner != process.pid or os.getpid() == 1
     process.stdin.close()
-    assert process.wait(10) == 9
+    assert process.wait(patience(10)) == 9
 
 
 @pytest.mark.timed
@@ -271,6 +274,7 @@ def test_an_interrupt_in_the_middle_of_a_proof_ends_it() -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.program("ip")
 def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
     with NetnsTestbed(NAMES) as bed:
         bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(5e6)))
@@ -280,7 +284,7 @@ def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
         replay = bed.replay(dict.fromkeys(pairs(NAMES), trace))
         replay.start()
         bed.start_sampling(0.05)
-        stop = time.monotonic() + 10
+        stop = time.monotonic() + patience(10)
         while bed.status()["replay"]["steps"] < 60 and time.monotonic() < stop:
             continue
         assert bed.status()["replaying"]
@@ -292,6 +296,7 @@ def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.program("tc")
 def test_a_refusal_halfway_spares_the_other_hosts_and_is_made_good_by_the_next_attempt() -> None:
     obstacle = "qdisc add dev eth0 parent 1:77 handle 1403: pfifo"
     with NetnsTestbed(NAMES) as bed:

@@ -14,6 +14,7 @@ from random import Random
 from statistics import fmean, median
 
 import pytest
+from patience import patience
 
 from thalweg.emulation.links.shape import LinkShape, Queue, burst_bytes
 from thalweg.emulation.proofs.proof import LinkProof, failures
@@ -368,9 +369,9 @@ def test_a_change_to_no_delay_loses_nothing(bed: NetnsTestbed) -> None:
     capture = Capture(bed, "b", "a")
     script = "import socket, sys\nout = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
     script += "for _ in range(20): out.sendto(bytes(100), (sys.argv[1], 9))"
-    assert bed.run("a", [PYTHON, "-c", script, bed.hosts["b"]]).wait(30) == 0
+    assert bed.run("a", [PYTHON, "-c", script, bed.hosts["b"]]).wait(patience(30)) == 0
     bed.shape({link: LinkShape(20e6)})
-    assert bed.run("a", [PYTHON, "-c", script, bed.hosts["b"]]).wait(30) == 0
+    assert bed.run("a", [PYTHON, "-c", script, bed.hosts["b"]]).wait(patience(30)) == 0
     pause(0.4)
     times = [at_s for _, at_s, _ in capture.packets()]
     assert len(times) == 40
@@ -414,13 +415,14 @@ def test_copies_and_reordering(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.netem
+@pytest.mark.program("tc")
 def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
     """The shape is changed behind the testbed's back, from inside the host."""
     link = ("a", "b")
     right = proven(bed, link, LinkShape(2e6, 0.03))
     assert failures([right]) == []
     change = ["tc", "qdisc", "change", "dev", "eth0", "parent", "1:402", "handle", "4402:", "netem"]
-    assert bed.run("a", [*change, "delay", "40ms", "loss", "5%", "limit", "256"]).wait(10) == 0
+    assert bed.run("a", [*change, "delay", "40ms", "loss", "5%", "limit", "256"]).wait(patience(10)) == 0
     (wrong,) = bed.prove([link])
     assert not wrong.delay_ok
     assert not wrong.loss_ok

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import patience
 
 from thalweg.emulation.kernel import namespaces
 from thalweg.emulation.kernel.htb import ClassCounters
@@ -119,7 +120,7 @@ def bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     bed = Bed(monkeypatch)
     yield bed
     bed.client.close()
-    bed.thread.join(10)
+    bed.thread.join(patience(10))
     assert not bed.thread.is_alive()
     bed.listener.close()
     os.close(bed.supervisor._wake)

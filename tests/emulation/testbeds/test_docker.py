@@ -14,6 +14,7 @@ from typing import IO
 
 import numpy as np
 import pytest
+from patience import patience
 
 from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.limits import Containers
@@ -78,18 +79,18 @@ def test_a_process_runs_without_privileges_and_its_streams_are_ours(bed: DockerT
     assert (host, capabilities.split()[1]) == ("aws-eu-west", "0" * 16)
     assert found.split()[0] == bed.hosts["h1"] == "10.91.0.2"
     assert process.stderr.read() == b"wrong\n"
-    assert process.wait(10) == 7
+    assert process.wait(patience(10)) == 7
 
 
 def test_a_signal_reaches_the_process_and_what_is_not_there_says_so(bed: DockerTestbed) -> None:
     process = bed.run("h1", ["sleep", "1000"])
     assert process.pid
     process.terminate()
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(patience(10)) == -signal.SIGTERM
     assert process.pid is None
     missing = bed.run("h1", ["no-such-program"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert missing.stderr
-    assert missing.wait(10) in (126, 127)
+    assert missing.wait(patience(10)) in (126, 127)
     said = missing.stderr.read().decode()
     assert said.startswith("thalweg: cannot run 'no-such-program' on 'h1': ")
     assert said.count("\n") == 1
@@ -99,7 +100,7 @@ def test_a_signal_reaches_the_process_and_what_is_not_there_says_so(bed: DockerT
 
 def test_whoever_writes_to_a_process_that_has_ended_learns_of_it(bed: DockerTestbed) -> None:
     process = bed.run("h1", ["true"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert process.wait(10) == 0
+    assert process.wait(patience(10)) == 0
     assert process.stdin
 
     def write_much(file: IO[bytes]) -> None:
@@ -122,14 +123,14 @@ def test_a_container_that_somebody_removed_is_named(docker_image: str) -> None:
 def test_files_come_back(bed: DockerTestbed, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     there = bed.outbox(folder)
-    assert bed.run("h1", ["sh", "-c", f"mkdir -p {there}/deep; echo here > {there}/deep/a.txt"]).wait(10) == 0
+    assert bed.run("h1", ["sh", "-c", f"mkdir -p {there}/deep; echo here > {there}/deep/a.txt"]).wait(patience(10)) == 0
     bed.collect()
     assert (folder / "deep" / "a.txt").read_text() == "here\n"
 
 
 def test_limits_hold(bed: DockerTestbed) -> None:
     greedy = bed.run("h1", [bed.python, "-c", "x = bytearray(700 << 20); print(len(x))"], stderr=subprocess.DEVNULL)
-    assert greedy.wait(60) == -signal.SIGKILL
+    assert greedy.wait(patience(60)) == -signal.SIGKILL
     assert bed.fate("h1") == ""  # the process was ended, not the host
 
 
@@ -149,7 +150,7 @@ def test_a_host_that_dies_is_noticed_with_its_last_lines(docker_image: str) -> N
         assert process.pid is not None  # it is there: before, the engine refuses to start it in a container that dies
         began = time.monotonic()
         engine.containers_of(bed.run_id)["b"].kill()
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(patience(5)) == -signal.SIGKILL
         assert time.monotonic() - began < 5
         assert "status 137" in bed.fate("b")
         assert bed.fate("a") == ""
@@ -168,7 +169,7 @@ def test_a_replay_goes_on_without_a_host_that_died(docker_image: str) -> None:
         replay = bed.replay(dict.fromkeys(itertools.permutations(names, 2), trace))
         replay.start()
         engine.containers_of(bed.run_id)["b"].kill()
-        seen, stop = bed.status()["replay"]["steps"], time.monotonic() + 20
+        seen, stop = bed.status()["replay"]["steps"], time.monotonic() + patience(20)
         while (now := bed.status())["replay"]["steps"] < seen + 60 and time.monotonic() < stop:
             continue
         assert now["replay"]["steps"] >= seen + 60

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import patience
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
@@ -33,7 +34,7 @@ def test_a_process_gets_its_arguments_environment_folder_and_streams(tmp_path: P
         assert process.stderr
         process.stdin.write(b"in")
         process.stdin.close()
-        assert process.wait(10) == 3
+        assert process.wait(patience(10)) == 3
         assert process.stdout.read().decode().split() == [str(tmp_path), "y", "in"]
         assert process.stderr.read() == b"e"
 
@@ -49,7 +50,7 @@ def test_signals_end_a_process_and_its_end_is_told() -> None:
         with pytest.raises(TimeoutError, match="still runs"):
             process.wait(0.01)
         process.terminate()
-        assert process.wait(10) == process.returncode == -signal.SIGTERM
+        assert process.wait(patience(10)) == process.returncode == -signal.SIGTERM
         process.kill()  # too late: nothing happens
     assert process.returncode == -signal.SIGTERM
 
@@ -71,7 +72,7 @@ def test_down_ends_processes_that_hid_in_a_session_of_their_own(backend: str) ->
     assert len(family) >= 2
     bed.down()
     bed.down()
-    assert not psutil.wait_procs(family, timeout=5)[1]
+    assert not psutil.wait_procs(family, timeout=patience(5))[1]
     assert process.poll() == -signal.SIGKILL
     with pytest.raises(TestbedError, match="taken down"):
         bed.run("h1", ["true"])
@@ -95,7 +96,7 @@ def test_the_end_of_the_supervisor_is_the_end_of_its_processes() -> None:
         process = bed.run("h1", [PYTHON, "-c", FOREVER], stdout=subprocess.PIPE)
         assert process.pid is not None
         psutil.Process(process.pid).parent().kill()
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(patience(10)) == -signal.SIGKILL
         with pytest.raises(TestbedError, match="has ended"):
             bed.run("h1", ["true"])
         os.kill(process.pid, signal.SIGKILL)  # without a process namespace nobody else could

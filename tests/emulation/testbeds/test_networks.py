@@ -41,6 +41,7 @@ def said(bed: Testbed, host: str, *words: str) -> str:
 
 
 @pytest.mark.netns
+@pytest.mark.program("ip")
 def test_each_network_has_an_interface_addresses_and_those_links_that_it_was_given(bed: Testbed) -> None:
     leased, spare = bed.on("leased"), bed.on("spare")
     assert bed.hosts["b"] == "10.77.0.2"
@@ -74,6 +75,7 @@ def test_what_befalls_a_link_leaves_the_other_networks_alone(bed: Testbed) -> No
 
 @pytest.mark.timed
 @pytest.mark.netns
+@pytest.mark.program("ping")
 def test_links_of_all_networks_are_proven_replayed_and_sampled(bed: Testbed) -> None:
     proofs = {one.link: one for one in bed.prove()}
     assert proofs.keys() == bed.links.keys()

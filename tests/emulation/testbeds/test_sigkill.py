@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import patience
 
 from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.limits import Containers
@@ -61,7 +62,7 @@ def kill_launchers(backend: str, folder: Path, command: list[str], seed: int) ->
         done = subprocess.run([*CLI, "testbed", "down", "--json"], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert set(json.loads(done.stdout)) == {"removed"}
-    _, alive = psutil.wait_procs(ours(folder), timeout=15)
+    _, alive = psutil.wait_procs(ours(folder), timeout=patience(15))
     assert not alive, alive
     state = folder / "thalweg"
     assert not state.exists() or list(state.iterdir()) == []

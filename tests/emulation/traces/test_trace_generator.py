@@ -8,6 +8,7 @@ import sys
 import msgspec
 import numpy as np
 import pytest
+from patience import patience
 
 from thalweg.emulation.traces.generator import KB_BITS, LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -69,7 +70,9 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
         "parts = [t.name.encode() + t.times_s.tobytes() + t.rates_bps.tobytes() for t in pool]\n"
         "print(hashlib.sha256(b''.join(parts)).hexdigest())\n"
     )
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    other = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=patience(60)
+    )
     assert other.stdout.strip() == digest(generate_pool(TraceModel(), 8, DATE_SEED, 1234.5))
     assert other.stdout.strip() != digest(generate_pool(TraceModel(), 8, DATE_SEED + 1, 1234.5))
 

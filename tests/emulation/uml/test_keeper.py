@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import patience
 from terminals import CTRL_C, Terminal
 
 from thalweg.emulation.links.shape import LinkShape
@@ -39,6 +40,7 @@ def up(*more: str) -> known.TestbedState:
 
 
 @pytest.mark.timed
+@pytest.mark.program("ping")
 def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     state = up("--rate", "2mbit", "--delay", "0.02")
     assert state.id in capfd.readouterr().out
@@ -58,10 +60,10 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     process.stdin.close()
     assert process.stdout.read() == given
     assert b"10.77.0.2/16" in process.stderr.read()
-    assert process.wait(20) == 7
+    assert process.wait(patience(20)) == 7
     sleeper = testbed.run("h2", ["sleep", "100"])
     sleeper.terminate()
-    assert sleeper.wait(20) == -signal.SIGTERM
+    assert sleeper.wait(patience(20)) == -signal.SIGTERM
     with Terminal("testbed", "exec", "h1", "--", "bash", "--norc", "--noediting", size=(40, 100)) as terminal:
         terminal.begin()
         assert terminal.ask("hostname; getent hosts client; stty size") == ["h1", "10.77.0.1       client", "40 100"]
@@ -72,11 +74,11 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
         terminal.resize((50, 120))
         terminal.ask("until [ \"$(stty size)\" = '50 120' ]; do sleep 0.1; done")
         terminal.type("exit 5\n")
-        assert terminal.process.wait(30) == 5
+        assert terminal.process.wait(patience(30)) == 5
     client = known.connect(state)
     client.launch("h2", Command(["sh", "-c", "echo $TMPDIR"]))
     (left,) = client.launched()
-    assert client.spawn("h2", Command(["grep", "-qx", PRIVATE, left.log])).wait(20) == 0
+    assert client.spawn("h2", Command(["grep", "-qx", PRIVATE, left.log])).wait(patience(20)) == 0
     client.close()
     testbed.shape({("client", "h1"): LinkShape(1e6, 0.05)})
     (proof,) = testbed.prove([("client", "h1")])
@@ -94,7 +96,10 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
 
 
 def _ping(client: SupervisorClient) -> None:
-    assert client.spawn("client", Command(["ping", "-c1", "-q", "10.77.0.2"], stdout=-3, stderr=-3)).wait(20) == 0
+    assert (
+        client.spawn("client", Command(["ping", "-c1", "-q", "10.77.0.2"], stdout=-3, stderr=-3)).wait(patience(20))
+        == 0
+    )
 
 
 @pytest.mark.parametrize("victim", ["keeper", "kernel", "a process of the kernel's"])
@@ -132,6 +137,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
+@pytest.mark.program("ping")
 def test_a_program_opens_one_that_ends_with_it(folder: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     with Testbed.open("netns", ["a", "b"], kernel="uml", rate="2mbit", delay="30ms") as bed:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import patience
 
 from thalweg.emulation.uml import files as uml_files
 from thalweg.emulation.uml import kernel as uml
@@ -116,7 +117,7 @@ def test_whatever_is_killed_nothing_stays(victim: str) -> None:
         kernel = next(one.pid for one in family if one.name() == "linux.uml")
         target = {"launcher": launcher.pid, "outer": family[0].pid, "kernel": kernel}[victim]
         os.kill(target, signal.SIGKILL)
-        assert launcher.wait(20) == (-signal.SIGKILL if victim == "launcher" else 1)
+        assert launcher.wait(patience(20)) == (-signal.SIGKILL if victim == "launcher" else 1)
         if victim != "launcher":
             assert b"the User-Mode Linux kernel ended" in launcher.stderr.read()
     assert not psutil.wait_procs(family, 10)[1]
@@ -146,13 +147,13 @@ def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_pa
         assert family[0].name() == "linux.uml"
         launcher.send_signal(signal.SIGSTOP)  # what the kernel says from now on stays unread
         go.touch()
-        stop = time.monotonic() + 20
+        stop = time.monotonic() + patience(20)
         while not said.exists() and time.monotonic() < stop:
             time.sleep(0.02)
         assert said.exists()
         os.kill(launcher.pid if victim == "launcher" else family[0].pid, signal.SIGKILL)
         launcher.send_signal(signal.SIGCONT)
-        launcher.wait(20)
+        launcher.wait(patience(20))
     assert not psutil.wait_procs(family, 20)[1]
 
 
@@ -169,7 +170,7 @@ def test_an_interrupt_is_passed_on_once() -> None:
         launcher.send_signal(signal.SIGINT)
         assert launcher.stdout.read(4) == b"got\n"
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(20) == 9
+        assert launcher.wait(patience(20)) == 9
 
 
 @pytest.mark.uml
@@ -180,7 +181,7 @@ def test_an_interrupt_is_passed_on_as_soon_as_the_command_runs() -> None:
         "Kernel.start = lambda *args, **more: (start(*args, **more), signal.raise_signal(signal.SIGINT))[0];"
         "sys.exit(run_inside(['sleep', '30']))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 128 + signal.SIGINT
+    assert subprocess.run([sys.executable, "-c", code], timeout=patience(60)).returncode == 128 + signal.SIGINT
 
 
 @pytest.mark.uml

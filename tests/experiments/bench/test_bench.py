@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from patience import patience
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
@@ -280,7 +281,7 @@ def test_links_are_filled_both_ways() -> None:
         bed.shape({Link(*link): LinkShape(2e6) for link in links})
         fill(bed, ["a", "b"])
         bed.start_sampling(0.05)
-        full, stop_s = set[tuple[str, str]](), time.monotonic() + 20
+        full, stop_s = set[tuple[str, str]](), time.monotonic() + patience(20)
         while full != links and time.monotonic() < stop_s:
             full |= {(one.src, one.dst) for one in bed.samples() if one.backlogged}
     assert full == links

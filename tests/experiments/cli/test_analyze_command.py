@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from patience import patience
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -94,7 +95,7 @@ def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run
     command = [sys.executable, "-W", "error", "-c", ALONE, str(good.write()), str(bad.write()), "--json"]
     done = subprocess.run(
         [*command, "--no-plots", "--master", "local[2]"],
-        capture_output=True, text=True, check=False, cwd=tmp_path / "cwd", timeout=120,
+        capture_output=True, text=True, check=False, cwd=tmp_path / "cwd", timeout=patience(120),
         env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(Path(spark.__file__).parents[3])},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks import traced as network
@@ -70,7 +71,9 @@ def test_a_run_in_it_looks_like_any_other(tmp_path: Path) -> None:
     command = [*CLI, "run", "--kernel", "uml", "--servers", "2", "--images", "4", "--placement", "one-shot"]
     command += ["--link-mean", "0.2mbit", "--json"]
     env = {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"}
-    done = subprocess.run([*command, "--out", "a"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [*command, "--out", "a"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=patience(240)
+    )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["placements"]["one-shot"]["digest_ok"]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from thalweg.experiments.cli.options import find_own_code
 
@@ -36,7 +37,7 @@ def thalweg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     code = "from thalweg.experiments.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments, "--servers", "2", "--images", "3"],
-        capture_output=True, text=True, check=False, cwd=folder, timeout=120,
+        capture_output=True, text=True, check=False, cwd=folder, timeout=patience(120),
         env={**os.environ, "PYTHONPATH": str(ROOT), "THALWEG_TRACES": ""},
     )  # fmt: skip
 

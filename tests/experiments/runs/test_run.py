@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from patience import patience
 from PIL import Image
 
 from thalweg.experiments.records.moves import read_changes
@@ -275,7 +276,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, sta
                 time.sleep(0.1)
             assert log.exists(), said.read_text()
             process.send_signal(number)
-            assert process.wait(timeout=20) == status
+            assert process.wait(timeout=patience(20)) == status
         finally:
             process.kill()
     assert descendants() == before

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from patience import patience
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli.main import invoke
@@ -113,7 +114,7 @@ def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, 
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
             [sys.executable, "-m", "thalweg", *line, "--out", f"with {seed}"],
-            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=True,
         )  # fmt: skip
         other = json.loads(done.stdout.splitlines()[-1])
         assert other["run"] == result["run"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import patience
 
 from tests.made_traces import steps
 from thalweg.emulation.traces.pool import Pool, Window
@@ -81,7 +82,12 @@ def test_the_result_is_the_same_in_every_process() -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=patience(60),
+            check=True,
         )
         printed.add(done.stdout)
     (lines,) = printed

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from patience import patience
 from sweep_fakes import result
 
 from thalweg.experiments.records import spark
@@ -395,7 +396,7 @@ def test_a_cluster_is_sent_the_package_and_the_planner(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "s"), CLUSTER], capture_output=True, text=True, check=False,
-        timeout=180, env=os.environ | {
+        timeout=patience(180), env=os.environ | {
             "SPARK_HOME": str(home), "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT / "tests")
         },
     )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
@@ -414,7 +415,7 @@ def test_closing_the_client_ends_the_iterations_that_wait(cluster: LocalCluster)
         taken.acquire()
     client.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(patience(5))
         assert not thread.is_alive()
     with pytest.raises(RunError, match="the client 'client' is closed; make another"):
         client.run(chain(BLOCKS, MIX), {"o": "h2"})
@@ -468,6 +469,6 @@ def test_nothing_is_left_in_the_process_after_close(cluster: LocalCluster) -> No
             flow = star_tree(blocks(), MIX)
             list(client.run(flow, everywhere(flow, "client"), partitions=2))
     for thread in set(threading.enumerate()) - threads:
-        thread.join(5)
+        thread.join(patience(5))
         assert not thread.is_alive(), thread
     assert psutil.Process().num_fds() <= descriptors

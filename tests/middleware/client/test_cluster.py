@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW, MIX, blocks
 
 from thalweg.middleware.client.client import Client
@@ -236,7 +237,7 @@ def test_few_descriptors_or_no_working_directory_are_told_in_one_line_and_nothin
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", SHORT, str(gone)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", SHORT, str(gone)], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
@@ -270,7 +271,7 @@ def test_the_readmes_example_runs_from_anywhere(tmp_path: Path, how: str) -> Non
         env["PYTHONPATH"] = os.pathsep.join([str(home), *filter(None, [env.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, *words[how]],
-        cwd=away, env=env, capture_output=True, text=True, timeout=60, check=False,
+        cwd=away, env=env, capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [str(index) for index in range(100)]
@@ -279,7 +280,7 @@ def test_the_readmes_example_runs_from_anywhere(tmp_path: Path, how: str) -> Non
 def test_the_example_of_cameras_gives_what_a_single_machine_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(__file__).parents[3] / "docs/examples"
     done = subprocess.run(
-        [sys.executable, str(folder / "cams.py")], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(folder / "cams.py")], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     monkeypatch.syspath_prepend(str(folder))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW, blocks
 from virtual_runs import Moved
 
@@ -91,7 +92,7 @@ def test_what_is_pushed_arrives_and_who_pushes_waits_for_room(client: Client) ->
     thread = threading.Thread(target=rest)
     thread.start()
     came = {each.index: each.value for each in run}
-    thread.join(5)
+    thread.join(patience(5))
     assert [came[0].max(), came[1].min(), came[2], came[4]] == [0, 1, "text", {"a": [1]}]
     assert list(came) == [0, 1, 2, 4]
     with pytest.raises(UsageError, match="'readings', which is closed"):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from patience import patience
 from runtime_codes import ALLOW, MIX
 
 from thalweg.experiments.drivers.random_moves import RandomMover
@@ -96,7 +97,7 @@ def test_each_sink_can_be_taken_alone_by_threads_and_tasks(client: Client) -> No
 
     with ThreadPoolExecutor(2) as pool:
         both = pool.submit(lambda: list(run.sink("all"))), pool.submit(asyncio.run, all_of("raw"))
-        got = [each for one in both for each in one.result(20)]
+        got = [each for one in both for each in one.result(patience(20))]
     assert_references(got, flow, 30)
     assert list(run) == []
 

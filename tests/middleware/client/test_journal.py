@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW, blocks
 
 from thalweg import Failover
@@ -79,7 +80,7 @@ def test_a_client_that_is_killed_is_followed_by_another_and_everything_comes_onc
         arguments = (hosts, at(cluster, number), folder, out, 90, dies_after)
         process = context.Process(target=work, args=arguments)
         process.start()
-        process.join(60)
+        process.join(patience(60))
         assert process.exitcode == (0 if dies_after < 0 else -signal.SIGKILL)
     assert written(out) == has(90)
     with Client(hosts, listen=at(cluster, 9), allow=ALLOW, journal=folder) as client:
@@ -457,7 +458,7 @@ def test_attached_queries_go_on_with_a_resumed_run(cluster: LocalCluster, tmp_pa
         arguments = (dict(cluster.addresses), at(cluster, 20 + number), tmp_path)
         process = context.Process(target=work_on_two, args=arguments)
         process.start()
-        process.join(60)
+        process.join(patience(60))
         assert process.exitcode == -signal.SIGKILL
     assert written(tmp_path / "own") == has(39)
     got = written(tmp_path / "other")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import patience
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
@@ -44,7 +45,7 @@ print(*cluster.pids.values(), os.path.dirname(cluster.addresses["h1"].removepref
 def test_a_fork_harms_nothing_and_what_is_left_open_is_closed_at_the_end() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", FORKS_AND_LEAVES],
-        env=own_environment(), capture_output=True, text=True, timeout=60, check=False,
+        env=own_environment(), capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     refused = "the client 'client' is that of the process that was forked; make one here"

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.experiments.drivers.random_moves import RandomMover
@@ -92,7 +93,7 @@ class Taken:
 
 def rows_of(records: Path, label: str, kind: str) -> list[Row]:
     """The records of a run, once its client has closed: ``monitor`` is what a host writes as it ends."""
-    given_up, rows, ended = time.monotonic() + 20, list[Row](), {*records.glob("*.jsonl")}
+    given_up, rows, ended = time.monotonic() + patience(20), list[Row](), {*records.glob("*.jsonl")}
     while ended:
         assert time.monotonic() < given_up
         rows, ended = [], {*records.glob("*.jsonl")}

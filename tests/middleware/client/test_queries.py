@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from patience import patience
 from queried import assert_references, first, graph, second, third
 from runtime_codes import ALLOW, MIX
 
@@ -157,7 +158,7 @@ def test_one_that_nobody_takes_from_leaves_in_the_middle_of_a_move_that_it_holds
         run.move({"op0": "h1"})
         assert not taken.done(), "a sink that nobody takes from holds up the others"
         other.detach()
-        got += taken.result(20)
+        got += taken.result(patience(20))
         while run.placement["op0"] != "h1":
             got.append(next(run))
         assert_references(got, run.dataflow, 0)

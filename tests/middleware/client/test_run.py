@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW, MIX, blocks
 
 from thalweg.middleware.client.client import Client
@@ -41,7 +42,7 @@ class Core:
 
     def deliver(self) -> None:
         """The next partition, or the end, which has been demanded."""
-        assert self._demands.acquire(timeout=WAIT_S)
+        assert self._demands.acquire(timeout=patience(WAIT_S))
         index = self.asked - 1
         self.run.take(e.Deliver("r", index, index, 8) if index < self.length else self.last)
 
@@ -90,8 +91,8 @@ def test_every_partition_goes_to_one_of_those_who_wait_and_all_see_the_end(
         done += [pool.submit(asyncio.run, in_tasks()) for _ in range(loops)]
         core.answers.start()
         for each in done:
-            each.result(WAIT_S)
-    core.answers.join(WAIT_S)
+            each.result(patience(WAIT_S))
+    core.answers.join(patience(WAIT_S))
     assert sorted(taken) == list(range(300))
     assert core.asked == 301
     assert failed == ([] if last is END else ["node 'o' on host 'h1': no"] * (threads + loops * tasks))
@@ -162,10 +163,10 @@ def test_closing_from_another_thread_wakes_all() -> None:
     with ThreadPoolExecutor(6) as pool:
         done = [pool.submit(asyncio.run, tasks()) for _ in range(2)] + [pool.submit(thread) for _ in range(2)]
         for _ in done:
-            assert started.acquire(timeout=WAIT_S)
+            assert started.acquire(timeout=patience(WAIT_S))
         core.run.close()
         for each in done:
-            each.result(WAIT_S)
+            each.result(patience(WAIT_S))
 
 
 # --- what is dropped --------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def test_a_client_that_is_dropped_is_closed_with_a_warning(cluster: LocalCluster
         shells.append(client.shell)
 
     _dropped("client", drop)
-    shells[0]._duty.wait(WAIT_S)
+    shells[0]._duty.wait(patience(WAIT_S))
     assert not shells[0].alive
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patience
 from runtime_codes import ALLOW, MIX
 
 from thalweg.experiments.drivers.random_moves import RandomMover
@@ -74,7 +75,9 @@ def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Cl
             if some.done():
                 out.detach()
         assert [each.index for each in got] == list(range(90))
-        assert [each.index for each in theirs.result(20)] == list(range(joint.first_index, 90)), "also what was left"
+        assert [each.index for each in theirs.result(patience(20))] == list(range(joint.first_index, 90)), (
+            "also what was left"
+        )
         assert [each.index for each in some.result()] == list(range(out.first_index, out.first_index + 20))
     assert 3 <= joint.first_index < 70, "it begins where the run's hosts agree, while the application goes on"
     assert {each.sink for each in theirs.result()} == {"joint"}
@@ -116,7 +119,7 @@ def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client
         held.detach()
         assert not taken.done()
         run.allow("carol")
-        assert len(taken.result(20)) == 40
+        assert len(taken.result(patience(20))) == 40
         with pytest.raises(RunError, match="client 'client' does not let it subscribe any more"):
             list(first)
         while run.placement["op1"] != "h1":
@@ -200,7 +203,7 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
         takes = bob.subscribe(run, "joint")
         for failed in [pool.submit(list, each) for each in (run, takes)]:
             with pytest.raises(RunError, match="node 'fails' on host 'h1': ValueError"):
-                failed.result(20)
+                failed.result(patience(20))
 
 
 def test_with_keys_a_subscriber_is_who_proved_its_key() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from flows import chain
+from patience import patience
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Code, Dataflow
@@ -85,7 +86,7 @@ def host(breaks: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], st
 )
 def test_a_host_that_stops_of_an_error_says_so_in_one_line_with_status_1(breaks: str, says: str) -> None:
     with host("shell.HOUSEKEEPING_S = 0.05\n" + breaks) as (process, _):
-        _, error = process.communicate(timeout=20)
+        _, error = process.communicate(timeout=patience(20))
     assert process.returncode == 1, error
     assert error.startswith("thalweg host: "), error
     assert says in error
@@ -126,12 +127,12 @@ def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str,
             assert "AttributeError" in str(error.value)
             assert "\n" not in str(error.value)
             assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=30)] == list(range(30))
-            assert went_on.wait(30)
+            assert went_on.wait(patience(30))
             neighbour.close()
-            taker.join(10)
+            taker.join(patience(10))
         assert process.poll() is None
         process.terminate()
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=patience(20))
     assert process.returncode == 0
     assert max(later - sooner for sooner, later in itertools.pairwise(at_s)) < 1.0
     assert log.count("\n") == lines, log
@@ -172,7 +173,7 @@ def test_calls_that_hang_or_sleep_cost_their_own_runs_alone() -> None:
             assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=30)] == list(range(30))
         begun_s = time.monotonic()
         process.terminate()
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=patience(20))
     assert process.returncode == 0
     assert log.count("\n") == log.count("has not returned within 0.3 s") == 4, log
     assert time.monotonic() - begun_s < 5.0
@@ -192,7 +193,7 @@ def test_a_full_disk_costs_records_and_no_run(tmp_path: Path) -> None:
             for _ in range(2):
                 assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=400)] == list(range(400))
         process.terminate()
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=patience(20))
     assert process.returncode == 0
     assert "cannot write the records" in log
     assert log.count("\n") == 1
@@ -231,6 +232,6 @@ def test_a_signal_that_does_not_interrupt_what_the_main_thread_waits_for_ends_a_
         os.write(begins, b"x")
         os.close(begins)
         try:
-            assert process.wait(10) == 0
+            assert process.wait(patience(10)) == 0
         finally:
             process.kill()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from patience import patience
 
 from thalweg.middleware.shell.duty import MOST_LOST, Duty
 
@@ -44,7 +45,7 @@ class Served:
             number = self.duty.begin()
             if isinstance(call, threading.Event):
                 self.on_duty.discard(me)  # from now on the other may have it
-                assert call.wait(WAIT_S)
+                assert call.wait(patience(WAIT_S))
             elif call:
                 time.sleep(call)
             if not self.duty.end(number):
@@ -74,11 +75,11 @@ def served() -> Iterator[Served]:
     with one.news:
         one.stopping = True
         one.news.notify_all()
-    assert one.duty.over.wait(WAIT_S)
+    assert one.duty.over.wait(patience(WAIT_S))
 
 
 def wait_present(duty: Duty) -> None:
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + patience(WAIT_S)
     while not duty.present:
         assert time.monotonic() < deadline
         threading.Event().wait(0.001)
@@ -102,7 +103,7 @@ def test_calls_that_do_not_return_lose_the_duty_and_the_loop_goes_on(served: Ser
     served.give(0.0)
     served.wait_served(MOST_LOST + 2)
     assert served.served[-1] == f"test-duty-{MOST_LOST + 1}"
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + patience(WAIT_S)
     while threading.active_count() > threads - MOST_LOST:  # one of those that came back stands by
         assert time.monotonic() < deadline
         threading.Event().wait(0.001)
@@ -115,7 +116,7 @@ def test_what_the_loop_raises_is_told_when_it_is_over() -> None:
         raise MemoryError
 
     duty = Duty(loop, told.append, "test-end", LIMIT_S)
-    duty.wait(WAIT_S)
+    duty.wait(patience(WAIT_S))
     assert duty.over.is_set()
     assert [type(each) for each in told] == [MemoryError]
 
@@ -155,7 +156,7 @@ def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
 
     duty = Duty.__new__(Duty)
     duty.__init__(loop, lambda error: None, "test-limit", 0.005)  # type: ignore[misc]
-    assert duty.over.wait(WAIT_S)
+    assert duty.over.wait(patience(WAIT_S))
     assert lost
 
 
@@ -180,5 +181,5 @@ def test_a_call_that_began_just_before_a_look_is_looked_at_again_soon(served: Se
 
     duty._serving = Serving()  # type: ignore[assignment]
     served.give(0.0)
-    assert taken.wait(WAIT_S)
+    assert taken.wait(patience(WAIT_S))
     assert looks[:6] == [1, 2, 4, 4, 4, 1]

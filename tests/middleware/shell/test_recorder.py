@@ -17,6 +17,7 @@ import pytest
 from flows import chain
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Code
@@ -49,7 +50,7 @@ def slow_disk(patch: pytest.MonkeyPatch) -> threading.Event:
     ready, write = threading.Event(), os.pwrite
 
     def slow(file: int, text: bytes, offset: int) -> int:
-        assert ready.wait(30)
+        assert ready.wait(patience(30))
         return write(file, text, offset)
 
     patch.setattr(module.os, "pwrite", slow)
@@ -59,7 +60,7 @@ def slow_disk(patch: pytest.MonkeyPatch) -> threading.Event:
 def settle(log: Recorder) -> None:
     """Have all that is recorded written, or given up, now."""
     log.flush()
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + patience(10)
     while log._log is not None and log._log.taken_bytes < log._handed_bytes:
         assert time.monotonic() < until_s
 
@@ -204,7 +205,9 @@ for number in range(1000):
     log.write("", "row", {{"index": number}})
 log.close()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(30), check=True
+    )
     assert TOLD.match(done.stderr.strip()), done.stderr
     assert done.stderr.count("\n") == 1
     if how == "limit":

@@ -14,6 +14,7 @@ import pytest
 import zmq
 import zmq.auth
 from flows import chain
+from patience import patience
 
 from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
@@ -65,7 +66,7 @@ def dialled(keys: Keys, to: str, endpoint: str, identity: bytes) -> Iterator[zmq
     """A socket by hand, under any identity."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.setsockopt(zmq.RCVTIMEO, round(patience(5) * 1000))
         socket.setsockopt(zmq.ROUTING_ID, identity)
         secure_dealer(socket, keys, to)
         socket.connect(endpoint)
@@ -73,7 +74,7 @@ def dialled(keys: Keys, to: str, endpoint: str, identity: bytes) -> Iterator[zmq
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON_S
+    deadline = time.monotonic() + patience(SOON_S)
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -213,7 +214,7 @@ def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypat
         monkeypatch.setattr(hello, "frames", SimpleNamespace(encode=late, SPEAKS=frames.SPEAKS))
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
-        asking.join(20)
+        asking.join(patience(20))
         assert len(said) == 2
 
 
@@ -293,7 +294,7 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
             socket.send(frames.encode(m.Hello()))
             assert isinstance(frames.decode_control(socket.recv()), m.Welcome)
             (tmp_path / MEMBERS / "bob.key").unlink()
-            deadline = time.monotonic() + SOON_S
+            deadline = time.monotonic() + patience(SOON_S)
             guard = first._sockets.guard
             assert guard is not None
             while first.frames_rejected == 0:  # the connection is open still
@@ -370,7 +371,7 @@ def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as true, context.socket(zmq.DEALER) as stranger:
         for socket, identity in ((true, b"h2/true"), (stranger, b"h2/stranger")):
             socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.RCVTIMEO, 5000)
+            socket.setsockopt(zmq.RCVTIMEO, round(patience(5) * 1000))
             socket.setsockopt(zmq.ROUTING_ID, identity)
             socket.connect(shell.me.control)
         stranger.send(frames.encode(m.Hello()))

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import zmq
 from flows import chain
+from patience import patience
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
@@ -190,17 +191,17 @@ def test_what_comes_while_a_host_answers_on_the_same_router_is_not_overlooked(
 
     def slowly(*arguments: Any) -> None:
         came.set()
-        assert goes_on.wait(5)
+        assert goes_on.wait(patience(5))
         goes_on.clear()
         take(*arguments)  # which answers
 
     monkeypatch.setattr(Bulk, "came", slowly)
     with running(ShellConfig("h1", insecure=True)) as host:
         asker, bulk = dial(host.me.control), dial(host.me.bulk)
-        asker.setsockopt(zmq.RCVTIMEO, 3000)
+        asker.setsockopt(zmq.RCVTIMEO, round(patience(3) * 1000))
         for _ in range(20):
             bulk.send_multipart([frames.encode(m.Chunk(5, 10, 0, m.Partition("r", "s", "o", 1))), b"x"])
-            assert came.wait(5)
+            assert came.wait(patience(5))
             came.clear()
             asker.send(frames.encode(m.Hello()))
             assert select.select([host._sockets.control.get(zmq.FD)], [], [], 5)[0]
@@ -225,7 +226,7 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
             bulk.send_multipart([frames.encode(chunk), b"x"])
         for bulk in bulks.values():
             bulk.send(b"garbage")
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + patience(10)
         while host.frames_rejected < len(bulks):  # all before it has been handled
             assert time.monotonic() < until_s
         held = {key: each.what for key, each in host._bulk._incoming.items()}
@@ -241,7 +242,7 @@ def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.
         rude = dial(host.me.control)
         for _ in range(500):
             rude.send(b"garbage")
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + patience(10)
         while host.frames_rejected < 500:
             assert time.monotonic() < until_s
         host._housekeeping_s = host._due_s = 0.0
@@ -262,7 +263,7 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Call
         bulk.send(b"garbage")
         credits: list[m.Credit] = []
         other._bulk.credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + patience(10)
         while host.frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
             assert time.monotonic() < until_s
         assert sorted(credit.transfer for credit in credits) == list(range(1, 21))
@@ -284,7 +285,7 @@ def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
         with pytest.raises(UsageError, match=f"tcp://127.0.0.1:({port}|{port - 1}) is already in use"):
             Shell(ShellConfig("b", listen=f"tcp://127.0.0.1:{port - 1}", insecure=True))  # its bulk port is taken
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(patience(5))
         assert not thread.is_alive(), thread
 
 
@@ -382,7 +383,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
         for _ in range(3000):
             heard[name].clear()
             shell.tell(e.MessageReceived(name, message))
-            if not heard[name].wait(3):
+            if not heard[name].wait(patience(3)):
                 late.append(name)
                 return
 
@@ -432,7 +433,7 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
             stdin.close()
             said = {}
             for name, (process, _) in hosts.items():
-                assert process.wait(5) == 0
+                assert process.wait(patience(5)) == 0
                 assert process.stderr is not None
                 said[name] = process.stderr.read().decode()
             only = "host 'sigterm' is the only one that may hold source 's'; end the run first"
@@ -455,7 +456,7 @@ def test_a_host_whose_standard_streams_are_closed_serves_and_keeps_its_log(close
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=own_environment()) as process,
     ):
         try:
-            until_s = time.monotonic() + 60
+            until_s = time.monotonic() + patience(60)
             while not (tmp_path / "h1").exists():  # not every one of them can say that it listens
                 assert process.poll() is None and time.monotonic() < until_s
             with Client({"h1": listen}, insecure=True) as client:
@@ -464,7 +465,7 @@ def test_a_host_whose_standard_streams_are_closed_serves_and_keeps_its_log(close
                 run = client.run(chain(SCENES, Code("runtime_codes:Hushes")), {"o": "h1"}, partitions=1)
                 assert len(list(run)) == 1
             process.send_signal(signal.SIGTERM)
-            assert process.wait(5) == 0
+            assert process.wait(patience(5)) == 0
         finally:
             process.kill()
     rows = [msgspec.json.decode(line) for line in (tmp_path / "h1.jsonl").read_bytes().splitlines()]
@@ -543,11 +544,11 @@ def test_what_is_no_answer_is_refused_where_answers_come(
             port = bulk.bind_to_random_port("tcp://127.0.0.1")
             peer = m.Peer("tester", f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port}")
             dial(host.me.control).send(frames.encode(m.ProbeRequest(BEFORE_RUNS, (peer,), peer)))
-            assert bulk.poll(5000)
+            assert bulk.poll(round(patience(5) * 1000))
             identity, *_ = bulk.recv_multipart()
             for frame in (frames.encode(make_install({"s": "a", "o": "a"})), b"garbage"):
                 bulk.send_multipart([identity, frame])
-            until_s = time.monotonic() + 30
+            until_s = time.monotonic() + patience(30)
             while host.frames_rejected < 2:
                 host._due_s = 0.0
                 host.tell(e.TimerFired("retry"))
@@ -578,7 +579,7 @@ def finish(*options: str) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=patience(20),
         check=False,
     )
     assert done.stdout == ""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 import zmq
+from patience import patience
 
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
@@ -158,7 +159,7 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
         said = []
         turns = 0
         while not said or said[-1] != frame:
-            assert sockets.control.poll(5000)
+            assert sockets.control.poll(round(patience(5) * 1000))
             turns += 1
             try:
                 taken = sockets.take(sockets.control, 1)
@@ -185,7 +186,7 @@ def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
         for number, (via, router) in enumerate((("fast", there.others["fast"]), ("net", there.bulk))):
             line = here.line("r", "b", via)
             assert line is not None and here.send_chunk(line, m.Chunk(number, 1, 0, PROBE), memoryview(b"x"))
-            assert router.poll(2000), via
+            assert router.poll(round(patience(2) * 1000)), via
             taken = there.take(router, 2)
             assert taken is not None and frames.decode_chunk(taken[2][0].bytes).transfer == number
         here.hang_up_idle(time.monotonic() + 1000)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from patience import patience
 
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.errors import OperatorError
@@ -105,7 +106,7 @@ class Answers:
         self.workers.submit(slot, command)
 
     def answer(self) -> e.Event:
-        return self.events.get(timeout=WAIT_S)
+        return self.events.get(timeout=patience(WAIT_S))
 
 
 class Bench(Answers):
@@ -339,7 +340,7 @@ class Hangs(Versioned):
     def enter(self, what: str) -> None:
         if what == self.how:
             ENTERED.put(what)
-            assert LET_GO.wait(WAIT_S)
+            assert LET_GO.wait(patience(WAIT_S))
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         self.enter("combine")
@@ -370,7 +371,7 @@ class Crowd(Answers):
 
     def entered(self, count: int) -> None:
         """Wait until so many calls hang; what waits for a thread meanwhile has waited long enough for one."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + patience(WAIT_S)
         while count:
             assert time.monotonic() < deadline
             assert self.workers.overdue(time.monotonic() + GROW_S) == []
@@ -462,7 +463,7 @@ def test_threads_without_work_end(crowd: Callable[[int], Crowd], monkeypatch: py
     assert len(threads) == 4
     LET_GO.set()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(patience(WAIT_S))
     assert not one.workers._threads
     one.combine("r", index=1)
     assert sum(isinstance(one.answer(), e.OperatorFinished) for _ in range(5)) == 5
