@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
 
-.PHONY: demo test check bench docs mutants clean setup
+.PHONY: demo test test-quick test-long check bench docs mutants clean setup
 
 setup:
 	@VENV=$(VENV) PYTHON=$(PYTHON) bash .ci/setup
@@ -16,8 +16,18 @@ demo: setup
 	  --time-scale 250 --link-mean 0.2mbit --seed 6 --out $(DEMO)
 	$(BIN)/thalweg analyze $(DEMO)
 
+PYTEST := $(BIN)/python -m pytest -n 4 --max-worker-restart=0
+
 test: setup
-	$(BIN)/python -m pytest -n 4 --max-worker-restart=0 $(ARGS)
+	$(PYTEST) --size usual $(ARGS)
+
+# under two minutes: what needs no testbed, container, kernel or Spark
+test-quick: setup
+	$(PYTEST) --size quick $(ARGS)
+
+# hours: PARTS="chroots faults" runs some of it, ARGS=--list tells what there is
+test-long: setup
+	$(BIN)/python tests/long_runs.py $(PARTS) $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -60,6 +60,7 @@ def test_python_examples_are_valid(page: Path, block: str) -> None:
     exec(compile(block, page.name, "exec"), {"__name__": "example"})
 
 
+@pytest.mark.long
 def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) -> None:
     pages = {"readings": ROOT / "README.md", "records": ROOT / "docs/records.md"}
     typed = [(name, block) for name, page in pages.items() for block in python_blocks(page.read_text(encoding="utf-8"))]

@@ -51,6 +51,7 @@ def test_every_link_delivers_what_was_asked_also_after_a_change(bed: DockerTestb
     assert max(abs(one.error) for one in proofs.values()) < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_a_whole_interface_is_limited_in_both_directions(bed: DockerTestbed) -> None:
     others = [name for name in NAMES if name != "h1"]

@@ -75,6 +75,7 @@ def test_netns_launchers(short_folder: Path) -> None:
     kill_launchers("netns", short_folder, ["testbed", "up", "--hosts", "9", "--rate", "10mbit"], 1)
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_docker_launchers(short_folder: Path, docker_image: str) -> None:
     _, client = engine.sdk()

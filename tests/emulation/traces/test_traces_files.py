@@ -274,6 +274,7 @@ def test_summaries_of_real_traces_are_those_of_their_index() -> None:
     assert compared > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["own", "columns", "mahimahi"])
 def test_many_rows_take_little_memory_and_tell_how_far_they_are(tmp_path: Path, kind: str) -> None:
     rows = 200_000

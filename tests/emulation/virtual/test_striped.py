@@ -20,7 +20,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import WINDOW
 
 RESHAPES = int(os.environ.get("THALWEG_STRIPES", "16"))
-PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "8"))
+PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "3"))
 
 
 def test_two_trees_carry_twice_as_much() -> None:

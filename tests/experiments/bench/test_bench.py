@@ -212,6 +212,7 @@ def test_bimodal_answers_for_every_way_and_network(capsys: pytest.CaptureFixture
     assert "maps sent" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_optimal_placements_are_proven_within_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["bench", "odp", "--rounds", "1"]
     assert invoke([*options, "--json"]) == 0
@@ -225,6 +226,7 @@ def test_optimal_placements_are_proven_within_the_goals(capsys: pytest.CaptureFi
     assert "program" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_machines_to_rent_are_found_within_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", "provision", "--rounds", "1", "--largest", "20", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
@@ -261,6 +263,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     assert invoke(["bench", "move", "--rate", "fast"]) == 2
 
 
+@pytest.mark.long
 def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", "move", "--size", "0", "--size", "40", "--moves", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])

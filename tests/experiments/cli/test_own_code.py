@@ -48,6 +48,7 @@ def test_a_run_finds_a_planner_in_the_working_directory(folder: Path) -> None:
     assert "planners_of_mine:Mine" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_sweep_and_its_executors_find_a_planner_in_the_working_directory(folder: Path) -> None:
     grid = ("--configurations", "1", "--pools", "1", "--master", "local[1]", "--out", "s")

@@ -136,6 +136,7 @@ def test_a_miss_on_a_machine_that_others_use_is_told_so() -> None:
     assert wrong == "the answer's results are not those of a single machine; see r"
 
 
+@pytest.mark.long
 @pytest.mark.docker
 @pytest.mark.timed
 def test_a_container_with_half_a_processor_reaches_the_throughput(

@@ -146,6 +146,7 @@ def test_the_examples_are_played_in_virtual_time(name: str, tmp_path: Path, caps
     assert found["placements"]["one-shot"]["delivered"] == 6
 
 
+@pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.netns
 def test_a_virtual_run_takes_as_long_as_one_on_namespaces(
@@ -186,6 +187,7 @@ def test_the_same_file_in_containers(
     assert not (tmp_path / "r" / "logs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_a_container_that_is_killed_ends_the_run_with_its_name(tmp_path: Path, docker_image: str) -> None:
     import threading

@@ -143,6 +143,7 @@ def test_the_example_shows_an_outage_that_moves_an_edge_to_a_rented_link_and_bac
     assert NET in {via for at_s, via in sent if 140 < at_s <= 200} and sent[-1][1] == NET
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_a_rented_cable_that_is_cut_while_it_carries_a_partition_is_left_for_the_public_one(
     file: Path, capsys: pytest.CaptureFixture[str]

@@ -35,21 +35,16 @@ def texts(data: FigureData, pool: str = "paper") -> str:
 @pytest.mark.parametrize(
     ("number", "seen"),
     [
-        ("6", "The median configuration runs global at"),
-        ("6", "and thalweg at"),
-        ("6", "bound of all trees"),
-        ("7", "More hosts to choose from change local's mean speed-up by"),
-        ("8", "global over one-shot"),
-        ("8", "thalweg over global"),
-        ("stripes", "On independent links as many trees as repay take"),
-        ("stripes", "as many as repay"),
-        ("9", "global is fastest with a period of"),
-        ("9", "min, thalweg with"),
-        ("10", "Mean speed-up of the binary tree:"),
-        ("sensitivity", "By what traces are made by"),
+        ("6", ("The median configuration runs global at", "and thalweg at", "bound of all trees")),
+        ("7", ("More hosts to choose from change local's mean speed-up by",)),
+        ("8", ("global over one-shot", "thalweg over global")),
+        ("stripes", ("On independent links as many trees as repay take", "as many as repay")),
+        ("9", ("global is fastest with a period of", "min, thalweg with")),
+        ("10", ("Mean speed-up of the binary tree:",)),
+        ("sensitivity", ("By what traces are made by",)),
     ],
 )
-def test_every_figure_is_drawn(number: str, seen: str, spark_session: SparkSession, tmp_path: Path) -> None:
+def test_every_figure_is_drawn(number: str, seen: tuple[str, ...], spark_session: SparkSession, tmp_path: Path) -> None:
     """With a researcher's own placement, and on one pool of another name where most is missing."""
     arms = FIGURES[number].sweep.with_more(MINE).arms()
     made = rows(arms, pools=(1, 2), configurations=4)
@@ -62,7 +57,7 @@ def test_every_figure_is_drawn(number: str, seen: str, spark_session: SparkSessi
             assert image.width > 1000
             assert image.height > 500
     written = texts(data)
-    assert seen in written
+    assert [text for text in seen if text not in written] == []
     assert ("AnOwnPlannerWithA…" in written) == (number not in ("sensitivity", "stripes"))
     assert "one pool some/where else" in texts(data, "some/where else")
     assert ("the paper's" in written) == (number in ("6", "9", "sensitivity"))
@@ -79,6 +74,7 @@ def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) 
         plot_figures(data, tmp_path / "none")
 
 
+@pytest.mark.long
 def test_the_ablation_is_drawn(spark_session: SparkSession, tmp_path: Path) -> None:
     """With all of its rows; of a part of them the gap is left out."""
     arms = FIGURES["ablation"].sweep.with_more(MINE).arms()

@@ -272,6 +272,7 @@ def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> No
     assert len(result.singles[MINE]) == result.expected == 60
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_fig_7(spark_session: SparkSession) -> None:
     def helps(arm: Arm) -> float:
@@ -307,6 +308,7 @@ def test_fig_8(spark_session: SparkSession) -> None:
     assert "the claim is of 4 and 32 servers" in verdicts(get(data, "8"))["scales-over-local"].detail
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_fig_9(spark_session: SparkSession) -> None:
     def seldom(arm: Arm) -> float:
@@ -320,6 +322,7 @@ def test_fig_9(spark_session: SparkSession) -> None:
     assert found.pools_holding == 0
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_fig_10(spark_session: SparkSession) -> None:
     """Speed-ups are over download-all with the same tree, however slow that is."""

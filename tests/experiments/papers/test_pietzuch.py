@@ -56,6 +56,7 @@ def figure(spark: SparkSession, results: pa.Table, number: str) -> dict[str, Fig
     return {one.pool: one for one in figure_data(spark, results, STUDY, figure=number).results}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_penalties_are_about_those_of_table_1_and_ours_are_below_them(
     spark_session: SparkSession, results: pa.Table, tmp_path: Path
@@ -215,6 +216,7 @@ def test_queries_that_share_operators_use_less_and_get_the_same(
     assert {one.claim: one.verdict for one in result.verdicts}["equal"] == "does not hold"
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_data_of_shared_operators_flows_between_namespaces_as_planned(collection: str) -> None:
     _, found = shared("square", placement="cost-space", pool_seed=1)

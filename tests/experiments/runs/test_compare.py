@@ -201,7 +201,9 @@ def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "sinks"),
     [
-        (["--servers", "2", "--time-scale", "60", "--link-mean", "0.2mbit"], {"sink"}),
+        pytest.param(
+            ["--servers", "2", "--time-scale", "60", "--link-mean", "0.2mbit"], {"sink"}, marks=pytest.mark.long
+        ),
         (["--workload", "plates"], {"alarms", "counts"}),
     ],
     ids=["composition", "plates"],

@@ -192,7 +192,7 @@ def test_a_host_is_waited_for_as_long_in_virtual_time_as_on_a_testbed(tmp_path: 
     assert (found["delivered"], found["digest"]) == (60, load_run(tmp_path).reference_digest)
 
 
-@pytest.mark.parametrize("testbed", ["loopback", pytest.param("netns", marks=pytest.mark.netns)])
+@pytest.mark.parametrize("testbed", ["loopback", pytest.param("netns", marks=[pytest.mark.netns, pytest.mark.long])])
 def test_a_run_of_processes_goes_on_without_a_source(tmp_path: Path, testbed: str) -> None:
     options = ("--testbed", testbed, *(("--link-mean", "0.2mbit", "--no-prove") if testbed == "netns" else ()))
     options += ("--images", "400", "--time-scale", "120", "--kill", "h2@40:restart=never")
@@ -230,6 +230,7 @@ def test_what_does_not_go_on_without_a_source_is_refused(tmp_path: Path, options
     assert why in str(done.exception)
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_the_events_of_a_file_befall_processes_on_namespaces(tmp_path: Path) -> None:
     scenario = SCENARIO.replace('"60s"', '"5s"').replace('"50s"', '"60s"').replace("hosts", "time_scale = 20\nhosts")

@@ -73,6 +73,7 @@ def rows_of(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in pq.read_table(folder / "events.parquet").to_pylist() if row["kind"] == kind]
 
 
+@pytest.mark.long
 def test_operators_move_as_latencies_change_and_the_sinks_get_the_same(tmp_path: Path) -> None:
     example = Path(__file__).parents[3] / "docs/examples/latencies.toml"
     constant = tmp_path / "constant.toml"
@@ -125,6 +126,7 @@ def test_namespaces_give_the_same_while_a_host_loses_its_links(
     assert summary.reference_digest == simulated[0].reference_digest
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_containers_give_the_same(simulated: tuple[RunSummary, Path], tmp_path: Path, docker_image: str) -> None:
     more = {"image": docker_image, "prove": False, "time_scale": 60.0, **LINKS}

@@ -149,6 +149,7 @@ def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
     assert (config["operator"], config["forecaster"]) == ("mixed", "median")
 
 
+@pytest.mark.long
 def test_trees_change_at_random_and_deliver_the_same(tmp_path: Path) -> None:
     done = thalweg(
         *("run", "--testbed", "loopback", "--servers", "4", "--images", "80", "--image-bytes", "4000", "--seed", "7"),
@@ -191,6 +192,7 @@ rate = "20kbit"
 """
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
     """What all images come over at first takes 8 s for each in the end; by way of h2 it is half a second."""
@@ -213,6 +215,7 @@ def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
     assert again["elapsed_s"] < 0.7 * once["elapsed_s"]
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
@@ -261,7 +264,9 @@ def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
 
 @pytest.mark.timed
 @pytest.mark.netns
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
     before = descendants()
     options = "run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a"

@@ -230,6 +230,7 @@ def test_global_knows_the_truth_while_data_flows_too() -> None:
     assert (exact.probe_bytes, probed.probe_bytes > 0) == (0, True)
 
 
+@pytest.mark.long
 def test_every_variant_runs_and_comes_to_something_else() -> None:
     plain = {name: result(placement=name, **CHANGING) for name in ("thalweg", "thalweg-once", "global")}
     stays = ("global-period", "fixed", "fixed-path", "fixed-searched", "once-exact", "steady")  # its tree

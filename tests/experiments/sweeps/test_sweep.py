@@ -373,6 +373,7 @@ def test_what_executors_cannot_import_is_told_at_once(tmp_path: Path) -> None:
     assert load_results(tmp_path, Simulations).num_rows == 0
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_cluster_is_sent_the_package_and_the_planner(tmp_path: Path) -> None:
     try:

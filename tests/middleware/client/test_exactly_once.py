@@ -225,7 +225,7 @@ def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
 def test_the_tree_does_change() -> None:
     """The harness itself: other shapes happen, in the worst weather as well, and moves by both protocols between."""
     outcomes: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(3):
         for kind, mood in (("drizzle", Mood(seed, 0.05, 0.2, 0.5)), ("storm", Mood(seed, 0.4, 0.5, 0.1))):
             driver = RandomReshapes(1000, 1000, seed)
             world = mixed_world(mood, 6, 6, partitions=30, length=None, driver=driver, **restless(seed))
@@ -233,17 +233,17 @@ def test_the_tree_does_change() -> None:
             outcomes.update(f"{kind}: {each['outcome']}" for each in world.reshaped)
             outcomes += world.moves
             outcomes["states"] += sum(len(each["detail"]["of"]) for each in world.merged)
-    assert outcomes["drizzle: reshaped"] > 30, outcomes
-    assert outcomes["storm: reshaped"] > 30, outcomes
-    assert outcomes["moved barrier"] > 20, outcomes
-    assert outcomes["moved epoch"] > 10, outcomes
-    assert outcomes["states"] > 100, outcomes
+    assert outcomes["drizzle: reshaped"] > 9, outcomes
+    assert outcomes["storm: reshaped"] > 9, outcomes
+    assert outcomes["moved barrier"] > 6, outcomes
+    assert outcomes["moved epoch"] > 3, outcomes
+    assert outcomes["states"] > 5, outcomes
 
 
 def test_operators_do_move() -> None:
     """The harness itself: the moves that the tests above are about happen, and in the worst weather as well."""
     moves: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(3):
         drizzle, storm = Mood(seed, 0.05, 0.2, 0.5), Mood(seed, 0.4, 0.5, 0.1)
         for kind, mood, options in (
             ("random", storm, {"driver": RandomMoves(1000, seed), **restless(seed)}),
@@ -253,10 +253,10 @@ def test_operators_do_move() -> None:
             world = World(mood, 6, 6, partitions=30, length=None, **options)
             check(world, 30)
             moves.update({f"{kind}: {what}": count for what, count in world.moves.items()})
-    assert moves["random: moved barrier"] > 100, moves
-    assert moves["random: moved epoch"] > 40, moves
-    assert moves["local: moved epoch"] > 100, moves
-    assert moves["gated: moved epoch"] > 10, moves
+    assert moves["random: moved barrier"] > 30, moves
+    assert moves["random: moved epoch"] > 12, moves
+    assert moves["local: moved epoch"] > 30, moves
+    assert moves["gated: moved epoch"] > 3, moves
 
 
 def test_the_adversary_does_what_it_says() -> None:

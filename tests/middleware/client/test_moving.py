@@ -123,8 +123,8 @@ def stubborn(how: str) -> Dataflow:
     ("name", "sources", "code"),
     [
         ("mix", blocks(), MIX),
-        ("large", blocks(sizes=[400_000]), MIX),
-        ("mean", scenes(), Code("running", {"aggregate": "mean"})),
+        pytest.param("large", blocks(sizes=[400_000]), MIX, marks=pytest.mark.long),
+        pytest.param("mean", scenes(), Code("running", {"aggregate": "mean"}), marks=pytest.mark.long),
         ("four ahead", scenes(), Code("running", {"aggregate": "mean"})),
         ("join", scenes(), Code("thalweg.operators.array_join:ArrayJoin", {"window": 3})),
         ("best", scenes(), Code("best-of-last", {"window": 4})),

@@ -55,6 +55,8 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
+pytestmark = pytest.mark.matrix
+
 SMALL = 8000  # bytes of a state that is sent inline
 
 # --- the tables -------------------------------------------------------------------------------------

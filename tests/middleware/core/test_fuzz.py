@@ -26,7 +26,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
-TRIALS = int(os.environ.get("THALWEG_FUZZ", "20000"))
+TRIALS = int(os.environ.get("THALWEG_FUZZ", "6000"))
 FIRST_SEED = int(os.environ.get("THALWEG_FUZZ_SEED", "1"))
 KEPT = (17484, 9895)  # seeds with which something was found
 A_SESSION = 250  # trials of one core, from its beginning or from the middle

@@ -26,6 +26,8 @@ from thalweg.middleware.core.relocation.proposal import MemberState
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 
+pytestmark = pytest.mark.matrix
+
 LEAVES_S = BEGINS_S + 2.0
 X, SINK = "x~1", "u~1"  # as they are called in the run
 

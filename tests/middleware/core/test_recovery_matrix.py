@@ -52,6 +52,8 @@ from thalweg.middleware.protocol.parts import Placed, parted, parts_of
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
+pytestmark = pytest.mark.matrix
+
 REPLICAS = """
 | step    | h3 | keeper | both | h4 | h2 | h5      | h5 back | h3 back | h3 woken | client  | all twice | all late | no bulk | damaged |
 |---------|----|--------|------|----|----|---------|---------|---------|----------|---------|-----------|----------|---------|---------|

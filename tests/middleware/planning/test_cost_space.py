@@ -205,6 +205,7 @@ def test_of_many_hosts_it_asks_for_the_latencies_of_a_few() -> None:
     assert max(worse) < 1.05
 
 
+@pytest.mark.long
 def test_hundreds_of_hosts_place_and_move_operators_of_which_they_measure_a_few() -> None:
     """An operator leaves a host that comes to be far from all others; 101 hosts, 5,050 pairs of them."""
     hosts, latency_s = plane(101)

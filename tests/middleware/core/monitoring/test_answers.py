@@ -17,7 +17,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 DAY_S = 86_400.0
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_a_day_of_answers_that_vary_raises_no_alarm(seed: int) -> None:
     """Round trips that are drawn anew every ten seconds, from 10 ms to some seconds, with noise on each."""
     dice, answers, now, level_s = Random(seed), Answers(), 0.0, 0.05

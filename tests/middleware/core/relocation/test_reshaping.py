@@ -437,7 +437,11 @@ def check_bytes(flow: Dataflow, values: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("top", "moves", "code"),
-    [("", 0, LARGEST), ("running", 100, LARGEST), ("", 100, RUNNING)],
+    [
+        pytest.param("", 0, LARGEST, marks=pytest.mark.long),
+        pytest.param("running", 100, LARGEST, marks=pytest.mark.long),
+        ("", 100, RUNNING),
+    ],
     ids=["plain", "stateful", "merging"],
 )
 def test_random_shapes_on_sockets_lose_and_double_nothing(

@@ -1,0 +1,95 @@
+"""Three sizes of a test run: ``pytest --size quick``, ``usual`` and ``long``, which ``make`` calls.
+
+The mark ``long`` names a test that is too long for every change, and ``thorough`` one that is too long for a look in
+between. The mark ``matrix`` stands for a test of many cells, of which the smaller sizes run some of every row and every
+column. Without ``--size`` every test that is asked for runs, whatever its marks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from patience import slowness
+
+
+class Size(NamedTuple):
+    """The marks of the tests that a size leaves out, and the processor time of those that it runs, in seconds.
+
+    ``processor_s`` was measured on the machine of ``patience.REFERENCE_S``; None where it depends on what is asked for.
+    """
+
+    without: frozenset[str]
+    processor_s: float | None
+
+
+QUICK_WITHOUT = frozenset({"thorough", "long", "netns", "netem", "docker", "uml", "spark", "timed"})
+SIZES = {
+    "quick": Size(QUICK_WITHOUT, 150.0),
+    "usual": Size(frozenset({"long"}), 600.0),
+    "long": Size(frozenset(), None),
+}
+BUSY_SHARE = 0.85  # of the processors, while tests run: some wait
+
+
+SMALL = 10  # a test of fewer cells runs whole
+
+
+def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
+    """Return the cells of matrices that a size leaves out.
+
+    Of each test, one or two of five cells stay, and every value of every parameter stays in one cell at least: each
+    step and each fault is tried at every change.
+    """
+    if size == "long":
+        return set()
+    matrices = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("matrix") is not None:
+            matrices[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for cells in matrices.values():
+        if len(cells) < SMALL:
+            continue
+        tried = set[tuple[str, str]]()
+        for number, cell in sorted(enumerate(cells), key=lambda entry: entry[0] % 5):
+            values = {(name, repr(value)) for name, value in cell.callspec.params.items()}  # type: ignore[attr-defined]
+            if number % 5 == 0 or (size == "usual" and number % 5 == 2) or not values <= tried:
+                tried |= values
+            else:
+                left_out.add(cell)
+    return left_out
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--size", choices=list(SIZES), help="run the tests of this size, as make test-quick and others do")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: too long for every change; make test-long runs it")
+    config.addinivalue_line("markers", "thorough: too long for make test-quick")
+    config.addinivalue_line("markers", "matrix: make test runs two of five cells, make test-long all of them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (name := config.getoption("size")) is None:
+        return
+    without = SIZES[name].without
+    left_out = {item for item in items if any(mark.name in without for mark in item.iter_markers())}
+    left_out |= cells_left_out(items, name)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    name = config.getoption("size")
+    processor_s = SIZES[name].processor_s if name else None
+    if processor_s is None:
+        return None
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    minutes = processor_s * slowness() / min(processors, 4) / BUSY_SHARE / 60
+    return f"size {name}: about {max(1, round(minutes))} min on this machine, if nothing else runs on it"

@@ -1,0 +1,52 @@
+"""Sizes of test runs: what each leaves out, and that no step and no fault of a matrix is left out."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from sizes import SIZES, SMALL, cells_left_out
+
+STEPS, FAULTS = [f"step {n}" for n in range(9)], [f"fault {n}" for n in range(15)]
+
+
+class Cell:
+    """A test of a matrix, as the selection of sizes sees it."""
+
+    def __init__(self, test: str, step: str, fault: str) -> None:
+        self.nodeid = f"{test}[{step}-{fault}]"
+        self.callspec = self
+        self.params = {
+            "step": step,
+            "fault": fault,
+            "expected": "odd" if (step, fault) == (STEPS[1], FAULTS[4]) else "",
+        }
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name == "matrix" else None
+
+
+def cells(test: str, faults: list[str]) -> list[Any]:
+    return [Cell(test, step, fault) for step, fault in itertools.product(STEPS, faults)]
+
+
+@pytest.mark.parametrize(("size", "share"), [("quick", 0.2), ("usual", 0.4)])
+@pytest.mark.parametrize("columns", [1, 2, 5, 6, 10, 15])
+def test_every_row_and_column_and_outcome_of_a_matrix_stays(size: str, share: float, columns: int) -> None:
+    matrix = cells("test_a", FAULTS[:columns])
+    left = set(matrix) - cells_left_out(matrix, size)
+    for name in ("step", "fault", "expected"):
+        assert {cell.params[name] for cell in left} == {cell.params[name] for cell in matrix}
+    assert len(left) <= max(SMALL, share * len(matrix) + len(STEPS) + columns)
+
+
+def test_long_leaves_out_nothing_and_small_tests_run_whole() -> None:
+    matrix = cells("test_a", FAULTS) + cells("test_b", FAULTS[:1])
+    assert cells_left_out(matrix, "long") == set()
+    assert all(cell.nodeid.startswith("test_a") for cell in cells_left_out(matrix, "quick"))
+    assert SIZES["long"].without == frozenset()
+
+
+def test_each_size_runs_what_the_next_smaller_one_does() -> None:
+    assert SIZES["long"].without < SIZES["usual"].without < SIZES["quick"].without
