@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import msgspec
 
 from thalweg.emulation.containers import engine
+from thalweg.emulation.packages import find_package, install_line
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml import registers
@@ -75,20 +78,16 @@ def _elsewhere() -> Capabilities:
 
 def _kernel() -> tuple[Capability, Capability]:
     """Namespaces with shaped links, and netem in them."""
-    no_netem = (
-        "links have rates only; for delays load sch_netem (modprobe sch_netem, part of most kernels'"
-        " linux-modules-extra), or run inside a User-Mode Linux kernel"
-    )
     try:
         supervisor = start_isolated("probe")
     except CapabilityError as error:
         return Capability("netns", False, str(error)), Capability(
-            "netem", False, f"no namespace to try it in; {no_netem}"
+            "netem", False, f"no namespace to try it in; {_no_netem()}"
         )
     try:
         verdict: dict[str, str] = supervisor.client.call(requests.Probe())
     except TestbedError as error:
-        return Capability("netns", False, str(error)), Capability("netem", False, no_netem)
+        return Capability("netns", False, str(error)), Capability("netem", False, _no_netem())
     finally:
         supervisor.close()
     missing = [f"{name} ({verdict[name]})" for name in NETNS_FEATURES if verdict[name]]
@@ -99,8 +98,23 @@ def _kernel() -> tuple[Capability, Capability]:
     netem = verdict["netem"]
     return (
         Capability("netns", not missing, detail),
-        Capability("netem", not netem, f"{netem}: {no_netem}" if netem else "delay, jitter and loss on links"),
+        Capability("netem", not netem, f"{netem}: {_no_netem()}" if netem else "delay, jitter and loss on links"),
     )
+
+
+def _no_netem() -> str:
+    """Return what links have without netem, and how to get netem here."""
+    modules = f"linux-modules-extra-{platform.release()}"  # Ubuntu has the module in a package of its own
+    steps = [install_line("the kernel's further modules", modules)] if find_package(modules) else []
+    if shutil.which("modprobe", path=_system_path()) is None:
+        steps.append(install_line("modprobe", "kmod"))
+    steps.append("load sch_netem (modprobe sch_netem)")
+    return f"links have rates only; for delays {', '.join(steps)}, or run inside a User-Mode Linux kernel"
+
+
+def _system_path() -> str:
+    """Return the folders of programs, also those of root's, which are not on an ordinary user's PATH."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
 def _user_namespaces() -> Capability:
@@ -128,9 +142,10 @@ def _docker() -> Capability:
         return Capability("docker", False, engine.not_permitted())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Capability(
-            "docker", False, f"no engine at {where} ({why}); install and start Docker, and join the group docker"
-        )
+        steps = ["start Docker", "join the group docker"]
+        if shutil.which("dockerd", path=_system_path()) is None:
+            steps.insert(0, install_line("Docker", "docker.io", "docker-ce"))
+        return Capability("docker", False, f"no engine at {where} ({why}); {', '.join(steps)}")
     if find_spec("docker") is None:
         return Capability("docker", False, f"engine {version} at {where}, but not its library: {install('docker')}")
     return Capability("docker", True, f"engine {version} at {where}")

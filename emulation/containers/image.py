@@ -26,6 +26,7 @@ import msgspec
 
 import thalweg
 from thalweg.emulation.containers.engine import LABEL, failures, sdk, talking
+from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
@@ -157,7 +158,7 @@ def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
 def _make_base(client: Any, name: str) -> str:
     """A minimal Debian with Python as an image of its own, from packages alone."""
     if shutil.which("mmdebstrap") is None:
-        raise CapabilityError("--make-base needs mmdebstrap: apt-get install mmdebstrap (Debian or Ubuntu)")
+        raise CapabilityError(f"--make-base needs mmdebstrap; {install_line('mmdebstrap', 'mmdebstrap')}")
     with tempfile.TemporaryDirectory(prefix="thalweg-base-") as folder:
         archive = Path(folder) / "base.tar"
         command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={BASE_PACKAGES}"]

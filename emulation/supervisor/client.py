@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
+from thalweg.emulation.packages import install_line
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import wait_ended
@@ -329,7 +330,8 @@ def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_use
         raise CapabilityError("/proc is not mounted here; mount it (mount -t proc proc /proc)")
     unshare = shutil.which("unshare")
     if unshare is None:
-        raise CapabilityError("'unshare' is missing; install util-linux, or use --testbed loopback")
+        install = install_line("util-linux", "util-linux")
+        raise CapabilityError(f"'unshare' is missing; {install}, or use --testbed loopback")
     users = [True] if as_user or os.geteuid() != 0 else [False, True]
     reasons = []
     for user in users:

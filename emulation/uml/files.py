@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
+from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.platform import check_linux
 
@@ -20,7 +21,6 @@ BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel 
 MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
 MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # what shaped links with delays need
 NEEDED = "a User-Mode Linux kernel needs"
-REMEDY = "apt-get install user-mode-linux"
 
 MEMORY_BYTES = (512 << 20, 2 << 30)  # at least, at most; of it only what is used is taken from the host
 
@@ -51,20 +51,24 @@ def find_kernel() -> Files:
         )
     binary = next((path for name in BINARIES if (path := shutil.which(name))), None)
     if binary is None:
-        raise CapabilityError(f"no User-Mode Linux kernel is installed; get it with: {REMEDY}")
+        raise CapabilityError(f"no User-Mode Linux kernel is installed; {_install('one')}")
     try:
         said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CapabilityError(f"{binary} is no kernel that runs here ({error}); get one with: {REMEDY}") from None
+        raise CapabilityError(f"{binary} is no kernel that runs here ({error}); {_install('one')}") from None
     version = said.stdout.strip()
     folders = [Path(folder, version) for folder in MODULE_FOLDERS if version]
     folder = next((folder for folder in folders if (folder / "modules.dep").is_file()), None)
     if folder is None:
         raise CapabilityError(
-            f"{binary} ({version}) has no modules in {MODULE_FOLDERS[0]}/{version}; get them with: {REMEDY}"
+            f"{binary} ({version}) has no modules in {MODULE_FOLDERS[0]}/{version}; {_install('its modules')}"
             " (make modules_install for a kernel of your own)"
         )
     return Files(binary, version, _modules(folder))
+
+
+def _install(what: str) -> str:
+    return install_line(what, "user-mode-linux")
 
 
 def _modules(folder: Path) -> tuple[str, ...]:
@@ -87,7 +91,7 @@ def _modules(folder: Path) -> tuple[str, ...]:
         if name in files:
             add(files[name])
         elif f"/{name}.ko" not in built_in:
-            raise CapabilityError(f"the kernel's module {name} is not in {folder}; reinstall it: {REMEDY}")
+            raise CapabilityError(f"the kernel's module {name} is not in {folder}; {_install('all modules')}")
     return tuple(str(folder / path) for path in ordered)
 
 

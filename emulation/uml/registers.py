@@ -14,10 +14,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
 
 SOURCE = Path(__file__).with_suffix(".c")
-REMEDY = "apt-get install gcc libc6-dev"
+COMPILER = "gcc libc6-dev"  # the packages of a compiler with its headers
 
 
 def too_many(cpuinfo: str) -> bool:
@@ -40,14 +41,15 @@ def compiled() -> bytes:
     why = "this processor's AMX registers are more than a User-Mode Linux kernel knows, and the library that helps it"
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise CapabilityError(f"{why} needs a C compiler; get one with: {REMEDY}")
+        raise CapabilityError(f"{why} needs a C compiler; {install_line('one', COMPILER)}")
     with tempfile.TemporaryDirectory(prefix="thalweg-") as folder:
         made = Path(folder, "registers.so")
         words = (compiler, "-O2", "-shared", "-fPIC", "-o", made, SOURCE, "-ldl")
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = next((line for line in done.stderr.splitlines() if "error" in line), f"status {done.returncode}")
-            raise CapabilityError(f"{why} could not be made ({said.strip()}); complete the compiler with: {REMEDY}")
+            complete = install_line("the compiler with its headers", COMPILER)
+            raise CapabilityError(f"{why} could not be made ({said.strip()}); {complete}")
         return made.read_bytes()
 
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 
+from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, UsageError
 from thalweg.middleware.platform.files import user
 from thalweg.middleware.platform.processes import ended_within, kill_group
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MINIMUM = 17  # Spark 4's documented minimum
-INSTALL_JAVA = (
-    "install it with `sudo apt-get install openjdk-17-jre-headless`"
-    " (Debian 13 and later: openjdk-21-jre-headless), or set JAVA_HOME to one"
-)
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")  # Debian 12; 13; later
 _MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|spark://\S+|yarn|k8s://\S+")
 _OWNED = re.compile(r"thalweg-(?:spark|ship)-(\d+)-\w+")  # the process whose folder it is
 _GATEWAY = "gateway"  # the file in which the JVM says where it listens
@@ -48,26 +46,32 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{1}
 
 
 def find_java() -> tuple[str, int]:
-    """The Java that Spark would start and its major version, JAVA_HOME before PATH.
+    """Return the Java that Spark would start and its major version, JAVA_HOME before PATH.
 
-    Raises CapabilityError, with the command to install one, when there is none or it is too old.
+    Raises CapabilityError, with the way to install one on this system, if there is none or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:
-        raise CapabilityError(f"Spark needs Java {JAVA_MINIMUM} or newer and none was found; {INSTALL_JAVA}")
+        raise CapabilityError(f"Spark needs Java and none was found; {_install_java()}")
     try:
         done = subprocess.run(
             [java, "-XX:-UsePerfData", "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CapabilityError(f"{java} cannot be run ({error}); {INSTALL_JAVA}") from None
+        raise CapabilityError(f"{java} cannot be run ({error}); {_install_java()}") from None
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if done.returncode or found is None:
-        raise CapabilityError(f"{java} -version does not tell its version; {INSTALL_JAVA}")
+        raise CapabilityError(f"{java} -version does not tell its version; {_install_java()}")
     if int(found[1]) < JAVA_MINIMUM:
-        raise CapabilityError(f"Spark needs Java {JAVA_MINIMUM} or newer and {java} is Java {found[1]}; {INSTALL_JAVA}")
+        raise CapabilityError(
+            f"Spark needs Java {JAVA_MINIMUM} or newer and {java} is Java {found[1]}; {_install_java()}"
+        )
     return java, int(found[1])
+
+
+def _install_java() -> str:
+    return f"{install_line(f'Java {JAVA_MINIMUM} or newer', *JAVA_PACKAGES)}, or set JAVA_HOME to one"
 
 
 def check_master(master: str) -> str:

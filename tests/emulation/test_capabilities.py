@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import socket
 import threading
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_apt import fake_apt, write_program
 
 from thalweg.emulation import capabilities
 from thalweg.emulation.supervisor import client as supervisor_client
@@ -30,7 +32,7 @@ def test_the_probe_is_quick_and_every_no_has_a_remedy() -> None:
 
 
 def test_no_unshare_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(CapabilityError, match="install util-linux"):
         supervisor_client.start_isolated("x")
     found = capabilities.probe()
@@ -68,6 +70,32 @@ def test_no_permission_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(shutil, "which", lambda *_: str(unshare))
     with pytest.raises(CapabilityError, match=r"no permission .*Operation not permitted.*run as root"):
         supervisor_client.start_isolated("x")
+
+
+def test_no_engine_names_the_package_that_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr(capabilities, "_system_path", lambda: os.environ["PATH"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "install Docker, start Docker, join the group docker" in capabilities._docker().detail
+    fake_apt(tmp_path, real=["docker.io"])
+    assert "apt-get install docker.io`, start Docker, join" in capabilities._docker().detail
+    write_program(tmp_path / "dockerd", "#!/bin/sh\n")
+    assert "); start Docker, join the group docker" in capabilities._docker().detail
+
+
+def test_no_netem_names_the_package_that_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(capabilities, "_system_path", lambda: os.environ["PATH"])
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-31-generic")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "for delays install modprobe, load sch_netem" in capabilities._no_netem()
+    write_program(tmp_path / "modprobe", "#!/bin/sh\n")
+    fake_apt(tmp_path, real=["kmod"])
+    assert "for delays load sch_netem (modprobe sch_netem), or run" in capabilities._no_netem()
+    ubuntu = tmp_path / "ubuntu"
+    ubuntu.mkdir()
+    fake_apt(ubuntu, real=["linux-modules-extra-6.8.0-31-generic"])
+    monkeypatch.setenv("PATH", f"{ubuntu}:{tmp_path}")
+    assert "apt-get install linux-modules-extra-6.8.0-31-generic`, load sch_netem" in capabilities._no_netem()
 
 
 def test_a_docker_engine_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

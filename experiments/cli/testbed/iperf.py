@@ -17,6 +17,7 @@ import msgspec
 from rich.table import Table
 
 from thalweg.emulation.kernel.names import end_name
+from thalweg.emulation.packages import install_line
 from thalweg.emulation.proofs.proof import RATE_ERROR, RATE_FROM_BPS
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.units import format_rate
@@ -67,7 +68,7 @@ class Measured(msgspec.Struct, frozen=True):
 def measure(bed: Backend) -> list[Measured]:
     """All links that have a rate and are not cut. CapabilityError where iperf3 is missing."""
     if bed.backend != "docker" and shutil.which(TOOL) is None:
-        raise CapabilityError(f"{TOOL} is not installed; install it: apt install {TOOL}")
+        raise CapabilityError(f"{TOOL} is not installed; {install_line(TOOL, TOOL)}")
     wan = Testbed(bed)
     shapes = {link: shape for link, shape in bed.shapes.items() if shape.rated and shape.passes}
     limits: dict[str, float] = bed.status()["limits"]

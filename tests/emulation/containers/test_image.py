@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fake_apt import fake_apt
 
 from thalweg.emulation.containers import engine as docker_engine
 from thalweg.emulation.containers import image as docker_image
@@ -44,6 +45,15 @@ def test_the_dockerfile_is_found_and_copies_what_is_prepared() -> None:
     assert "COPY wheelhouse/libraries" in text
     assert "USER thalweg" in text
     assert "HEALTHCHECK" in text
+
+
+def test_without_mmdebstrap_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CapabilityError, match=r"needs mmdebstrap; install mmdebstrap$"):
+        docker_image._make_base(None, "base")
+    fake_apt(tmp_path, real=["mmdebstrap"])
+    with pytest.raises(CapabilityError, match=r"install mmdebstrap .*apt-get install mmdebstrap`"):
+        docker_image._make_base(None, "base")
 
 
 def test_a_wheelhouse_must_have_all(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fake_apt import fake_apt, write_program
 from patience import patience
 
 from thalweg.emulation.uml import files as uml_files
@@ -220,13 +221,13 @@ def test_modules_come_after_those_they_need(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(uml_files.shutil, "which", lambda name: None)
-    with pytest.raises(CapabilityError, match="apt-get install user-mode-linux"):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CapabilityError, match=r"kernel is installed; install one$"):
         uml_files.find_kernel()
-    kernel = tmp_path / "linux.uml"
-    kernel.write_text("#!/bin/sh\necho 1.2.3\n")
-    kernel.chmod(0o755)
-    monkeypatch.setattr(uml_files.shutil, "which", lambda name: str(kernel))
+    fake_apt(tmp_path, real=["user-mode-linux"])
+    with pytest.raises(CapabilityError, match=r"install one .*apt-get install user-mode-linux"):
+        uml_files.find_kernel()
+    kernel = write_program(tmp_path / "linux.uml", "#!/bin/sh\necho 1.2.3\n")
     with pytest.raises(CapabilityError, match=r"\(1.2.3\) has no modules in .*apt-get install user-mode-linux"):
         uml_files.find_kernel()
     kernel.write_text("#!/bin/sh\nexit 3\n")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_apt import fake_apt
 
 from thalweg.emulation.uml import registers
 from thalweg.emulation.uml.kernel import Kernel
@@ -83,7 +84,10 @@ def test_processors_are_known_by_their_flags() -> None:
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CapabilityError, match="needs a C compiler; get one with: apt-get install gcc libc6-dev"):
+    with pytest.raises(CapabilityError, match=r"needs a C compiler; install one$"):
+        registers.compiled()
+    fake_apt(tmp_path, real=["gcc", "libc6-dev"])
+    with pytest.raises(CapabilityError, match=r"needs a C compiler; install one .*apt-get install gcc libc6-dev`"):
         registers.compiled()
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\necho 'registers.c:11: fatal error: dlfcn.h: No such file' >&2; exit 1\n")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from fake_apt import fake_apt
 from patience import patience
 from terminals import CTRL_C, CTRL_Z, Terminal
 from typer import Exit, Typer
@@ -26,7 +27,7 @@ from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds import detached, known
 from thalweg.experiments.cli.doctor import doctor
-from thalweg.experiments.cli.testbed import iperf, verify
+from thalweg.experiments.cli.testbed import verify
 from thalweg.experiments.cli.testbed.app import app
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
@@ -326,8 +327,9 @@ def test_iperf3_measures_links_where_it_is_installed(
     nowhere = CliRunner().invoke(app, ["verify", "--with", "iperf2"])
     assert str(nowhere.exception) == "--with is 'iperf2'; there is iperf3"
     with monkeypatch.context() as without:
-        without.setattr(iperf.shutil, "which", lambda _: None)
-        assert "apt install iperf3" in str(CliRunner().invoke(app, ["verify", "--with", "iperf3"]).exception)
+        fake_apt(tmp_path, real=["iperf3"])
+        without.setenv("PATH", str(tmp_path))
+        assert "apt-get install iperf3`" in str(CliRunner().invoke(app, ["verify", "--with", "iperf3"]).exception)
     tool = tmp_path / "iperf3"
     tool.write_text(IPERF)
     tool.chmod(0o755)

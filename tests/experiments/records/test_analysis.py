@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from fake_apt import fake_apt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -239,10 +240,10 @@ def test_folders_that_cannot_be_analysed(new_run: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        (None, "none was found; install it with `sudo apt-get install openjdk-17"),
-        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is Java 11; install it"),
-        ("echo 'java version \"1.8.0_202\"' >&2", "is Java 8; install it"),
-        ("exit 3", "does not tell its version; install it"),
+        (None, "needs Java and none was found; install Java 17 or newer, or set JAVA_HOME"),
+        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is Java 11; install Java 17 or newer"),
+        ("echo 'java version \"1.8.0_202\"' >&2", "is Java 8; install Java 17 or newer"),
+        ("exit 3", "does not tell its version; install Java 17 or newer"),
     ],
 )
 def test_no_java_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str) -> None:
@@ -254,6 +255,24 @@ def test_no_java_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scr
     with pytest.raises(CapabilityError, match=says) as error, spark.session():
         pass
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("real", "virtual", "named"),
+    [
+        (["openjdk-17-jre-headless", "default-jre-headless"], [], "openjdk-17-jre-headless"),  # Debian 12
+        (["openjdk-21-jre-headless"], ["openjdk-17-jre-headless"], "openjdk-21-jre-headless"),  # Debian 13
+        (["default-jre-headless"], ["openjdk-17-jre-headless"], "default-jre-headless"),
+    ],
+)
+def test_the_java_to_install_is_one_that_the_system_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real: list[str], virtual: list[str], named: str
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fake_apt(tmp_path, real, virtual)
+    with pytest.raises(CapabilityError, match=rf"install Java 17 or newer .*install {named}`, or set JAVA_HOME"):
+        spark.find_java()
 
 
 @pytest.mark.parametrize("master", ["", "local[0]", "local[]", "localhost", "spark://", "http://x"])
