@@ -7,6 +7,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+RUN_LIBRARIES = ("pyarrow", "scipy", "highspy", "PIL")  # of the extra `analysis`, what a run imports
+SWEEP_LIBRARIES = ("pyarrow", "pyspark", "scipy", "highspy")
+PLOT_LIBRARIES = ("matplotlib", "networkx")
+PAGE_LIBRARIES = ("pyarrow", "jinja2", "PIL", *PLOT_LIBRARIES)
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
 
 

@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Iterable
 from types import UnionType
 
-EXTRAS = {
-    "analysis": ("pyarrow", "pyspark", "scipy", "highspy", "matplotlib", "PIL", "jinja2"),
-    "docker": ("docker",),
-}  # pyproject.toml: what `pip install thalweg` alone leaves out, by the modules that are imported
+EXTRAS = {  # of pyproject.toml, by the modules that are imported; the first that brings a module is advised
+    "records": ("pyarrow",),
+    "analysis": ("pyarrow", "pyspark", "scipy", "highspy", "matplotlib", "PIL", "jinja2", "networkx"),
+    "docker": ("docker", "PIL"),
+}
+DISTRIBUTIONS = {"PIL": "pillow"}  # what pip calls a module, where the names differ
 SHOWN = 80  # characters of what was given, in an error
 LISTED = 12  # known words that an error lists when none is near
 LINE = 4_000  # characters of a line of text by others
@@ -101,7 +103,7 @@ def one_line(said: object) -> str:
     except BaseException:  # whatever a class raises where it should say what it is: an error is told all the same
         text = "an error without a text"
     if isinstance(said, ModuleNotFoundError) and (extra := extra_with(said.name or "")):
-        text = f"{said.name} is not installed; get it with: {install(extra)}"
+        text = f"{distribution_of(said.name or '')} is not installed; get it with: {install(extra)}"
     text = " ".join(printable(text[: 2 * LINE]).split())
     return text if len(text) <= LINE else f"{text[: LINE - 1]}…"
 
@@ -111,9 +113,34 @@ def in_seconds(duration_s: float) -> str:
     return f"{duration_s:.3g} s" if duration_s < 1000 else f"{duration_s:.0f} s"
 
 
-def extra_with(module: str) -> str:
-    """The extra that brings a module; empty where none does."""
-    return next((extra for extra, brought in EXTRAS.items() if module.partition(".")[0] in brought), "")
+def extra_with(*modules: str) -> str:
+    """Return the first extra that brings all these modules; empty if there is none."""
+    wanted = {module.partition(".")[0] for module in modules}
+    return next((extra for extra, brought in EXTRAS.items() if wanted.issubset(brought)), "")
+
+
+def distribution_of(module: str) -> str:
+    """Return the name that pip knows a module by."""
+    top = module.partition(".")[0]
+    return DISTRIBUTIONS.get(top, top)
+
+
+def absent(modules: Iterable[str]) -> list[str]:
+    """Return those of the modules that are not installed, by the names that pip knows them by."""
+    from importlib.util import find_spec
+
+    return [distribution_of(module) for module in modules if find_spec(module) is None]
+
+
+def require(*modules: str) -> None:
+    """Raise CapabilityError if a module is not installed.
+
+    The error names all absent modules, and an extra that brings everything that the caller requires.
+    """
+    if names := absent(modules):
+        *others, last = names
+        text, them = (f"{', '.join(others)} and {last} are", "them") if others else (f"{last} is", "it")
+        raise CapabilityError(f"{text} not installed; get {them} with: {install(extra_with(*modules))}")
 
 
 def install(extra: str) -> str:

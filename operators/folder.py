@@ -120,8 +120,10 @@ def read_image(path: Path, most_bytes: int = MAX_PICTURE_BYTES) -> Image:
 
 
 def _open(file: BinaryIO, path: Path) -> Any:
-    from PIL import Image as pillow  # so that host processes without pictures do not carry it
-
+    try:
+        from PIL import Image as pillow  # so that host processes without pictures do not carry it
+    except ModuleNotFoundError:
+        raise OperatorError("images need pillow, which is not installed here: pip install pillow") from None
     try:
         with _opening, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow's own limit, half of what it refuses

@@ -15,20 +15,23 @@ from packaging.utils import canonicalize_name
 from test_docs import python_blocks
 
 import thalweg
-from thalweg.middleware.errors import EXTRAS, install
+from thalweg.middleware.errors import EXTRAS, distribution_of, install
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-MODULES = {"pillow": "PIL"}  # names of what is imported, where they are others
-REFUSED = {  # the extra, and what asks for it
-    "analysis": (
-        "run --testbed loopback --servers 2 --images 2 --out a", "sweep --figure 6 --configurations 1 --out b",
-        "analyze .", "report .", "compare --servers 2 --images 2 --out c",
-        f"testbed plan {ROOT}/docs/examples/campus.toml --out d.png",
-        f"place {ROOT}/docs/examples/placement.toml --bound",
-    ),
-    "docker": ("testbed build", "testbed up --backend docker --hosts 2"),
-}  # fmt: skip
+REFUSED = {  # what asks for an extra, the extra, and what is named as absent
+    "run --testbed loopback --servers 2 --images 2 --out a": ("analysis", "pyarrow, scipy, highspy and pillow"),
+    "compare --servers 2 --images 2 --out c": ("analysis", "pyarrow, scipy, highspy and pillow"),
+    "sweep --figure 6 --configurations 1 --out b": ("analysis", "pyarrow, pyspark, scipy and highspy"),
+    "analyze .": ("analysis", "pyarrow, matplotlib and networkx"),
+    "analyze . --no-plots": ("records", "pyarrow"),
+    "report .": ("analysis", "pyarrow, jinja2, pillow, matplotlib and networkx"),
+    f"testbed plan {ROOT}/docs/examples/campus.toml --out d.png": ("analysis", "matplotlib"),
+    f"place {ROOT}/docs/examples/placement.toml --bound": ("analysis", "highspy"),
+    f"provision {ROOT}/docs/examples/provision.toml --launch sim": ("analysis", "pyarrow, scipy, highspy and pillow"),
+    "testbed build": ("docker", "docker"),
+    "testbed up --backend docker --hosts 2": ("docker", "docker"),
+}
 REFUSALS = """
 import shlex, sys
 from thalweg.experiments.cli.main import invoke
@@ -95,24 +98,26 @@ def test_a_testbed_comes_up_and_doctor_says_what_is_absent(base: Path, tmp_path:
     assert "2 shaped links" in up.stdout
     doctor = run(base, tmp_path, "-m", "thalweg", "doctor")
     assert doctor.returncode == 0, doctor.stderr
-    assert "pyarrow, pyspark, scipy" in doctor.stdout
-    assert install("analysis") in " ".join(doctor.stdout.split())
+    told = " ".join(doctor.stdout.split())
+    assert f"records Arrow records between hosts no pyarrow not installed; {install('records')}" in told
+    assert "no pyarrow, pyspark, scipy, highspy, matplotlib, pillow, jinja2, networkx not installed" in told
+    assert install("analysis") in told
 
 
 def test_what_needs_an_absent_extra_names_the_command(base: Path, tmp_path: Path) -> None:
-    lines = [(extra, line) for extra, lines in REFUSED.items() for line in lines]
-    done = run(base, tmp_path, "-c", REFUSALS, said="\n".join(line for _, line in lines))
+    done = run(base, tmp_path, "-c", REFUSALS, said="\n".join(REFUSED))
     said = done.stderr.splitlines()
-    assert said[1::2] == ["exit status 2"] * len(lines), done.stderr
-    for (extra, line), words in zip(lines, said[::2], strict=True):
-        assert words.endswith(f" is not installed; get it with: {install(extra)}"), (line, words)
+    assert said[1::2] == ["exit status 2"] * len(REFUSED), done.stderr
+    for (extra, absent), words in zip(REFUSED.values(), said[::2], strict=True):
+        are, them = ("are", "them") if " and " in absent else ("is", "it")
+        assert words == f"thalweg: {absent} {are} not installed; get {them} with: {install(extra)}"
     assert not list(tmp_path.iterdir())  # refused before anything is made
 
 
 def test_extras_are_told_apart_as_the_project_has_them() -> None:
     extras = PROJECT["optional-dependencies"]
     for extra, modules in EXTRAS.items():
-        names = [Requirement(each).name for each in extras[extra]]
-        assert set(modules) <= {MODULES.get(name, name) for name in names}
-    assert {*EXTRAS} == {*Requirement(extras["all"][0]).extras}
+        assert [Requirement(each).name for each in extras[extra]] == [distribution_of(module) for module in modules]
+    assert {*EXTRAS} == {*extras} - {"all", "dev", "bench"}
+    assert {*EXTRAS} == {"records", *Requirement(extras["all"][0]).extras}
     assert extras["dev"][0] == "thalweg[all]"

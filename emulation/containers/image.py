@@ -27,7 +27,7 @@ import msgspec
 import thalweg
 from thalweg.emulation.containers.engine import LABEL, failures, sdk, talking
 from thalweg.emulation.packages import install_line
-from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line, require
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
 OWN_BASE = "thalweg-base:bookworm"
@@ -201,6 +201,7 @@ def _about(docker: Any, client: Any, base: str, tell: Tell) -> tuple[str, list[s
 
 
 def _fetch(wheels: Path, python: str, tags: list[str]) -> None:
+    require("docker", "PIL")  # which hosts have in the version that is here
     names = [*HOST_LIBRARIES, *([RECORDS_LIBRARY] if find_spec(RECORDS_LIBRARY) else [])]
     wanted = [f"{name}=={version(name)}" for name in names]  # as they were tested here
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels)]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, print_json, spinner
-from thalweg.experiments.command import counted
-from thalweg.middleware.errors import UsageError
+from thalweg.experiments.command import PLOT_LIBRARIES, counted
+from thalweg.middleware.errors import UsageError, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.aggregates import RunsSummary
@@ -47,12 +47,12 @@ def analyze(
 
     A sweep's figures, with a verdict for each of the paper's claims: thalweg analyze runs/fig6
     """
+    require("pyarrow", *(PLOT_LIBRARIES if plots else ()))
     from thalweg.experiments.records.aggregates import load_runs
     from thalweg.experiments.records.analysis import failures
     from thalweg.experiments.records.records import RUN_TOML
     from thalweg.experiments.records.spark import check_master, find_java
-    from thalweg.experiments.reports.report import neither
-    from thalweg.experiments.sweeps.results import SWEEP_TOML
+    from thalweg.experiments.sweeps.results import SWEEP_TOML, neither
 
     check_master(master)
     sweeps = [folder for folder in folders if (folder / SWEEP_TOML).is_file()]

@@ -13,7 +13,9 @@ import typer
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
 from thalweg.experiments.cli.options import Given, takes
 from thalweg.experiments.cli.run import adopt_defaults, make_config
+from thalweg.experiments.command import RUN_LIBRARIES
 from thalweg.experiments.runs.config import RunConfig
+from thalweg.middleware.errors import require
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.comparisons import Comparison
@@ -68,6 +70,7 @@ def compare(
 
     Example: thalweg compare --seed 1 --seed 2 --seed 3 --images 60 --time-scale 120 --link-mean 0.2mbit --out runs/cmp
     """
+    require(*RUN_LIBRARIES)
     from thalweg.experiments.records.comparisons import beyond
     from thalweg.experiments.runs.compare import compare as run_both
     from thalweg.experiments.runs.launcher import execute

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +10,7 @@ from rich.text import Text
 from thalweg.emulation.capabilities import Capability, probe
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.records.spark import find_java
-from thalweg.middleware.errors import EXTRAS, CapabilityError, install
+from thalweg.middleware.errors import EXTRAS, CapabilityError, absent, install
 
 MEANING = {
     "netns": "emulated WAN in network namespaces",
@@ -19,7 +18,8 @@ MEANING = {
     "user namespaces": "the same without root",
     "docker": "emulated WAN in containers",
     "user-mode linux": "delays without a kernel's netem",
-    "analysis": "records, tables, plots, sweeps",
+    "records": "Arrow records between hosts",
+    "analysis": "runs, tables, plots, sweeps",
     "java": "analysis and sweeps on Spark",
 }
 
@@ -34,7 +34,7 @@ def doctor(
     with ThreadPoolExecutor() as pool:
         java = pool.submit(_java)
         found = probe()
-        rows = (*found.listed(), _analysis(), java.result())
+        rows = (*found.listed(), _extra("records"), _extra("analysis"), java.result())
     if as_json:
         body = {
             row.name.replace(" ", "_").replace("-", "_"): {"works": row.works, "detail": row.detail} for row in rows
@@ -50,11 +50,11 @@ def doctor(
     print(f"{found.cpus} processors, {found.memory_bytes / 2**30:.1f} GiB of memory")
 
 
-def _analysis() -> Capability:
-    absent = [name for name in EXTRAS["analysis"] if find_spec(name) is None]
-    if absent:
-        return Capability("analysis", False, f"{', '.join(absent)} not installed; {install('analysis')}")
-    return Capability("analysis", True, "its libraries are installed")
+def _extra(name: str) -> Capability:
+    """Return whether an extra's libraries are installed, and what installs those that are missing."""
+    if names := absent(EXTRAS[name]):
+        return Capability(name, False, f"{', '.join(names)} not installed; {install(name)}")
+    return Capability(name, True, "its libraries are installed")
 
 
 def _java() -> Capability:

@@ -13,10 +13,10 @@ from rich.table import Table
 from thalweg.emulation import units
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
 from thalweg.experiments.cli.options import takes
-from thalweg.experiments.command import Option, Tell
+from thalweg.experiments.command import RUN_LIBRARIES, Option, Tell
 from thalweg.experiments.problems.provisioning import Problem, load_provisioning
 from thalweg.experiments.runs.config import Image, RunConfig
-from thalweg.middleware.errors import PlannerError, UsageError, nearest
+from thalweg.middleware.errors import PlannerError, UsageError, nearest, require
 from thalweg.middleware.planning.provisioning.answer import Answer, cost, in_turn_s, loads
 from thalweg.middleware.planning.provisioning.best import Effort, Rented, best
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
@@ -128,6 +128,8 @@ def provision(
         raise UsageError("provision needs a FILE, or --compare COUNT; docs/examples/provision.toml is an example")
     if options.heuristic not in (BEST, *HEURISTICS):
         raise UsageError(f"--heuristic is {options.heuristic!r}; {nearest(options.heuristic, [BEST, *HEURISTICS])}")
+    if options.launch is not None:
+        require(*RUN_LIBRARIES)
     problem = load_provisioning(file)
     overlap = options.launch is None if options.overlap is None else options.overlap
     problem = msgspec.structs.replace(problem, instance=msgspec.structs.replace(problem.instance, overlap=overlap))

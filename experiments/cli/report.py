@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, print_json, progress
-from thalweg.experiments.command import counted
+from thalweg.experiments.command import PAGE_LIBRARIES, counted
+from thalweg.middleware.errors import require
 
 
 def report(
@@ -29,6 +30,7 @@ def report(
 
     The paper's figures: thalweg report runs/fig6
     """
+    require(*PAGE_LIBRARIES)
     from thalweg.experiments.reports.report import write_report
     from thalweg.experiments.views.tables import size
 

@@ -13,10 +13,11 @@ import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, progress
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
-from thalweg.experiments.command import counted
+from thalweg.experiments.command import RUN_LIBRARIES, counted
 from thalweg.experiments.networks.described import adopt_file
 from thalweg.experiments.runs.config import DEFAULTS, RunConfig, is_scenario_file, runs_elsewhere
 from thalweg.experiments.runs.plan_file import adopt_plan
+from thalweg.middleware.errors import require
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.analysis import RunSummary
@@ -109,6 +110,7 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
 
 def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
     """Execute, summarise without Spark, and print."""
+    require(*RUN_LIBRARIES)
     from thalweg.experiments.records.analysis import summarize_run
     from thalweg.experiments.runs.folder import needing_room
     from thalweg.experiments.runs.launcher import execute

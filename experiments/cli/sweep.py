@@ -16,9 +16,9 @@ from thalweg.emulation.units import seconds
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say, spinner
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
-from thalweg.experiments.command import Option, counted, flag
+from thalweg.experiments.command import SWEEP_LIBRARIES, Option, counted, flag
 from thalweg.experiments.runs.config import Allow, Kernel, Latency, runs_elsewhere
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.papers.study import FigureData
@@ -189,6 +189,7 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
     if options.faults is not None or options.replay_faults is not None:
         _fault_plans(options, as_json=as_json)
         return
+    require(*SWEEP_LIBRARIES)
     sweeps = {pool: _sweep(options, given, pool) for pool in _pools(options)}
     alone, outcomes, said = len(sweeps) == 1, [], {}
     if not alone:

@@ -21,7 +21,8 @@ from thalweg.experiments.command import clipped
 from thalweg.experiments.papers.claims import ERRORS
 from thalweg.experiments.papers.study import FigureData, FigureResult, Over, Pooled, Ratio, Row, Study, spread
 from thalweg.experiments.papers.tables import heading
-from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, save_pictures
+from thalweg.experiments.views.plots import save_pictures
+from thalweg.experiments.views.style import COLOURS, INK, new_figure, round_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

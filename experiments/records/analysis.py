@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from thalweg.experiments.command import counted
 from thalweg.experiments.records.bills import Bill
@@ -31,10 +33,11 @@ from thalweg.experiments.records.moves import (
     quantile,
     read_moves,
 )
-from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, whole_digest
+from thalweg.experiments.records.records import EVENTS, SUMMARY, RunInfo, load_run, whole_digest
 from thalweg.experiments.records.recoveries import Recovery, recoveries_of
 from thalweg.experiments.records.relaying import Relaying, relayings
 from thalweg.middleware.core.flow.missing import Gap
+from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest
 
@@ -183,6 +186,18 @@ class RunSummary(msgspec.Struct, frozen=True):
     estimates: EstimateErrors
     missing: list[str] = []  # of the hosts' logs, one line each
     item: str = "image"  # what is delivered, in a word
+
+
+@contextmanager
+def reading_log(folder: Path) -> Iterator[None]:
+    """Turn what a damaged event log makes its readers raise into one UsageError that names the log."""
+    try:
+        yield
+    except FileNotFoundError:  # nothing is wrong with the log: it is elsewhere
+        raise
+    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        what = one_line(error)[:200] or type(error).__name__
+        raise UsageError(f"{folder / EVENTS} is damaged ({type(error).__name__}: {what}); run it again") from None
 
 
 def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:

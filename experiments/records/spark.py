@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import psutil
 
 from thalweg.emulation.packages import install_line
-from thalweg.middleware.errors import CapabilityError, UsageError
+from thalweg.middleware.errors import CapabilityError, UsageError, require
 from thalweg.middleware.platform.files import user
 from thalweg.middleware.platform.processes import ended_within, kill_group
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 JAVA_MINIMUM = 17  # Spark 4's documented minimum
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")  # Debian 12; 13; later
+LOCAL = "local[*]"  # the master unless another is named: all processors of this machine
 _MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|spark://\S+|yarn|k8s://\S+")
 _OWNED = re.compile(r"thalweg-(?:spark|ship)-(\d+)-\w+")  # the process whose folder it is
 _GATEWAY = "gateway"  # the file in which the JVM says where it listens
@@ -74,6 +75,12 @@ def _install_java() -> str:
     return f"{install_line(f'Java {JAVA_MINIMUM} or newer', *JAVA_PACKAGES)}, or set JAVA_HOME to one"
 
 
+def require_spark() -> None:
+    """Raise CapabilityError, with what to install, if this machine has no PySpark or no Java for it."""
+    require("pyspark")
+    find_java()
+
+
 def check_master(master: str) -> str:
     """``master`` itself, or UsageError when Spark knows no such form."""
     if not _MASTER.fullmatch(master):
@@ -84,18 +91,18 @@ def check_master(master: str) -> str:
 
 
 @contextmanager
-def session(master: str = "local[*]", *, app: str = "thalweg") -> Iterator[SparkSession]:
+def session(master: str = LOCAL, *, app: str = "thalweg") -> Iterator[SparkSession]:
     """Start Spark, yield its session, stop it and wait until its JVM has ended.
 
     ``master``: ``local``, ``local[N]`` or ``local[*]`` binds to 127.0.0.1 only; ``spark://…``, ``yarn`` and
     ``k8s://…`` leave addresses to Spark's own configuration. Nothing is printed; all temporary files are in
     one folder that is removed at the end. One session at a time in a process.
 
-    Raises CapabilityError when there is no Java of version 17 or newer or Spark does not start, and
-    UsageError for an unknown form of ``master``.
+    Raises CapabilityError without PySpark, without Java 17 or newer, or if Spark does not start. Raises UsageError for
+    an unknown form of ``master``.
     """
     check_master(master)
-    find_java()
+    require_spark()
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None:

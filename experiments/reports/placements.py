@@ -21,7 +21,7 @@ from thalweg.experiments.command import clipped
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.moves import Move, TreeChange
 from thalweg.experiments.reports.page import coordinate, render, spread_out
-from thalweg.experiments.views.plots import COLOURS
+from thalweg.experiments.views.style import COLOURS
 from thalweg.experiments.views.tables import seconds, size
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
 from thalweg.middleware.network.view import NET, Link

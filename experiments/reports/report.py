@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from markupsafe import Markup
 
 from thalweg.experiments.command import Tell, counted
 from thalweg.experiments.papers.study import FigureData
 from thalweg.experiments.records.aggregates import aggregate, load_runs
-from thalweg.experiments.records.analysis import RunSummary, summarize_run
+from thalweg.experiments.records.analysis import RunSummary, reading_log, summarize_run
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, beyond, furthest, load_comparison
-from thalweg.experiments.records.records import EVENTS, RUN_TOML, RunInfo
+from thalweg.experiments.records.records import RUN_TOML, RunInfo
 from thalweg.experiments.reports import sweep as report_sweep
 from thalweg.experiments.reports.page import NONE, Room, from_rich, render, sheet
 from thalweg.experiments.reports.run import Told, read_run, run_section
-from thalweg.experiments.sweeps.results import SWEEP_TOML
+from thalweg.experiments.sweeps.results import SWEEP_TOML, neither
 from thalweg.experiments.views.tables import aggregate_table, comparison_latencies, comparison_table, seconds
-from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files import whole
 
 
@@ -71,15 +70,6 @@ def look(folders: Sequence[Path]) -> Folders:
         if is_sweep:
             sweeps.append(folder)
     return Folders(load_runs(runs), sweeps, compared)
-
-
-def neither(folder: Path) -> str:
-    """What is said of a folder that holds none of these."""
-    if not folder.exists():
-        return f"{folder} does not exist; name folders that `run` or `sweep` wrote"
-    if (folder / "logs").is_dir():
-        return f"{folder} has no {RUN_TOML}: its run was killed before it ended; run it again, or leave it out"
-    return f"{folder} is neither a run folder (no {RUN_TOML}) nor a sweep (no {SWEEP_TOML}); leave it out"
 
 
 def check_out(out: Path) -> Path:
@@ -145,13 +135,9 @@ def write_report(folders: Sequence[Path], out: Path, tell: Tell = lambda what, d
 
 
 def _read(folder: Path, info: RunInfo) -> tuple[RunSummary, Told]:
-    """A run's records; what is wrong with them becomes one line that names the log."""
-    events = folder / EVENTS
-    try:
+    """Return a run's figures and the page's further records; UsageError names a damaged log."""
+    with reading_log(folder):
         return summarize_run(folder), read_run(folder, info)
-    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        what = one_line(error)[:200] or type(error).__name__
-        raise UsageError(f"{events} is damaged ({type(error).__name__}: {what}); run it again") from None
 
 
 def _write(out: Path, text: str) -> int:

@@ -19,7 +19,7 @@ from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict
 from thalweg.experiments.papers.tables import cells, comparison_cells, heading, ratio_cells
 from thalweg.experiments.reports.page import Picture, Room, fewer_colours, render, sheet
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
-from thalweg.experiments.views.plots import styled
+from thalweg.experiments.views.style import styled
 from thalweg.middleware.errors import UsageError
 
 

@@ -7,8 +7,8 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,9 @@ def configuration(config: RunConfig, strategies: Mapping[str, Strategy], scenari
 
 
 def versions() -> dict[str, str]:
-    """The versions that a run depends on."""
-    names = ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow")
-    return {"python": platform.python_version(), "kernel": platform.release(), **{n: version(n) for n in names}}
+    """Return the versions that a run or a sweep depends on; a run needs no PySpark."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from thalweg.experiments.records.log import MAX_BYTES, read_batches
+from thalweg.experiments.records.records import RUN_TOML
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError, one_line
 from thalweg.middleware.files import whole
@@ -33,6 +34,15 @@ _ARROW: dict[type, pa.DataType] = {
     inspect.FloatType: pa.float64(),
     inspect.BoolType: pa.bool_(),
 }
+
+
+def neither(folder: Path) -> str:
+    """Return what is wrong with a folder that holds neither a run nor a sweep."""
+    if not folder.exists():
+        return f"{folder} does not exist; name folders that `run` or `sweep` wrote"
+    if (folder / "logs").is_dir():
+        return f"{folder} has no {RUN_TOML}: its run was killed before it ended; run it again, or leave it out"
+    return f"{folder} is neither a run folder (no {RUN_TOML}) nor a sweep (no {SWEEP_TOML}); leave it out"
 
 
 @cache

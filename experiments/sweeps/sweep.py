@@ -141,13 +141,13 @@ def run_sweep(
     Raises UsageError before anything is run for a sweep that cannot be run or a folder of something else, RunError when
     results cannot be written or Spark ends; what has come back by then is kept.
     """
-    from thalweg.experiments.records.spark import check_master, find_java
+    from thalweg.experiments.records.spark import check_master, require_spark
     from thalweg.experiments.sweeps.jobs import run_on_spark
 
     begun = time.monotonic()
     check_master(master)
     sweep.check()
-    find_java()
+    require_spark()
     notes: list[str] = []
     trials = sweep.trials()
     with _opened(folder, sweep, notes) as results:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from thalweg.experiments.command import clipped
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
-from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, styled
+from thalweg.experiments.views.style import COLOURS, INK, new_figure, round_ticks, styled
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET
 

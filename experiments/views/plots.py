@@ -12,7 +12,6 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, 
 from thalweg.experiments.records.records import PLOTS, RunInfo
 from thalweg.experiments.views.graph import graph_figure, shown
 from thalweg.experiments.views.stripes import carried_figure, read_carried
+from thalweg.experiments.views.style import COLOURS, INK, new_figure, round_ticks, shortened, styled
 from thalweg.experiments.views.timelines import (
     SHORT_S,
     Course,
@@ -43,39 +43,16 @@ from thalweg.middleware.network.view import NET
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 BUCKETS = 400  # points of a thinned series: about one for each pixel column of a small multiple
 LINKS = 8  # small multiples a placement
 USED = 0.02  # a link that carried less, relative to the busiest, carried demands and heartbeats only
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")  # Okabe and Ito
-INK = "#333333"
 POINTS = 4_000  # of a scatter plot; of more, every second, fourth, eighth … is shown
 CROWDED = 60  # moves of a placement; with more, bars are too short to be named and marks shrink
 MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a handover, at its operator's row
 _TURN: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across all rows
 NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}  # of a bar
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "savefig.dpi": 130,
-}
 
 
 Points = defaultdict[str, list[tuple[float, float]]]
@@ -254,19 +231,6 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
 
 def _in_path(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-
-
-def styled() -> AbstractContextManager[None]:
-    """What is drawn within has the style of all pictures, whatever the machine's own settings are."""
-    import matplotlib as mpl
-
-    return mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _arrivals(series: RunSeries, info: RunInfo) -> Figure:
@@ -509,16 +473,3 @@ def _estimates(series: RunSeries) -> Figure:
     )  # fmt: skip
     axes.legend(loc="upper left", markerscale=3 if many else 1.5)
     return figure
-
-
-def round_ticks(axis: Axis) -> None:
-    """Ticks of a logarithmic axis at 1, 2, 5, 10 …"""
-    from matplotlib.ticker import LogLocator
-
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
-    axis.set_major_formatter(lambda value, _: shortened(value))
-    axis.minorticks_off()
-
-
-def shortened(value: float) -> str:
-    return f"{value:.3g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -29,6 +30,16 @@ def test_lossless_formats_come_back_exactly(tmp_path, suffix, pixels):
     assert image.flags.c_contiguous
     assert source.size_bytes() == pixels.nbytes
     assert source.produce(1) is None
+
+
+@pytest.mark.parametrize("skip_corrupt", [False, True])
+def test_without_pillow_no_image_is_taken_for_corrupt(tmp_path, monkeypatch, skip_corrupt):
+    Image.fromarray(GREY).save(tmp_path / "a.png")
+    source = ImageFolderSource(str(tmp_path), skip_corrupt=skip_corrupt)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(OperatorError, match=r"^images need pillow, which is not installed here: pip install pillow$"):
+        source.produce(0)
+    assert source.skipped == []
 
 
 def test_big_endian_16_bit_tiff_is_kept(tmp_path):

@@ -15,7 +15,7 @@ from thalweg.experiments.cli.console import JsonOption, new_table, output, print
 from thalweg.experiments.cli.options import quantity
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, require
 from thalweg.middleware.network.view import NET
 
 TEXTS = ("to", "kind", "site", "event", "who", "what", "follows", "more")  # columns that are no figures
@@ -43,6 +43,8 @@ def plan(
 
     Example: thalweg testbed plan docs/examples/campus.toml --out campus.png
     """
+    if out is not None:
+        require("matplotlib")
     found = make_plan(read_scenario(file, time_scale=time_scale, seed=seed), _beyond(until_s))
     if out is not None:
         from thalweg.experiments.views.plan_figure import draw_plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from thalweg.experiments.papers.asaduzzaman2010.study import LINKS, OURS, PAPERS, RATES
 from thalweg.experiments.papers.plots import BARS, PAPER, Palette, Result, title
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

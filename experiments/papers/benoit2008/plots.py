@@ -10,7 +10,7 @@ from thalweg.experiments.papers.benoit2008.points import N_TABLE, SAYS, SHORT, T
 from thalweg.experiments.papers.benoit2008.renting import CHEAPEST, OPTIMUM, SUBTREE
 from thalweg.experiments.papers.claims import known
 from thalweg.experiments.papers.plots import PAPER, Palette, Result, legend_below, log_axis, title
-from thalweg.experiments.views.plots import new_figure, round_ticks
+from thalweg.experiments.views.style import new_figure, round_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from thalweg.experiments.papers.cardellini2016.study import METRIC, SHOWN, over
 from thalweg.experiments.papers.claims import known, of
 from thalweg.experiments.papers.plots import ONE, Palette, Result, bar, bars, named_rows, title, two_panels
 from thalweg.experiments.papers.study import spread
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS
 from thalweg.experiments.papers.pietzuch2006.study import DELAY, PUBLISHED, QUANTILE, USAGE
 from thalweg.experiments.papers.plots import PAPER, Palette, Result, bars, distribution, title, two_panels
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -37,7 +37,7 @@ from thalweg.experiments.papers.ranganathan1998.striped import INTERFACES, bars_
 from thalweg.experiments.papers.ranganathan1998.study import KS, OURS, PERIODS, PLACEMENTS, SAME, SERVERS, TREES
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.sweeps.simulations import minutes
-from thalweg.experiments.views.plots import COLOURS, INK, new_figure, shortened
+from thalweg.experiments.views.style import COLOURS, INK, new_figure, shortened
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

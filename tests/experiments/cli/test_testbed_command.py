@@ -18,14 +18,17 @@ import msgspec
 import psutil
 import pytest
 from fake_apt import fake_apt
+from hidden import hide
 from patience import patience
 from terminals import CTRL_C, CTRL_Z, Terminal
 from typer import Exit, Typer
 from typer.testing import CliRunner
 
+from thalweg.emulation.capabilities import Capability
 from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds import detached, known
+from thalweg.experiments.cli import doctor as doctor_module
 from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.testbed import verify
 from thalweg.experiments.cli.testbed.app import app
@@ -302,12 +305,20 @@ def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     single = Typer()
     single.command()(doctor)
     told = json.loads(CliRunner().invoke(single, ["--json"]).output)
-    names = "netns netem user_namespaces docker user_mode_linux analysis java"
+    names = "netns netem user_namespaces docker user_mode_linux records analysis java"
     assert set(told["capabilities"]) == set(names.split())
     assert told["capabilities"]["java"] == {"works": False, "detail": "no Java; install it"}
     shown = CliRunner().invoke(single, []).output
     assert "no Java; install it" in shown
     assert "processors" in shown
+
+
+def test_the_doctor_names_absent_libraries_as_pip_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor_module._extra("records") == Capability("records", True, "its libraries are installed")
+    hide(monkeypatch, ["pyarrow", "PIL", "networkx"])
+    records, analysis = doctor_module._extra("records"), doctor_module._extra("analysis")
+    assert (records.works, records.detail) == (False, "pyarrow not installed; pip install 'thalweg[records]'")
+    assert analysis.detail == "pyarrow, pillow, networkx not installed; pip install 'thalweg[analysis]'"
 
 
 IPERF = """#!/bin/sh

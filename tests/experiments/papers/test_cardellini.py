@@ -23,7 +23,7 @@ from thalweg.experiments.papers.plots import draw, plot_figures
 from thalweg.experiments.papers.study import FigureResult, Study, pooled
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
-from thalweg.experiments.views.plots import styled
+from thalweg.experiments.views.style import styled
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from thalweg.experiments.papers.aggregation import figure_data
 from thalweg.experiments.papers.plots import draw, plot_figures
 from thalweg.experiments.papers.ranganathan1998.study import FIGURES
 from thalweg.experiments.papers.study import FigureData
-from thalweg.experiments.views.plots import STYLE
+from thalweg.experiments.views.style import STYLE
 from thalweg.middleware.errors import RunError
 
 if TYPE_CHECKING:

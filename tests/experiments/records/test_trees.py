@@ -15,7 +15,8 @@ from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import TreeChange, read_changes
 from thalweg.experiments.records.records import load_run
 from thalweg.experiments.records.trees import as_line, ended_as, rows_as_line
-from thalweg.experiments.views.plots import INK, RunSeries, plot_run
+from thalweg.experiments.views.plots import RunSeries, plot_run
+from thalweg.experiments.views.style import INK
 from thalweg.experiments.views.tables import print_runs
 from thalweg.experiments.views.timelines import Course, host_colours, lives
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, star_tree

@@ -16,6 +16,7 @@ from thalweg.experiments.views import plots
 from thalweg.experiments.views.graph import KEY, graph_figure, places, shown
 from thalweg.experiments.views.plots import BUCKETS, RunSeries, colour, plot_run
 from thalweg.experiments.views.stripes import carried_figure, read_carried
+from thalweg.experiments.views.style import new_figure, styled
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, HOST_COLOURS, host_colours, read_courses, timeline
 from thalweg.middleware.errors import RunError
 
@@ -84,8 +85,8 @@ def test_the_picture_of_who_carried_what(new_run: Any) -> None:
     assert list(carried) == ["thalweg"]
     assert [(each.index, each.stripe) for each in carried["thalweg"] if not each.kept] == [(2, 3)]
     assert folder / "plots" / "stripes.png" in plot_run(folder, load_run(folder))
-    with plots.styled():
-        (axes,) = carried_figure(carried, plots.new_figure).axes
+    with styled():
+        (axes,) = carried_figure(carried, new_figure).axes
         assert [each.get_text() for each in axes.get_yticklabels()] == ["tree 0: 75%", "tree 3: 25%"]
         dots = [len(each.get_offsets()) for each in axes.collections]
         assert dots == [3, 0, 1, 1]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from thalweg.experiments.papers.plots import Palette, Result, bars, named_rows, title
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

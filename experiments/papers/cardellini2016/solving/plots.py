@@ -9,7 +9,7 @@ from thalweg.experiments.papers.cardellini2016.solving.solving import SHAPES
 from thalweg.experiments.papers.cardellini2016.solving.study import MANY, SHARES, USUAL, VARIED, Problem
 from thalweg.experiments.papers.plots import ONE, PAPER, Palette, Result, legend_below, line, title
 from thalweg.experiments.papers.study import Over, Pooled
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from thalweg.experiments.papers.pietzuch2006.choosing.study import CLOSE, GOAL
 from thalweg.experiments.papers.plots import ONE, Palette, Result, distribution, title
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import SAMPLES, SPACES
 from thalweg.experiments.papers.pietzuch2006.coordinates.study import PUBLISHED, ROUNDS
 from thalweg.experiments.papers.plots import ONE, Palette, Result, line, log_axis, title
-from thalweg.experiments.views.plots import COLOURS, new_figure, round_ticks
+from thalweg.experiments.views.style import COLOURS, new_figure, round_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from thalweg.experiments.papers.pietzuch2006.migration.migrating import OPTIMISE
 from thalweg.experiments.papers.pietzuch2006.migration.study import PAPER, change
 from thalweg.experiments.papers.plots import Palette, Result, bar, named_rows, title
 from thalweg.experiments.papers.study import spread
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

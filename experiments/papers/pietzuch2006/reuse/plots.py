@@ -11,7 +11,7 @@ from thalweg.experiments.papers.pietzuch2006.reuse.study import APART_BYTES, TOG
 from thalweg.experiments.papers.plots import PAPER as MARK
 from thalweg.experiments.papers.plots import Palette, Result, bar, named_rows, title
 from thalweg.experiments.papers.study import Pooled, spread
-from thalweg.experiments.views.plots import new_figure
+from thalweg.experiments.views.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
