@@ -13,7 +13,7 @@ import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, print_json, spinner
 from thalweg.experiments.command import PLOT_LIBRARIES, counted
-from thalweg.middleware.errors import UsageError, require
+from thalweg.middleware.errors import CapabilityError, UsageError, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.aggregates import RunsSummary
@@ -26,16 +26,21 @@ def analyze(
         typer.Argument(help="Folders that `thalweg run` or `thalweg sweep` wrote, of one kind.", show_default=False),
     ],
     master: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Spark master; a cluster's workers must see the folders under the same path, and have the same Python."
+            help="Spark master. A cluster's workers must see the folders under the same path, and have the same"
+            " Python.",
+            show_default="local[*]; one run needs none",
         ),
-    ] = "local[*]",
+    ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
     moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Summary tables and plots of run folders, or the paper's figures from sweep folders, on Spark.
+
+    One run folder is analysed on Spark if Spark starts here, and otherwise in this process, with the same figures;
+    --master insists on Spark. Sweeps and several run folders need Java 17 or newer.
 
     Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Of a single run, the last lines
     say in words what was seen, and where the pictures are. Exit status 1 when a run lost, repeated or reordered images,
@@ -51,22 +56,24 @@ def analyze(
     from thalweg.experiments.records.aggregates import load_runs
     from thalweg.experiments.records.analysis import failures
     from thalweg.experiments.records.records import RUN_TOML
-    from thalweg.experiments.records.spark import check_master, find_java
+    from thalweg.experiments.records.spark import LOCAL, check_master, require_spark
     from thalweg.experiments.sweeps.results import SWEEP_TOML, neither
 
-    check_master(master)
+    if master is not None:
+        check_master(master)
     sweeps = [folder for folder in folders if (folder / SWEEP_TOML).is_file()]
     if sweeps:
         if len(sweeps) < len(folders):
             raise UsageError(f"{sweeps[0]} is a sweep and other folders are not; analyse them apart, or thalweg report")
-        find_java()
-        _sweeps(sweeps, master, plots=plots, as_json=as_json)
+        require_spark()
+        _sweeps(sweeps, master or LOCAL, plots=plots, as_json=as_json)
         return
     for folder in folders:
         if not (folder / RUN_TOML).is_file():
             raise UsageError(neither(folder))
     runs = load_runs(folders)
-    find_java()
+    if len(runs) > 1 or master is not None:
+        require_spark()
     found, pictures = _work(runs, master, plots)
     if as_json:
         print((found.with_moves() if moves else found).to_json().decode())
@@ -96,19 +103,16 @@ def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> 
     end([f"{counted(failed, 'simulation')} failed"] if failed else [])
 
 
-def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[RunsSummary, dict[Path, list[Path]]]:
+def _work(runs: Mapping[Path, RunInfo], master: str | None, plots: bool) -> tuple[RunsSummary, dict[Path, list[Path]]]:
     """Draw while Spark starts and computes; then write every summary."""
-    from thalweg.experiments.records.aggregates import analyze_runs
     from thalweg.experiments.records.analysis import write_summary
-    from thalweg.experiments.records.spark import session
     from thalweg.experiments.views.plots import plot_run
 
     stop = Event()
     with ThreadPoolExecutor(1) as pool, spinner(f"analysing {counted(len(runs), 'run')}"):
         drawing = {folder: pool.submit(plot_run, folder, info, stop) for folder, info in runs.items() if plots}
         try:
-            with session(master) as spark:
-                found = analyze_runs(spark, runs)
+            found = _summarized(runs, master)
             for folder, summary in zip(runs, found.runs, strict=True):
                 write_summary(folder, summary)
             return found, {folder: future.result() for folder, future in drawing.items()}
@@ -116,6 +120,21 @@ def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[RunsS
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _summarized(runs: Mapping[Path, RunInfo], master: str | None) -> RunsSummary:
+    """Summarise the runs on Spark, or one run in this process if Spark cannot start and no master is named."""
+    from thalweg.experiments.records.aggregates import analyze_run, analyze_runs
+    from thalweg.experiments.records.spark import LOCAL, session
+
+    try:
+        with session(master or LOCAL) as spark:
+            return analyze_runs(spark, runs)
+    except CapabilityError:
+        if len(runs) > 1 or master is not None:
+            raise
+    ((folder, info),) = runs.items()
+    return analyze_run(folder, info)
 
 
 def _print(

@@ -20,7 +20,7 @@ MEANING = {
     "user-mode linux": "delays without a kernel's netem",
     "records": "Arrow records between hosts",
     "analysis": "runs, tables, plots, sweeps",
-    "java": "analysis and sweeps on Spark",
+    "java": "sweeps, and several runs at once, on Spark",
 }
 
 

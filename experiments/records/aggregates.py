@@ -1,4 +1,9 @@
-"""Several runs: each summarised by ``analysis`` on Spark, and what they say together, by SQL over their placements."""
+"""Summaries of several runs on Spark, and of one run without it, and SQL over the placements of all of them.
+
+Rules:
+
+- R1: ``analysis`` alone makes a run's summary. Spark and this process call the same function on the same input.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from thalweg.experiments.records.analysis import RunSummary, summarize_run, with_moves
+from thalweg.experiments.records.analysis import RunSummary, reading_log, summarize_run, with_moves
 from thalweg.experiments.records.executors import equipped, last_error
 from thalweg.experiments.records.records import EVENTS, SCHEMA, RunInfo, load_run
 from thalweg.middleware.errors import RunError, UsageError, one_line
@@ -119,16 +124,12 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSumma
     from pyspark.errors import PySparkException
 
     context = spark.sparkContext
-    given = [(str(folder.resolve()), msgspec.json.encode(info)) for folder, info in runs.items()]
+    tasks = [_task(folder, info) for folder, info in runs.items()]
     together: list[Any] = []
     try:
         with equipped(context, str(context.master), (), None):
-            told = context.parallelize(given, len(given)).map(_summarized).collect()
-        for _, wrong in told:
-            if wrong is not None:
-                raise UsageError(wrong)
-        found = (msgspec.json.decode(text, type=RunSummary) for text, _ in told)
-        summaries = [msgspec.structs.replace(one, out=str(folder)) for one, folder in zip(found, runs, strict=True)]
+            answers = context.parallelize(tasks, len(tasks)).map(_summarized).collect()
+        summaries = [_read(answer, folder) for answer, folder in zip(answers, runs, strict=True)]
         if len(summaries) > 1:
             schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
             spark.createDataFrame(list(_rows(summaries)), schema).createOrReplaceTempView("placements")
@@ -141,13 +142,35 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSumma
     return RunsSummary(summaries, _in_order(summaries, together))
 
 
-def _summarized(given: tuple[str, bytes]) -> tuple[bytes, str | None]:
-    """A run's summary, or what is wrong with its records."""
-    folder, info = given
+def analyze_run(folder: Path, info: RunInfo) -> RunsSummary:
+    """Summarise one run in this process, as ``analyze_runs`` does on Spark (R1).
+
+    Raises UsageError for damaged records.
+    """
+    return RunsSummary([_read(_summarized(_task(folder, info)), folder)])
+
+
+def _task(folder: Path, info: RunInfo) -> tuple[str, bytes]:
+    """Return a run as a task that can be sent to executors, which have another working directory."""
+    return str(folder.resolve()), msgspec.json.encode(info)
+
+
+def _summarized(task: tuple[str, bytes]) -> tuple[bytes, str | None]:
+    """Return a run's summary as JSON, or what is wrong with its records."""
+    folder, info = Path(task[0]), msgspec.json.decode(task[1], type=RunInfo)
     try:
-        return msgspec.json.encode(summarize_run(Path(folder), msgspec.json.decode(info, type=RunInfo))), None
+        with reading_log(folder):
+            return msgspec.json.encode(summarize_run(folder, info)), None
     except UsageError as error:
         return b"", str(error)
+
+
+def _read(answer: tuple[bytes, str | None], folder: Path) -> RunSummary:
+    """Return the summary that a task answered, with the folder as it was named; UsageError for damaged records."""
+    text, wrong = answer
+    if wrong is not None:
+        raise UsageError(wrong)
+    return msgspec.structs.replace(msgspec.json.decode(text, type=RunSummary), out=str(folder))
 
 
 def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:

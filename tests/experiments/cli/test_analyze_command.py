@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from fake_apt import write_program
+from hidden import EXTRAS_MODULES, main_without
 from patience import patience
 from rich.console import Console
 from typer.testing import CliRunner
@@ -125,13 +127,121 @@ def test_bad_input_starts_nothing(tmp_path: Path, arguments: list[str], says: st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_java_leaves_the_run_folder_as_it_was(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = filled(new_run()).write()
-    monkeypatch.setenv("PATH", str(tmp_path))
+@pytest.fixture
+def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of programs of a machine without Java and without apt."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    done = CliRunner().invoke(app, [str(folder)])
-    assert isinstance(done.exception, CapabilityError)
-    assert sorted(path.name for path in folder.iterdir()) == ["events.parquet", "run.toml"]
+    return programs
+
+
+def analyze_alone(*words: str, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the verb in a process of its own, in which these modules are not installed."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", main_without(*without), "analyze", *words],
+        capture_output=True, text=True, check=False, timeout=240,
+        env=os.environ | {"PYTHONPATH": str(Path(spark.__file__).parents[3])},
+    )  # fmt: skip
+
+
+def changeable(folder: Path) -> dict[str, bytes]:
+    """Everything that ``analyze`` writes into a run folder, taken away from there."""
+    written = [folder / "summary.json", *sorted((folder / "plots").glob("*"))]
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in written}
+    for path in written:
+        path.unlink()
+    return found
+
+
+def full(run: Any) -> Any:
+    """A run of which every table and every line has something to tell."""
+    filled(run)
+    run.adapt("global", 10)
+    run.prove({("h2", "client"): (1e5, 0.3)}, stalled=0.2)
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+@pytest.mark.parametrize("words", [["--moves"], ["--json", "--no-plots"]])
+def test_one_run_has_the_same_figures_with_spark_and_without(new_run: Any, words: list[str]) -> None:
+    folder = full(new_run()).write()
+    on_spark = CliRunner().invoke(app, [str(folder), *words])
+    written = changeable(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAVA_HOME", raising=False)
+        patch.setenv("PATH", os.fspath(folder / "no-programs"))
+        alone = analyze_alone(str(folder), *words)
+    assert (on_spark.exit_code, alone.returncode, alone.stderr) == (0, 0, "")
+    assert alone.stdout == on_spark.stdout
+    assert changeable(folder) == written
+    assert len(written) == (1 if "--no-plots" in words else 9)
+
+
+@pytest.mark.usefixtures("no_java")
+@pytest.mark.parametrize("without", [(), ("pyspark", "py4j")], ids=["no Java", "no PySpark"])
+def test_one_run_is_analysed_without_java(new_run: Any, without: tuple[str, ...]) -> None:
+    folder = filled(new_run()).write()
+    done = analyze_alone(str(folder), without=without)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "what was seen, in the time of the emulated network:" in done.stdout
+    assert f"summary: {folder / 'summary.json'}   plots: {folder / 'plots'}{os.sep}" in done.stdout
+    assert json.loads((folder / "summary.json").read_text())["placements"]["one-shot"]["delivered"] == 20
+    assert (folder / "plots" / "arrivals.png").is_file()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_one_run_without_plots_needs_the_records_extra_alone(new_run: Any) -> None:
+    folder = filled(new_run()).write()
+    others = tuple(name for name in EXTRAS_MODULES if name != "pyarrow")
+    done = analyze_alone(str(folder), "--no-plots", "--json", without=others)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["placements"]["one-shot"]["delivered"] == 20
+
+
+def test_one_run_is_analysed_where_spark_does_not_start(
+    new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = filled(new_run()).write()
+    java = """#!/bin/sh
+case "$*" in
+*-version*) echo 'openjdk version "17.0.1"' >&2 ;;
+*) echo "cannot allocate memory" >&2; exit 1 ;;
+esac
+"""
+    (tmp_path / "bin").mkdir()
+    write_program(tmp_path / "bin" / "java", java)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = analyze_alone(str(folder), "--no-plots", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["placements"]["one-shot"]["delivered"] == 20
+    done = analyze_alone(str(folder), "--no-plots", "--master", "local")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "thalweg: Spark does not start on local: cannot allocate memory" in done.stderr
+
+
+@pytest.mark.usefixtures("no_java")
+def test_without_java_several_runs_and_a_named_master_are_refused(new_run: Any) -> None:
+    folders = [filled(new_run(name, seed=seed)).write() for seed, name in enumerate(("one", "two"), 1)]
+    for words in ([*map(str, folders)], [str(folders[0]), "--master", "local[*]"]):
+        done = CliRunner().invoke(app, words)
+        assert isinstance(done.exception, CapabilityError)
+        assert str(done.exception).startswith("Spark needs Java and none was found; install Java 17 or newer")
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == ["events.parquet", "run.toml"]
+
+
+@pytest.mark.usefixtures("no_java")
+def test_damaged_records_are_one_line_without_java_as_well(new_run: Any) -> None:
+    run = filled(new_run())
+    run.add(9.0, "client", "delivered", "one-shot", size_bytes=1)  # of no index
+    run.add(9.5, "client", "delivered", "one-shot", index=3, size_bytes=1)
+    done = CliRunner().invoke(app, [str(run.write()), "--no-plots"])
+    assert isinstance(done.exception, UsageError)
+    assert "events.parquet is damaged (TypeError: " in str(done.exception)
+    assert str(done.exception).endswith("; run it again")
 
 
 def test_help_has_an_example() -> None:
