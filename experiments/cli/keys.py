@@ -14,6 +14,7 @@ from thalweg.middleware.shell.security import (
     MEMBERS,
     PUBLIC,
     Member,
+    check_members,
     new_certificate,
     read_certificate,
     read_members,
@@ -82,6 +83,7 @@ def revoke(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a member: hosts that look at this folder refuse what it says within seconds."""
+    check_members(members)
     known = [path.stem for path in members.glob(f"*{PUBLIC}")]
     if name not in known:
         raise UsageError(f"there is no member {name!r} in {members}; {nearest(name, known)}")
@@ -92,6 +94,7 @@ def revoke(
 @app.command("list", epilog="Example: thalweg keys list --members members --json")
 def listed(members: MembersOption = Path(MEMBERS), as_json: JsonOption = False) -> None:
     """Who is a member: name, role, expiry, and the fingerprint of the key."""
+    check_members(members)
     found, wrong = read_members(members)
     if as_json:
         print_json({"members": [_as_row(member) for member in found]})

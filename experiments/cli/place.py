@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -227,8 +228,15 @@ def _compare(file: Path, options: PlaceOptions, task: Task, *, as_json: bool) ->
     from thalweg.experiments.cli.compared import compare_task
 
     planner = _for_a_file(Odp(**_options(options.option, "--option")))
-    try:
+    with _solving(file):
         compare_task(planner, task, options.seed, as_json=as_json)
+
+
+@contextmanager
+def _solving(file: Path) -> Iterator[None]:
+    """Have errors of odp name the file, and the links that it gives no figures of."""
+    try:
+        yield
     except LinksNeeded as needed:
         raise _not_given(file, needed, "odp") from None
     except UsageError as error:
@@ -252,15 +260,12 @@ def _for_a_file(planner: Odp) -> Odp:
 
 def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: bool) -> None:
     """Print the optimum, or the best placement and how far it may be from it."""
-    try:
+    with _solving(file):
         goal = planner.goal(task)
-        if mps is not None:
-            planner.write(goal, mps)
+    if mps is not None:
+        planner.write(goal, mps)
+    with _solving(file):
         solved = planner.solve(goal, task)
-    except LinksNeeded as needed:
-        raise _not_given(file, needed, "odp") from None
-    except UsageError as error:
-        raise type(error)(f"{file}: {error}") from None
     instance, counted = goal.instance, goal.objective.availability_of
     metrics = instance.metrics(solved.where)
     available = math.exp(-value_of(metrics, "availability", counted))

@@ -159,8 +159,9 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_placement(path: Path) -> Task:
-    """Read and check a placement file; UsageError naming the file and the key, host or node that is wrong."""
-    return naming(path, lambda: _task(read_problem(path, PlacementFile), path.parent))
+    """Return the task of a placement file. Raise UsageError naming the file and the key, host or node that is wrong."""
+    spec = read_problem(path, PlacementFile)
+    return naming(path, lambda: _task(spec, path.parent))
 
 
 def _task(spec: PlacementFile, folder: Path) -> Task:

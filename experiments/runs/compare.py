@@ -22,7 +22,7 @@ from thalweg.experiments.command import Tell
 from thalweg.experiments.records.analysis import QuerySummary, RunSummary, failures, summarize_run
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Latency, Query, Row, furthest
 from thalweg.experiments.runs.config import RunConfig, file_name
-from thalweg.experiments.runs.folder import prepare_folder, versions
+from thalweg.experiments.runs.folder import empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
@@ -50,12 +50,17 @@ def compare(
     Raises UsageError before anything is run for what cannot be compared, and whatever the runs raise.
     """
     check(config, seeds, limit, repeats)
-    prepare_folder(folder)
+    fresh = prepare_folder(folder)
     rows: list[Row] = []
     notes, wrong = _busy(), list[str]()
     for seed in seeds:
         one = msgspec.structs.replace(config, seed=seed)
-        ran = _run(one, folder / f"seed-{seed}", tell, repeats, sides)
+        try:
+            ran = _run(one, folder / f"seed-{seed}", tell, repeats, sides)
+        except UsageError:
+            if not rows:  # refused before anything ran: nothing is left of it
+                empty_folder(folder, remove=fresh)
+            raise
         summaries = {outcome.folder: summarize_run(outcome.folder) for outcomes in ran.values() for outcome in outcomes}
         wrong += [line for summary in summaries.values() for line in failures(summary)]
         rows += [_row(label, seed, outcomes, summaries) for label, outcomes in ran.items()]

@@ -131,11 +131,9 @@ class Program:
         self._highs.setSolution(self._count, everything, np.asarray(variables, dtype=np.float64))
 
     def write(self, path: str) -> None:
-        """Write the program to a file, in the form that its ending names, as ``.mps``; PlannerError if that fails."""
+        """Write the program to a file, in the form that its ending names, as ``.mps``; UsageError if that fails."""
         if self._highs.writeModel(path) == self._library.HighsStatus.kError:
-            raise PlannerError(
-                f"the program cannot be written to {path}; name a file in an existing folder, as odp.mps"
-            )
+            raise UsageError(f"the program cannot be written to {path}; name a file in an existing folder, as odp.mps")
 
     @property
     def took_s(self) -> float:

@@ -78,7 +78,10 @@ def read_certificate(path: Path) -> tuple[Member, str]:
     from zmq.auth.certs import load_certificate  # brings asyncio along, which hosts without keys can do without
 
     try:
-        public, secret = load_certificate(path)
+        try:
+            public, secret = load_certificate(path)
+        except ValueError:  # whose text names the file once more
+            raise ValueError("it has no public key") from None
         text = path.read_text(encoding="utf-8")
         said = {**_metadata(text), "public": public.decode()}
         return msgspec.convert(said, Member, strict=False), (secret or b"").decode()
@@ -126,6 +129,21 @@ def write_certificate(path: Path, text: str, mode: int = 0o644) -> None:
         file.write(text)
 
 
+def check_members(folder: Path) -> None:
+    """Raise UsageError, with the way out, if there is no such members folder or it cannot be read."""
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        allow = f"thalweg keys allow NAME{PUBLIC} --members {folder}"
+        raise UsageError(
+            f"there is no members folder {folder}; name another with --members, or make it with: {allow}"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the members folder {folder}: {error.strerror}; name another with --members"
+        ) from None
+
+
 def read_members(folder: Path) -> tuple[list[Member], list[str]]:
     """The public certificates of a folder, expired ones too, by name; and what is wrong with files that are none."""
     members, wrong = [], []
@@ -159,6 +177,7 @@ class Members:
         self._until_s = -math.inf  # when somebody expires
         self._folder_seen: object = None
         self._lock = threading.Lock()  # the authenticator's thread reads the folder too
+        check_members(folder)
         _, wrong = read_members(folder)
         if wrong:
             raise UsageError(wrong[0])

@@ -48,5 +48,27 @@ def test_a_member_from_its_key_to_its_end(
     assert "bad.key is not a certificate" in capsys.readouterr().err
 
 
+def test_a_certificate_that_is_none_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.key"
+    bad.write_text("garbled")
+    assert invoke(["keys", "allow", str(bad)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("bad.key") == 1
+    assert "it has no public key; make one with thalweg keys new" in said
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["revoke", "h1"]])
+def test_without_a_members_folder_the_way_to_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["keys", *words]) == 2
+    way = "name another with --members, or make it with: thalweg keys allow NAME.key --members members"
+    assert capsys.readouterr().err == f"thalweg: there is no members folder members; {way}\n"
+    Path("members").touch()
+    assert invoke(["keys", *words]) == 2
+    assert "cannot read the members folder members: Not a directory; name another" in capsys.readouterr().err
+
+
 def made_row(made: dict[str, object]) -> dict[str, object]:
     return {name: made[name] for name in ("name", "role", "expires", "expired", "fingerprint")}
