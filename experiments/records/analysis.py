@@ -160,6 +160,8 @@ class LinkSummary(msgspec.Struct, frozen=True):
     than 99 % of such links would. ``worst_window``: the most that a link let through in any tenth of a second of the
     run, of what it was asked; ``lag_max_s`` (wall): the latest that a step of a trace or an event took effect.
     ``stalled``: the largest share of a link's proof in which the machine let nothing pass (``LinkProof.stalled``).
+    ``unproved``: the links that were asked less than ``PROOF_FLOOR_BPS``, and what was asked of them; 0 of one that
+    was cut.
     """
 
     checked: int
@@ -171,6 +173,7 @@ class LinkSummary(msgspec.Struct, frozen=True):
     worst_window: float | None = None
     lag_max_s: float | None = None
     stalled: float | None = None
+    unproved: dict[str, float] = {}
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -339,26 +342,35 @@ def _loads(rows: Sequence[Row]) -> dict[str, HostLoad]:
 def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
     """From the records of proofs, and of how links were replayed."""
     errors: dict[str, float] = {}
+    unproved: dict[str, float] = {}
     for row in rows:
         asked_bps = row.detail.asked_bps
-        if row.kind == "proof" and asked_bps is not None and asked_bps >= PROOF_FLOOR_BPS:
-            link = f"{row.host}>{row.peer}" + (f" over {row.detail.via}" if row.detail.via else "")
+        if row.kind != "proof" or asked_bps is None:
+            continue
+        link = f"{row.host}>{row.peer}" + (f" over {row.detail.via}" if row.detail.via else "")
+        if asked_bps >= PROOF_FLOOR_BPS:
             errors[link] = abs((row.value or 0.0) / asked_bps - 1)
+        else:
+            unproved[link] = asked_bps
     worst = max(errors, key=lambda link: errors[link], default=None)
-    told = [row.detail for row in rows]
-    delayed = [one for one in told if one.delivered_delay_s is not None]
+    details = [row.detail for row in rows]
+    delayed = [one for one in details if one.delivered_delay_s is not None]
     delays = [abs(one.delivered_delay_s - one.asked_delay_s) for one in delayed if one.delivered_delay_s is not None]
+
+    def largest(name: str) -> float | None:
+        return max((value for one in details if (value := getattr(one, name)) is not None), default=None)
+
     return LinkSummary(
-        len(errors),
-        None if worst is None else errors[worst],
-        worst,
-        info.delay_emulated,
-        max(delays, default=None),
-        sum(not one.lost_low <= one.lost <= one.lost_high for one in delayed),
-        *(
-            max((value for one in told if (value := getattr(one, name)) is not None), default=None)
-            for name in ("worst_window", "lag_max_s", "stalled")
-        ),
+        checked=len(errors),
+        worst_rate_error=None if worst is None else errors[worst],
+        worst_link=worst,
+        delay_emulated=info.delay_emulated,
+        worst_delay_error_s=max(delays, default=None),
+        loss_off=sum(not one.lost_low <= one.lost <= one.lost_high for one in delayed),
+        worst_window=largest("worst_window"),
+        lag_max_s=largest("lag_max_s"),
+        stalled=largest("stalled"),
+        unproved={link: unproved[link] for link in sorted(unproved, key=natural)},
     )
 
 

@@ -14,9 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.emulation.proofs.proof import STALLED
+from thalweg.emulation.units import format_rate
 from thalweg.experiments.command import counted
 from thalweg.experiments.records.aggregates import PlacementAggregate, RunsSummary
-from thalweg.experiments.records.analysis import BASELINE, PlacementSummary, RunSummary
+from thalweg.experiments.records.analysis import (
+    BASELINE,
+    PROOF_FLOOR_BPS,
+    LinkSummary,
+    PlacementSummary,
+    RunSummary,
+)
 from thalweg.experiments.records.comparisons import Comparison
 from thalweg.experiments.records.moves import (
     EstimateErrors,
@@ -29,6 +36,7 @@ from thalweg.experiments.records.moves import (
 from thalweg.experiments.records.trees import rows_as_line
 
 MANY = 12  # runs; of more only what they say together is printed
+NAMED = 6  # links that were not proved; of more the first, and the number of the others
 LISTED = 20  # moves; of more only the number is printed, unless all are asked for
 NONE = "–"
 WHAT = {
@@ -75,7 +83,7 @@ def print_runs(found: RunsSummary, console: Console | None = None, *, all_moves:
 
 def lines_of(summary: RunSummary) -> list[str]:
     """What links, estimates and monitors say, a line each."""
-    told = [links_line(summary), *estimates_lines(summary.estimates)]
+    told = [links_line(summary), *unproved_lines(summary.links), *estimates_lines(summary.estimates)]
     monitors = {label: row.monitor for label, row in summary.placements.items()}
     told += [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
     for label, row in summary.placements.items():
@@ -160,8 +168,9 @@ def links_line(summary: RunSummary) -> str:
     if links.stalled is not None and links.stalled >= STALLED:
         delay += f"; held up by the machine for up to {links.stalled:.0%} of the time"
     if links.worst_rate_error is None:
-        return f"links: none proved; {delay}"
-    parts = [f"{links.checked} proved", f"worst rate error {links.worst_rate_error:.1%} ({links.worst_link})"]
+        return f"links: none{f' of {len(links.unproved)}' if links.unproved else ''} proved; {delay}"
+    of = f" of {links.checked + len(links.unproved)}" if links.unproved else ""
+    parts = [f"{links.checked}{of} proved", f"worst rate error {links.worst_rate_error:.1%} ({links.worst_link})"]
     if links.worst_delay_error_s is not None:
         parts.append(f"delay error {links.worst_delay_error_s * 1e3:.1f} ms")
         parts.append(f"{links.loss_off} with other losses than asked")
@@ -170,6 +179,25 @@ def links_line(summary: RunSummary) -> str:
     if links.lag_max_s is not None:
         parts.append(f"changes at most {links.lag_max_s * 1e3:.0f} ms late")
     return f"links: {', '.join(parts)}; {delay}"
+
+
+def unproved_lines(links: LinkSummary) -> list[str]:
+    """Return which links were not proved and why, a line for each reason."""
+    slow = [link for link, asked_bps in links.unproved.items() if asked_bps]
+    cut = [link for link, asked_bps in links.unproved.items() if not asked_bps]
+    reasons = (
+        (slow, f"below {format_rate(PROOF_FLOOR_BPS)} on the wire few packets pass in a proof's time"),
+        (cut, "cut at the time of the proof"),
+    )
+    return [f"  not proved: {_named(found)}; {why}" for found, why in reasons if found]
+
+
+def _named(links: Sequence[str]) -> str:
+    """Return the names of links, of many the first few and the number of the others."""
+    few = links if len(links) <= NAMED else links[: NAMED - 1]
+    more = [f"{len(links) - len(few)} others"] if len(few) < len(links) else []
+    *most, last = [*few, *more]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def estimates_lines(errors: EstimateErrors) -> list[str]:

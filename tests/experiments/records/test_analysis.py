@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from thalweg.experiments.records import spark
 from thalweg.experiments.records.aggregates import RunsSummary, aggregate, analyze_runs, load_runs
-from thalweg.experiments.records.analysis import failures, natural, summarize_run, write_summary
+from thalweg.experiments.records.analysis import LinkSummary, failures, natural, summarize_run, write_summary
 from thalweg.experiments.records.records import whole_digest
-from thalweg.experiments.views.tables import aggregate_table, links_line
+from thalweg.experiments.views.tables import aggregate_table, links_line, unproved_lines
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
 from thalweg.operators import sequence_digest
 
@@ -46,6 +46,7 @@ def test_figures_of_a_run(new_run: Any) -> None:
         run.add(31.0, "h2", "late", "one-shot", node="w", index=value, value=value)
     run.add(31.0, "h2", "of tomorrow", "one-shot", detail={"a": 1})
     run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)}, stalled=0.123)
+    run.prove({("h10", "h1"): (0.0, 0.0)})
     summary = summarize_run(run.write())
 
     base, fast, never = summary.placements.values()
@@ -73,6 +74,8 @@ def test_figures_of_a_run(new_run: Any) -> None:
     assert summary.links.worst_rate_error == pytest.approx(0.04)
     assert summary.links.stalled == 0.123
     assert "held up by the machine for up to 12% of the time" in links_line(summary)
+    assert links_line(summary).startswith("links: 2 of 4 proved, worst rate error 4.0% (h1>h2);")
+    assert summary.links.unproved == {"h1>h3": 4.9e5, "h10>h1": 0.0}
     assert failures(summary) == [f"{run.folder}, never: 5 of 5 images were not delivered"]
 
     said = json.loads(RunsSummary([summary]).to_json())
@@ -83,7 +86,33 @@ def test_figures_of_a_run(new_run: Any) -> None:
     }  # fmt: skip
     assert promised <= said["placements"]["one-shot"].keys()
     assert said["links"].keys() >= {"checked", "worst_rate_error", "delay_emulated"}
+    assert said["links"]["unproved"] == {"h1>h3": 490000.0, "h10>h1": 0.0}
     assert json.loads(write_summary(run.folder, summary).read_bytes()) == said
+
+
+def links(checked: int, **unproved: float) -> LinkSummary:
+    worst = (0.01, "a>b") if checked else (None, None)
+    return LinkSummary(checked, *worst, delay_emulated=False, unproved=unproved)
+
+
+def test_links_that_were_not_proved_are_named_with_the_reason() -> None:
+    slow = "below 500 kbit/s on the wire few packets pass in a proof's time"
+    assert unproved_lines(links(72)) == []
+    assert unproved_lines(links(71, a=1e5)) == [f"  not proved: a; {slow}"]
+    assert unproved_lines(links(70, a=1e5, b=4e5, c=0.0)) == [
+        f"  not proved: a and b; {slow}",
+        "  not proved: c; cut at the time of the proof",
+    ]
+    six = dict.fromkeys("abcdef", 1e5)
+    assert unproved_lines(links(0, **six)) == [f"  not proved: a, b, c, d, e and f; {slow}"]
+    assert unproved_lines(links(0, **six, g=1e5)) == [f"  not proved: a, b, c, d, e and 2 others; {slow}"]
+
+
+def test_of_links_that_are_all_slow_none_is_proved(new_run: Any) -> None:
+    run = new_run()
+    run.flow("one-shot", 10.0, link_rows=16)
+    run.prove({("h1", "h2"): (1e5, 0.01), ("h2", "h1"): (2e5, 0.01)})
+    assert links_line(summarize_run(run.write())) == "links: none of 2 proved; rates only, no delays"
 
 
 def test_several_sinks_are_told_apart_and_latency_is_from_the_last_source(new_run: Any) -> None:

@@ -143,7 +143,12 @@ def test_a_page_about_a_run(new_run: Any, tmp_path: Path) -> None:
     shown = templates().get_template("parts.html").module.sheet(from_rich(run_table(summarize_run(folder))))
     assert shown.split("<tbody>")[1] in text
     said = " ".join(found.text)
-    for part in ("rates only", "links: 2 proved, worst rate error 25.0% (h1>client)", "Configuration", "2026-01-01"):
+    for part in (
+        "rates only",
+        "links: 2 of 3 proved, worst rate error 25.0% (h1>client)",
+        "Configuration",
+        "2026-01-01",
+    ):
         assert part in said
     assert 'class="e3 worst">25.0%<small>2 → 2.5</small>' in text
     assert 'class="slow">50.0%' in text
