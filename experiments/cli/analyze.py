@@ -13,7 +13,7 @@ import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, print_json, spinner
 from thalweg.experiments.command import PLOT_LIBRARIES, counted
-from thalweg.middleware.errors import CapabilityError, UsageError, require
+from thalweg.middleware.errors import UsageError, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.aggregates import RunsSummary
@@ -30,17 +30,17 @@ def analyze(
         typer.Option(
             help="Spark master. A cluster's workers must see the folders under the same path, and have the same"
             " Python.",
-            show_default="local[*]; one run needs none",
+            show_default="local[*]; none for one run folder",
         ),
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
     moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Summary tables and plots of run folders, or the paper's figures from sweep folders, on Spark.
+    """Summary tables and plots of run folders, or the paper's figures from sweep folders.
 
-    One run folder is analysed on Spark if Spark starts here, and otherwise in this process, with the same figures;
-    --master insists on Spark. Sweeps and several run folders need Java 17 or newer.
+    Sweeps and several run folders are analysed on Spark, which needs Java 17 or newer. One run folder is analysed in
+    this process, with the same figures and several times as fast; name a --master to have it on Spark.
 
     Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Of a single run, the last lines
     say in words what was seen, and where the pictures are. Exit status 1 when a run lost, repeated or reordered images,
@@ -104,7 +104,7 @@ def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> 
 
 
 def _work(runs: Mapping[Path, RunInfo], master: str | None, plots: bool) -> tuple[RunsSummary, dict[Path, list[Path]]]:
-    """Draw while Spark starts and computes; then write every summary."""
+    """Summarise the runs and draw their pictures meanwhile; then write every summary."""
     from thalweg.experiments.records.analysis import write_summary
     from thalweg.experiments.views.plots import plot_run
 
@@ -123,18 +123,15 @@ def _work(runs: Mapping[Path, RunInfo], master: str | None, plots: bool) -> tupl
 
 
 def _summarized(runs: Mapping[Path, RunInfo], master: str | None) -> RunsSummary:
-    """Summarise the runs on Spark, or one run in this process if Spark cannot start and no master is named."""
+    """Summarise several runs on Spark, and one run in this process unless a master is named."""
     from thalweg.experiments.records.aggregates import analyze_run, analyze_runs
     from thalweg.experiments.records.spark import LOCAL, session
 
-    try:
-        with session(master or LOCAL) as spark:
-            return analyze_runs(spark, runs)
-    except CapabilityError:
-        if len(runs) > 1 or master is not None:
-            raise
-    ((folder, info),) = runs.items()
-    return analyze_run(folder, info)
+    if len(runs) == 1 and master is None:
+        ((folder, info),) = runs.items()
+        return analyze_run(folder, info)
+    with session(master or LOCAL) as spark:
+        return analyze_runs(spark, runs)
 
 
 def _print(

@@ -38,8 +38,6 @@ def filled(run: Any) -> Any:
     return run
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("shared_spark")
 def test_table_then_paths(new_run: Any) -> None:
     folder = filled(new_run("a [1]")).write(notes=["rates only: the kernel has no netem"])
     with (folder / "events.parquet").open("rb") as file:
@@ -168,7 +166,7 @@ def full(run: Any) -> Any:
 @pytest.mark.parametrize("words", [["--moves"], ["--json", "--no-plots"]])
 def test_one_run_has_the_same_figures_with_spark_and_without(new_run: Any, words: list[str]) -> None:
     folder = full(new_run()).write()
-    on_spark = CliRunner().invoke(app, [str(folder), *words])
+    on_spark = CliRunner().invoke(app, [str(folder), *words, "--master", "local[2]"])
     written = changeable(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAVA_HOME", raising=False)
@@ -201,9 +199,7 @@ def test_one_run_without_plots_needs_the_records_extra_alone(new_run: Any) -> No
     assert json.loads(done.stdout)["placements"]["one-shot"]["delivered"] == 20
 
 
-def test_one_run_is_analysed_where_spark_does_not_start(
-    new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spark_that_does_not_start_is_one_line(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = filled(new_run()).write()
     java = """#!/bin/sh
 case "$*" in
@@ -214,9 +210,6 @@ esac
     (tmp_path / "bin").mkdir()
     write_program(tmp_path / "bin" / "java", java)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    done = analyze_alone(str(folder), "--no-plots", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["placements"]["one-shot"]["delivered"] == 20
     done = analyze_alone(str(folder), "--no-plots", "--master", "local")
     assert (done.returncode, done.stdout) == (2, "")
     assert "thalweg: Spark does not start on local: cannot allocate memory" in done.stderr
