@@ -35,16 +35,17 @@ SIZES = {
 BUSY_SHARE = 0.85  # of the processors, while tests run: some wait
 
 
+EVERY = {"quick": 20, "usual": 5, "long": 1}  # of so many cells of a matrix one stays
 SMALL = 10  # a test of fewer cells runs whole
 
 
 def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
     """Return the cells of matrices that a size leaves out.
 
-    Of each test, one or two of five cells stay, and every value of every parameter stays in one cell at least: each
-    step and each fault is tried at every change.
+    Of each test, one of ``EVERY`` cells stays, and every value of every parameter stays in one cell at least: each step
+    and each fault is tried at every change.
     """
-    if size == "long":
+    if (every := EVERY[size]) == 1:
         return set()
     matrices = defaultdict[str, list[pytest.Item]](list)
     for item in items:
@@ -55,9 +56,9 @@ def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
         if len(cells) < SMALL:
             continue
         tried = set[tuple[str, str]]()
-        for number, cell in sorted(enumerate(cells), key=lambda entry: entry[0] % 5):
+        for number, cell in sorted(enumerate(cells), key=lambda entry: entry[0] % every):
             values = {(name, repr(value)) for name, value in cell.callspec.params.items()}  # type: ignore[attr-defined]
-            if number % 5 == 0 or (size == "usual" and number % 5 == 2) or not values <= tried:
+            if number % every == 0 or not values <= tried:
                 tried |= values
             else:
                 left_out.add(cell)
@@ -71,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: too long for every change; make test-long runs it")
     config.addinivalue_line("markers", "thorough: too long for make test-quick")
-    config.addinivalue_line("markers", "matrix: make test runs two of five cells, make test-long all of them")
+    config.addinivalue_line("markers", "matrix: make test runs one of five cells, make test-long all of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -102,7 +102,10 @@ def _ping(client: SupervisorClient) -> None:
     )
 
 
-@pytest.mark.parametrize("victim", ["keeper", "kernel", "a process of the kernel's"])
+@pytest.mark.parametrize(
+    "victim",
+    ["keeper", *(pytest.param(victim, marks=pytest.mark.long) for victim in ("kernel", "a process of the kernel's"))],
+)
 def test_a_killed_one_is_cleared_away(folder: Path, victim: str) -> None:
     state = up()
     keeper = psutil.Process(state.pid)

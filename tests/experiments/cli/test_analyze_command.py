@@ -163,7 +163,7 @@ def full(run: Any) -> Any:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-@pytest.mark.parametrize("words", [["--moves"], ["--json", "--no-plots"]])
+@pytest.mark.parametrize("words", [["--moves"], pytest.param(["--json", "--no-plots"], marks=pytest.mark.long)])
 def test_one_run_has_the_same_figures_with_spark_and_without(new_run: Any, words: list[str]) -> None:
     folder = full(new_run()).write()
     on_spark = CliRunner().invoke(app, [str(folder), *words, "--master", "local[2]"])

@@ -54,6 +54,7 @@ HOSTS = ("h1", "h2", "h3", "client")
 # --- trials -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_plans_of_many_seeds_are_kept() -> None:
     """The promise itself, on a few plans; ``thalweg sweep --faults 1000`` is the same on more."""
     moves, outcomes = Counter[str](), Counter[str]()

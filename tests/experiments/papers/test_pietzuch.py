@@ -79,6 +79,7 @@ def test_penalties_are_about_those_of_table_1_and_ours_are_below_them(
     assert [path.stat().st_size > 10_000 for path in plot_figures(data, tmp_path)] == [True, True]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_distributions_are_of_single_queries(spark_session: SparkSession, results: pa.Table, tmp_path: Path) -> None:
     usage = figure(spark_session, results, "sbon-8")["paper"]
@@ -194,6 +195,7 @@ def shared(pool: str, **given: Any) -> tuple[Sharing, Shared]:
     return one, share(one)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_queries_that_share_operators_use_less_and_get_the_same(
     spark_session: SparkSession, collection: str, tmp_path: Path

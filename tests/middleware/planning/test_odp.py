@@ -418,7 +418,7 @@ def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) ->
     written = tmp_path / "odp.mps"
     General(goal).write(str(written))
     assert written.read_text().startswith("NAME")
-    with pytest.raises(PlannerError, match="name a file in an existing folder"):
+    with pytest.raises(UsageError, match="name a file in an existing folder"):
         General(goal).write(str(tmp_path / "none" / "odp.mps"))
 
 
