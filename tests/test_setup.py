@@ -13,12 +13,13 @@ import pytest
 from patience import patience
 
 ROOT = Path(__file__).parents[1]
-TOOLS = ("bash", "cat", "cp", "dirname", "env", "grep", "head", "mkdir", "rm", "sed", "sort", "tr")
+TOOLS = ("bash", "cat", "cp", "dirname", "env", "grep", "head", "mkdir", "rm", "sed", "sort", "tr", "sleep")
 ESSENTIAL = {"getent", "hostname", "tail"}  # on every Debian: libc-bin, hostname and coreutils
 
 APT_CACHE = """#!/bin/sh
 candidate=$(sed -n "s/^$2 //p" {folder}/candidates)
 printf '%s:\\n  Installed: (none)\\n  Candidate: %s\\n' "$2" "${{candidate:-(none)}}"
+for line in 1 2 3; do sleep 0.02; echo '  Version table:' || exit 141; done
 """
 APT_GET = """#!/bin/sh
 echo "$@" >>{folder}/calls
