@@ -26,17 +26,13 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from thalweg import __version__
+from thalweg.experiments.papers.index import FIGURES, figure_names
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.sweeps.grid import PaperSweep, Sweep
 from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
-STUDIES = (
-    *("ranganathan1998", "pietzuch2006", "pietzuch2006.coordinates", "pietzuch2006.migration"),
-    *("pietzuch2006.reuse", "pietzuch2006.choosing", "cardellini2016", "cardellini2016.solving"),
-    "benoit2008",
-    *("asaduzzaman2010", "asaduzzaman2010.heuristics", "asaduzzaman2010.hops"),
-)
+STUDIES = tuple(FIGURES)
 FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
 FORMAT = 4  # of figures.json
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
@@ -585,12 +581,12 @@ def find_study(name: str | None = None) -> Study:
 
 
 def find_figure(number: str) -> tuple[Study, Figure]:
-    """A figure by its number, of whatever study has it first, or ``PAPER:NUMBER``; UsageError for none."""
+    """Return a figure by its number, or by ``PAPER:NUMBER``, with its study. Raise UsageError for an unknown one."""
     paper, _, name = number.rpartition(":")
-    studies = [find_study(paper)] if paper else list(map(find_study, STUDIES))
-    for study in studies:
-        if name in study.figures:
-            return study, study.figures[name]
-    raise UsageError(
-        f"--figure is {number}; there are {', '.join(known for study in studies for known in study.figures)}"
-    )
+    for study in (paper,) if paper else STUDIES:
+        if paper or name in FIGURES[study]:
+            found = find_study(study)
+            if name in found.figures:
+                return found, found.figures[name]
+    known = find_study(paper).figures if paper else figure_names()
+    raise UsageError(f"--figure is {number}; there are {', '.join(known)}")
