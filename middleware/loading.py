@@ -34,7 +34,8 @@ import msgspec
 from thalweg.middleware.dataflow import Code, Reorderable
 from thalweg.middleware.errors import OperatorError, UsageError, nearest, one_line, shown, words
 
-GROUPS = ("thalweg.operators", "thalweg.sources")
+OPERATORS, SOURCES = "thalweg.operators", "thalweg.sources"
+GROUPS = (OPERATORS, SOURCES)
 DEFAULT_ALLOW = ("thalweg.operators",)
 MAX_PICTURE_BYTES = 256 * 1024 * 1024
 SHOWN = 120  # characters of what a sender wrote, in an error

@@ -24,8 +24,10 @@ wide as the widest, and pixels are expanded in a way in which going through a mi
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -33,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.middleware.loading import find_code
+from thalweg.middleware.loading import OPERATORS, find_code, registered
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.noise import nearest
@@ -48,6 +50,9 @@ SECONDS_PER_PIXEL = 0.4e-9
 PAPER_SECONDS_PER_PIXEL = 7e-6  # Ranganathan et al., section 4
 
 SELECT: Mapping[str, np.ufunc] = {"max": np.maximum, "min": np.minimum}
+LATEST = "latest"
+RULES = (*SELECT, LATEST)
+PARAMETERS = {"rule", "bytes_per_pixel", "seconds_per_pixel"}  # of every operator that combines images
 _nearest = lru_cache(maxsize=256)(nearest)  # a few KB each: some 1 MB at most
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples modulo 2^64 are all different
 
@@ -217,13 +222,13 @@ class Composite(Operator):
     def _selector(self, rule: str | Rule) -> Rule | np.ufunc:
         if not isinstance(rule, str):
             return _checked(self.rule, rule)
-        if rule == "latest":
+        if rule == LATEST:
             return _latest
         if rule in SELECT:
             return SELECT[rule] if self.key_band is None else self._by_key
         if ":" not in rule:
             raise OperatorError(
-                f"composite: unknown rule {rule!r}; use max, min, latest or an import path package.module:function"
+                f"composite: unknown rule {rule!r}; use {', '.join(RULES)} or an import path package.module:function"
             )
         return _checked(rule, load_rule(rule))
 
@@ -291,6 +296,21 @@ def _read_only(image: Image) -> Image:
     view = image.view()
     view.flags.writeable = False
     return view
+
+
+def image_operators() -> dict[str, type[Any]]:
+    """Return the registered operators that combine images by a rule: those that take the parameters of Composite.
+
+    An operator that cannot be imported here, as its library is absent, is left out.
+    """
+    found: dict[str, type[Any]] = {}
+    for name, point in registered().items():
+        if point.group == OPERATORS:
+            with suppress(Exception):
+                kind = point.load()
+                if PARAMETERS.issubset(inspect.signature(kind).parameters):
+                    found[name] = kind
+    return found
 
 
 def is_image(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from thalweg.experiments.command import flag
+from thalweg.experiments.names import run_cost_names
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.plan_file import FIXED, given_plan
 from thalweg.middleware.dataflow import check_placement
@@ -26,7 +27,7 @@ from thalweg.middleware.planning import (
 )
 from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.planning.planners.planner import Measured
-from thalweg.middleware.planning.registry import MOVERS, RandomReshapes, Strategy, get_strategy
+from thalweg.middleware.planning.registry import MOVERS, RandomReshapes, Strategy, get_strategy, needs_latencies
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost
 
 MOVING: Mapping[str, type[msgspec.Struct]] = {
@@ -75,7 +76,7 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
 
 def make_strategies(config: RunConfig) -> dict[str, Strategy]:
     """The strategy of every placement of the run; raises UsageError for what is unknown or out of range."""
-    get_cost_model(config.cost)
+    cost_model(config.cost, config.interface or "independent")
     made = {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
     if config.measured and not any(isinstance(one.again, Measured) for one in made.values()):
         raise UsageError("--measured goes with placements that are planned again, as global or thalweg; there is none")
@@ -116,7 +117,13 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def cost_model(cost: str, interface: str) -> CostModel:
-    """The cost model of that name for hosts with such interfaces; see :func:`cost_options`."""
+    """Return the cost model of that name for hosts with such interfaces; see :func:`cost_options`.
+
+    Raise UsageError for an unknown one, and for one that goes by the latencies of a placement file.
+    """
+    if needs_latencies(cost):
+        known = ", ".join(run_cost_names())
+        raise UsageError(f"--cost {cost} needs the latencies of a placement file (thalweg place); runs take {known}")
     return get_cost_model(cost, **cost_options(cost, planned_interface(interface)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, cast
 
@@ -135,6 +135,29 @@ COST_MODELS: Mapping[str, type[CostModel]] = {
 }
 
 
+def planner_names() -> list[str]:
+    """Return the planners that :func:`get_planner` knows by name: built in, and of installed packages."""
+    return _known(PLANNERS, "thalweg.planners")
+
+
+def strategy_names() -> list[str]:
+    """Return the strategies that :func:`get_strategy` knows by name: built in, and of installed packages."""
+    return _known({**PLANNERS, **MOVERS}, "thalweg.planners")
+
+
+def cost_model_names() -> list[str]:
+    """Return the cost models that :func:`get_cost_model` knows by name: built in, and of installed packages."""
+    return _known(COST_MODELS, "thalweg.cost_models")
+
+
+def needs_latencies(cost_model: str) -> bool:
+    """Whether a built-in cost model goes by latencies, as placement files give them, which runs do not measure for it.
+
+    Raises no error for an unknown name.
+    """
+    return COST_MODELS.get(cost_model) is QualityCost
+
+
 def get_planner(name: str, **options: Any) -> Planner:
     """The planner of that name or import path, made with ``options``.
 
@@ -165,9 +188,8 @@ def get_strategy(name: str, **options: Any) -> Strategy:
             return Strategy(initial, driver=made)
         return Strategy(initial, cast(Adaptation, made))
     if name not in PLANNERS and ":" not in name:
-        installed = [entry.name for entry in entry_points(group="thalweg.planners")]
-        if name not in installed:
-            known = list(dict.fromkeys([*PLANNERS, *MOVERS, *installed]))
+        known = strategy_names()
+        if name not in known:
             raise UsageError(f"unknown strategy {name!r}; {nearest(name, known)}, or package.module:Class")
     planner = get_planner(name, **options)
     adaptation = getattr(planner, "adaptation", None)
@@ -217,4 +239,9 @@ def _find(what: str, built_in: Mapping[str, type[Any]], group: str, name: str) -
         text = one_line(error)
         text = text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
         raise UsageError(f"{what} {name!r} cannot be imported: {text}") from error
-    raise UsageError(f"unknown {what} {name!r}; {nearest(name, [*built_in, *installed])}, or package.module:Class")
+    raise UsageError(f"unknown {what} {name!r}; {nearest(name, _known(built_in, group))}, or package.module:Class")
+
+
+def _known(built_in: Iterable[str], group: str) -> list[str]:
+    """The names that are built in, and those of an entry-point group."""
+    return list(dict.fromkeys([*built_in, *(entry.name for entry in entry_points(group=group))]))

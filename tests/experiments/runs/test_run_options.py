@@ -69,6 +69,14 @@ def test_what_does_not_fit_is_refused(placement: str, option: dict[str, Any], sa
         make_strategies(config(placement, **option))
 
 
+@pytest.mark.parametrize("placement", ["one-shot", "thalweg"])
+@pytest.mark.parametrize("cost", ["objective", "response", "availability", "traffic", "usage", "energy"])
+def test_metrics_of_placement_files_are_refused(placement: str, cost: str) -> None:
+    says = rf"--cost {cost} needs the latencies of a placement file \(thalweg place\); runs take critical-path, "
+    with pytest.raises(UsageError, match=says):
+        make_strategies(config(placement, cost=cost))
+
+
 def test_a_source_and_an_unknown_rule_are_no_operator() -> None:
     with pytest.raises(UsageError, match="scenes"):
         build_dataflow(config("one-shot", operator="scenes"))
