@@ -1,8 +1,8 @@
-"""What a verb of the command line and the code below it agree on: its options, and how progress is told."""
+"""The contract between verbs of the command line and the code below them: options and reports of progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -12,6 +12,12 @@ SWEEP_LIBRARIES = ("pyarrow", "pyspark", "scipy", "highspy")
 PLOT_LIBRARIES = ("matplotlib", "networkx")
 PAGE_LIBRARIES = ("pyarrow", "jinja2", "PIL", *PLOT_LIBRARIES)
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
+Names = Callable[[], Mapping[str, str]]  # of a registry: each name, and what it stands for
+
+# Panels of help pages, in the order in which they are shown. Options without a panel follow them.
+WORKLOAD, NETWORK, PLACEMENT, FAULTS = "Workload", "Network", "Placement", "Faults"
+SIMULATION, LIMITS = "Simulation (--testbed sim)", "Code and limits"
+PANELS = (WORKLOAD, NETWORK, PLACEMENT, FAULTS, SIMULATION, LIMITS)
 
 
 def clipped(text: str, most: int) -> str:
@@ -25,12 +31,15 @@ def counted(number: int, what: str) -> str:
 
 
 class Option(msgspec.Struct, frozen=True):
-    """How a field of a struct is an option of a verb: ``servers: Annotated[int, Option("Image servers.")] = 8``.
+    """The option of a verb that a field of a struct is: ``servers: Annotated[int, Option("Image servers.")] = 8``.
 
-    The field says name, type and default. ``flag``: instead of the field's name with dashes; ``also``: other names of
-    it; ``shown``: the default as people are told it, where the field's own says too little; ``metavar``: what a value
-    is called; ``least``: a number's bound. ``unit``: what of ``emulation.units`` reads it. ``typed`` and ``parse``: the
-    type that is given, and how the field's value comes of that.
+    The field gives name, type and default. ``flag`` replaces the name, ``also`` adds other names, and ``shown``
+    replaces the default in the help text. ``metavar`` names a value. ``least`` is the bound of a number.
+    ``unit``, a function of ``emulation.units``, reads a quantity. ``typed`` is the type on the command line, and
+    ``parse`` makes the field's value of it.
+
+    ``names`` returns the registered names that the option takes. ``own`` is the form of a name of the user's own code.
+    ``panel`` is the panel of the help text. An option that is not ``common`` is shown by ``--help-all`` alone.
     """
 
     help: str
@@ -43,6 +52,10 @@ class Option(msgspec.Struct, frozen=True):
     typed: type[Any] | None = None
     parse: Callable[[Any], Any] | None = None
     envvar: str | None = None
+    names: Names | None = None
+    own: str = ""
+    panel: str = ""
+    common: bool = True
 
     def named(self, field: str) -> str:
         """The flag of a field that is this option."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
-import typer
+from command_lines import parse
 from diagrams import DIAGRAMS, draw, main, state_diagram
 from mypy import api
 
-from thalweg.experiments.cli.host import drain_parser
-from thalweg.experiments.cli.verbs import app
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell import daemon
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -35,20 +31,6 @@ def commands(text: str) -> list[str]:
     lines = re.sub(r"\\\n\s*", "", text)
     own = re.findall(r"^(?: {4})?(thalweg [a-z].*)$", lines, re.MULTILINE)
     return [*own, *(inline for inline in re.findall(r"`(thalweg [a-z ]+ [^`…]+)`", lines) if "|" not in inline)]
-
-
-def parse(words: Sequence[str]) -> None:
-    """Parse a command line as ``thalweg`` would, without doing what it says."""
-    if words[0] == "host":  # it parses its options itself
-        (drain_parser() if words[1:2] == ["drain"] else daemon.parser()).parse_args(words[1:])
-        return
-    command = typer.main.get_command(app)
-    context = command.make_context("thalweg", list(words))
-    while isinstance(command, typer.core.TyperGroup):
-        name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        assert found is not None
-        command = found
-        context = command.make_context(name, rest, parent=context)
 
 
 EXAMPLES = [(page, block) for page in TEXTS for block in python_blocks(page.read_text(encoding="utf-8"))]

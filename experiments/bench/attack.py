@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.experiments.bench.attackers import ATTACKS, BETRAYED, PARTS, Orders
+from thalweg.experiments.bench.attackers import BETRAYED, NAMES, Orders
 from thalweg.experiments.bench.options import AttackOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.bench.tree import ALLOW, bench_dataflow
@@ -33,7 +33,6 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.values import frames_of
 
-NAMES = (*ATTACKS, *PARTS, "answers", "connections")
 SITES, SIZE_BYTES = 2, 16_384
 MEMBER = f"h{SITES + 1}"
 MOST_GAP_S, MOST_BYTES = 1.0, 150_000_000

@@ -344,6 +344,9 @@ PARTS = {
 }
 
 
+NAMES = (*ATTACKS, *PARTS, "answers", "connections")  # of all
+
+
 def answers(orders: Orders) -> int:
     """Each host is made to dial this process, which answers without end, and once more when it has been cut."""
     count, sent = PARTS["one-byte parts"][0], 0

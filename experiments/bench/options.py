@@ -8,13 +8,29 @@ import msgspec
 
 from thalweg.emulation import units
 from thalweg.experiments.command import Option
+from thalweg.experiments.names import free_placement_names, tree_names
+
+PROBLEMS = ("experiment", "fat", "sequential", "random", "local search")  # of `bench odp`, by how they begin
+
+
+def attack_names() -> dict[str, str]:
+    """Return the attacks of ``bench attack``."""
+    from thalweg.experiments.bench.attackers import NAMES
+
+    return dict.fromkeys(NAMES, "")
+
+
+def problem_names() -> dict[str, str]:
+    """Return the problems of ``bench odp``."""
+    return dict.fromkeys(PROBLEMS, "")
+
 
 Sizes = tuple[int, ...]
-Rounds = Annotated[int, Option("Rounds of every side; figures are medians.", least=1)]
+Rounds = Annotated[int, Option("Rounds of every side. Figures are medians.", least=1)]
 Transport = Annotated[
-    Literal["ipc", "tcp", "curve"], Option("What all sides talk over: Unix sockets, loopback, loopback with keys.")
+    Literal["ipc", "tcp", "curve"], Option("Transport of all sides: Unix sockets, loopback, loopback with keys.")
 ]
-Servers = Annotated[Sizes, Option("Servers of a network; repeat it for several.", metavar="N", least=1)]
+Servers = Annotated[Sizes, Option("Servers of a network.", least=1)]
 
 
 class TreeOptions(msgspec.Struct, frozen=True):
@@ -24,7 +40,7 @@ class TreeOptions(msgspec.Struct, frozen=True):
     size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
     partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
     rounds: Rounds = 7
-    others: Annotated[bool, Option("Also Ray and Dask, if the bench extra is installed.")] = True
+    others: Annotated[bool, Option("Measure Ray and Dask too, if the extra bench is installed.")] = True
     transport: Transport = "ipc"
     warm_up: int = 40
 
@@ -44,8 +60,8 @@ class FailoverOptions(msgspec.Struct, frozen=True):
 
     size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
     state_kib: Annotated[int, Option("State of an operator in KiB.", flag="--state", metavar="KIB", least=1)] = 1024
-    every: Annotated[int, Option("Partitions from one replica to the next.", least=1)] = 16
-    replicas: Annotated[int, Option("Hosts that get one.", least=1)] = 1
+    every: Annotated[int, Option("Partitions between two replicas.", least=1)] = 16
+    replicas: Annotated[int, Option("Hosts that get a replica.", least=1)] = 1
     partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
     rounds: Rounds = 7
     transport: Transport = "ipc"
@@ -55,9 +71,12 @@ class FailoverOptions(msgspec.Struct, frozen=True):
 class LinkOptions(msgspec.Struct, frozen=True):
     """Of ``bench link``. ``round_bytes``: about how much is moved in a round of a side."""
 
-    sizes_kib: Annotated[
-        Sizes, Option("Partition size in KiB; repeat it for several.", flag="--size", metavar="KIB", least=1)
-    ] = (128, 512, 1024, 4096)
+    sizes_kib: Annotated[Sizes, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = (
+        128,
+        512,
+        1024,
+        4096,
+    )
     rounds: Rounds = 5
     transport: Transport = "ipc"
     round_bytes: int = 48_000_000
@@ -67,9 +86,9 @@ class RecordsOptions(msgspec.Struct, frozen=True):
     """Of ``bench records``."""
 
     rows: Annotated[int, Option("Rows of a batch.", least=1)] = 8192
-    batches: Annotated[int, Option("Batches of a round; of what works row by row a sixteenth.", least=1)] = 1024
+    batches: Annotated[int, Option("Batches of a round; a sixteenth for row by row.", least=1)] = 1024
     rounds: Rounds = 5
-    others: Annotated[bool, Option("Also Bytewax, if the bench extra is installed.")] = True
+    others: Annotated[bool, Option("Measure Bytewax too, if the extra bench is installed.")] = True
     transport: Transport = "ipc"
 
 
@@ -78,47 +97,46 @@ class TestbedOptions(msgspec.Struct, frozen=True):
 
     __test__ = False
 
-    networks: Annotated[
-        Sizes, Option("Hosts of a network; repeat it for several.", flag="--network", metavar="HOSTS", least=2)
-    ] = (9, 33)
-    hosts: Annotated[int, Option("Host processes on loopback.", least=1)] = 9
-    idle_s: Annotated[float, Option("How long they are watched idling.", flag="--idle", metavar="SECONDS")] = 5.0
+    networks: Annotated[Sizes, Option("Hosts of a network.", flag="--network", metavar="HOSTS", least=2)] = (9, 33)
+    hosts: Annotated[int, Option("Number of host processes on loopback.", least=1)] = 9
+    idle_s: Annotated[float, Option("Time to watch idle processes.", flag="--idle", metavar="SECONDS")] = 5.0
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
     """Of ``bench plan``."""
 
     servers: Servers = (4, 8, 16, 32)
-    problems: Annotated[int, Option("Random networks that are planned for.", least=1)] = 20
-    tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
+    problems: Annotated[int, Option("Number of random networks.", least=1)] = 20
+    tree: Annotated[str, Option("Shape of the tree.", names=tree_names)] = "binary"
 
 
 class CostSpaceOptions(msgspec.Struct, frozen=True):
     """Of ``bench cost-space``."""
 
-    preset: Annotated[Literal["paper", "gt-itm"], Option("How topologies are drawn.")] = "paper"
-    queries: Annotated[int, Option("Queries that each placement places, of one operator and of three.", least=1)] = 30
-    rounds: Annotated[int, Option("Topologies; figures are medians.", least=1)] = 3
+    preset: Annotated[Literal["paper", "gt-itm"], Option("Method that draws topologies.")] = "paper"
+    queries: Annotated[int, Option("Queries for each placement, of one operator and of three.", least=1)] = 30
+    rounds: Annotated[int, Option("Number of topologies. Figures are medians.", least=1)] = 3
 
 
 class OdpOptions(msgspec.Struct, frozen=True):
     """Of ``bench odp``."""
 
-    only: Annotated[str, Option("Problems whose name begins so, as fat, or experiment.", metavar="NAME")] = ""
-    program: Annotated[bool, Option("By the program alone (HiGHS), without the ways by structure.")] = False
+    only: Annotated[str, Option("Solve only these problems.", names=problem_names, shown="all")] = ""
+    program: Annotated[bool, Option("Solve by the program alone (HiGHS), not by the structure of problems.")] = False
     time_limit_s: Annotated[
-        float, Option("Of the program; what is not proven by then has a gap.", flag="--time-limit", unit=units.seconds)
+        float,
+        Option("Time limit of the program.", flag="--time-limit", unit=units.seconds),
     ] = 300.0
-    rounds: Annotated[int, Option("Problems of each kind; figures are medians.", least=1)] = 3
+    rounds: Annotated[int, Option("Problems of each kind. Figures are medians.", least=1)] = 3
 
 
 class ProvisionOptions(msgspec.Struct, frozen=True):
     """Of ``bench provision``."""
 
-    largest: Annotated[int, Option("Nodes of the largest trees whose optimum is found.", least=0)] = 80
-    rounds: Annotated[int, Option("Problems of each kind; figures are medians.", least=1)] = 10
+    largest: Annotated[int, Option("Largest number of nodes of a tree whose optimum is found.", least=0)] = 80
+    rounds: Annotated[int, Option("Problems of each kind. Figures are medians.", least=1)] = 10
     time_limit_s: Annotated[
-        float, Option("Of the solver, for one problem.", flag="--time-limit", unit=units.seconds)
+        float, Option("Time limit of the solver for one problem.", flag="--time-limit", unit=units.seconds)
     ] = 60.0
 
 
@@ -126,8 +144,8 @@ class BimodalOptions(msgspec.Struct, frozen=True):
     """Of ``bench bimodal``."""
 
     hosts: Annotated[int, Option("Hosts of a platform.", least=2)] = 100
-    links: Annotated[int, Option("Dedicated links.", least=1)] = 99
-    rounds: Annotated[int, Option("Tasks, each on a platform of its own; figures are medians.", least=1)] = 20
+    links: Annotated[int, Option("Number of dedicated links.", least=1)] = 99
+    rounds: Annotated[int, Option("Tasks, each on a platform of its own. Figures are medians.", least=1)] = 20
 
 
 class MoveOptions(msgspec.Struct, frozen=True):
@@ -135,13 +153,11 @@ class MoveOptions(msgspec.Struct, frozen=True):
     have figures of their own, whose protocol is ``first``.
     """
 
-    sizes_kib: Annotated[
-        Sizes, Option("State in KiB; repeat it for several.", flag="--size", metavar="KIB", least=0)
-    ] = (0, 16, 256, 4096)
-    moves: Annotated[int, Option("Moves by each protocol, of each size.", least=1)] = 50
-    rate: Annotated[str, Option("Of the links that are shaped, as 50mbit.")] = "50mbit"
+    sizes_kib: Annotated[Sizes, Option("State in KiB.", flag="--size", metavar="KIB", least=0)] = (0, 16, 256, 4096)
+    moves: Annotated[int, Option("Moves of each size by each protocol.", least=1)] = 50
+    rate: Annotated[str, Option("Rate of the shaped links.", metavar="RATE")] = "50mbit"
     loaded: Annotated[
-        bool, Option("Shaped links alone: idle, full of TCP, and full where nothing urgent goes before that.")
+        bool, Option("Measure shaped links alone: idle, full of TCP, and full without priority for control messages.")
     ] = False
 
 
@@ -151,23 +167,25 @@ class SimOptions(msgspec.Struct, frozen=True):
     servers: Servers = (8, 32)
     images: Annotated[int, Option("Images of a run.", least=2)] = 180
     placements: Annotated[
-        tuple[str, ...], Option("As those of a run; repeat it for several.", flag="--placement", metavar="NAME")
+        tuple[str, ...],
+        Option("Placement, as in `thalweg run`.", flag="--placement", names=free_placement_names),
     ] = ("download-all", "one-shot", "local", "global")
-    rounds: Annotated[int, Option("Networks; figures are medians over them.", least=1)] = 5
-    memory: Annotated[
-        Sizes, Option("Images of a run whose memory is measured; repeatable.", metavar="IMAGES", least=1)
-    ] = (180, 18_000)
-    others: Annotated[bool, Option("Also SimPy, if the bench extra is installed.")] = True
+    rounds: Annotated[int, Option("Number of networks. Figures are medians over them.", least=1)] = 5
+    memory: Annotated[Sizes, Option("Images of a run whose memory is measured.", metavar="IMAGES", least=1)] = (
+        180,
+        18_000,
+    )
+    others: Annotated[bool, Option("Measure SimPy too, if the extra bench is installed.")] = True
 
 
 class AttackOptions(msgspec.Struct, frozen=True):
     """Of ``bench attack``. Attacks that are not of random, mutated or replayed frames have a length of their own."""
 
-    frames: Annotated[int, Option("Random, mutated and replayed frames, of each.", least=1)] = 333_334
-    seed: Annotated[int, Option("What the attacker's chance begins with.", least=0)] = 0
-    only: Annotated[tuple[str, ...], Option("An attack; repeat it for several.", metavar="NAME")] = ()
-    runs: Annotated[int, Option("Honest runs on the hosts, each of a client of its own.", least=1)] = 1
+    frames: Annotated[int, Option("Frames of each attack by random, mutated and replayed frames.", least=1)] = 333_334
+    seed: Annotated[int, Option("Seed of the attacker.", least=0)] = 0
+    only: Annotated[tuple[str, ...], Option("Attack to carry out.", names=attack_names, shown="all")] = ()
+    runs: Annotated[int, Option("Honest runs on the hosts, each with a client of its own.", least=1)] = 1
     transport: Annotated[
         Literal["tcp", "curve"],
-        Option("tcp: no keys, and who attacks is anybody; curve: keys, and it has those of a host of the run."),
+        Option("tcp: no keys, so the attacker may be anyone. curve: keys, and the attacker has those of a host."),
     ] = "tcp"

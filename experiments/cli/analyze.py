@@ -23,34 +23,38 @@ if TYPE_CHECKING:
 def analyze(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="Folders that `thalweg run` or `thalweg sweep` wrote, of one kind.", show_default=False),
+        typer.Argument(
+            metavar="FOLDERS…",
+            help="Folders that `thalweg run` or `thalweg sweep` wrote, all of one kind.",
+            show_default=False,
+        ),
     ],
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark master. A cluster's workers must see the folders under the same path, and have the same"
-            " Python.",
+            metavar="URL",
+            help="Spark master. A cluster's workers need the folders under the same path, and the same Python.",
             show_default="local[*]; none for one run folder",
         ),
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
-    moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the pictures of each run.")] = True,
+    moves: Annotated[bool, typer.Option("--moves", help="List every move: operator, hosts, time and reason.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Summary tables and plots of run folders, or the paper's figures from sweep folders.
+    """Make tables and plots of run folders, or the figures of sweeps.
 
     Sweeps and several run folders are analysed on Spark, which needs Java 17 or newer. One run folder is analysed in
     this process, with the same figures and several times as fast; name a --master to have it on Spark.
 
-    Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Of a single run, the last lines
-    say in words what was seen, and where the pictures are. Exit status 1 when a run lost, repeated or reordered images,
-    or delivered others than its reference, and when a simulation of a sweep failed.
+    Every folder gets plots/*.png and summary.json, a sweep's folder figures.json. For a single run, the last lines say
+    in words what happened, and where the pictures are. Exit status 1 if a run lost, repeated or reordered images, or
+    delivered others than its reference, or if a simulation of a sweep failed.
 
     Example: thalweg analyze runs/a runs/b
 
     Every move of a run: thalweg analyze runs/a --moves --no-plots
 
-    A sweep's figures, with a verdict for each of the paper's claims: thalweg analyze runs/fig6
+    The figures of a sweep, with a verdict for each claim of the paper: thalweg analyze runs/fig6
     """
     require("pyarrow", *(PLOT_LIBRARIES if plots else ()))
     from thalweg.experiments.records.aggregates import load_runs

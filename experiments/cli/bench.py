@@ -24,16 +24,32 @@ from thalweg.experiments.bench.options import (
     TestbedOptions,
     TreeOptions,
 )
+from thalweg.experiments.cli.commands import group
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json, spinner
 from thalweg.experiments.cli.options import takes
 
-app = typer.Typer(name="bench", no_args_is_help=True, help="The performance figures, side by side in one run.")
+app = group(
+    "bench",
+    """Measure performance side by side with alternatives.
+
+    Each benchmark runs all sides in turn, on this machine, and prints a table.
+
+    Operators in a tree, beside Ray and Dask: thalweg bench tree --rounds 3
+
+    The pause of an operator that moves: thalweg bench move --moves 20 --json
+    """,
+)
 
 
-@app.command("tree", epilog="Example: thalweg bench tree --rounds 9 --json")
+@app.command("tree")
 @takes(TreeOptions)
 def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
-    """Partitions/s of a combining tree on this machine: Thalweg, hand-written pyzmq, Ray, Dask."""
+    """Measure a combining tree: Thalweg, hand-written pyzmq, Ray and Dask.
+
+    The figures are partitions a second on this machine.
+
+    Example: thalweg bench tree --rounds 9 --json
+    """
     from thalweg.experiments.bench.tree import bench_tree
 
     answer = _measure(as_json, bench_tree, options)
@@ -55,12 +71,15 @@ def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("graph", epilog="Example: thalweg bench graph --rounds 9 --json")
+@app.command("graph")
 @takes(GraphOptions)
 def graph(options: GraphOptions, as_json: JsonOption = False) -> None:
-    """Nodes/s of a graph with fan-out and two sinks on this machine, beside those of a tree of as many nodes.
+    """Measure a graph with fan-out and two sinks, beside a tree of as many nodes.
 
-    Every operator is on the host of its first input. A graph has more edges than a tree has, and more between hosts.
+    The figures are nodes a second on this machine. Every operator is on the host of its first input. A graph has more
+    edges than a tree, and more of them between hosts.
+
+    Example: thalweg bench graph --rounds 9 --json
     """
     from thalweg.experiments.bench.graph import bench_graph
 
@@ -74,10 +93,15 @@ def graph(options: GraphOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("failover", epilog="Example: thalweg bench failover --every 16 --state 1024")
+@app.command("failover")
 @takes(FailoverOptions)
 def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
-    """Partitions/s of a tree on this machine that outlives its hosts, beside the same that does not."""
+    """Measure a tree that outlives its hosts, beside the same tree that does not.
+
+    The figures are partitions a second on this machine.
+
+    Example: thalweg bench failover --every 16 --state 1024
+    """
     from thalweg.experiments.bench.failover import bench_failover
 
     answer = _measure(as_json, bench_failover, options)
@@ -93,10 +117,15 @@ def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("link", epilog="Example: thalweg bench link --size 128 --size 4096")
+@app.command("link")
 @takes(LinkOptions)
 def link(options: LinkOptions, as_json: JsonOption = False) -> None:
-    """MB/s of one hop on this machine: Thalweg, and a bare DEALER and ROUTER with credits."""
+    """Measure one hop: Thalweg, and a bare DEALER and ROUTER with credits.
+
+    The figures are MB a second on this machine.
+
+    Example: thalweg bench link --size 128 --size 4096
+    """
     from thalweg.experiments.bench.link import bench_link
 
     answer = _measure(as_json, bench_link, options)
@@ -109,10 +138,15 @@ def link(options: LinkOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("records", epilog="Example: thalweg bench records --rounds 3 --json")
+@app.command("records")
 @takes(RecordsOptions)
 def records(options: RecordsOptions, as_json: JsonOption = False) -> None:
-    """Rows/s through source, filter and windowed count on this machine, each on a host: Thalweg, and Bytewax."""
+    """Measure records through source, filter and windowed count: Thalweg and Bytewax.
+
+    The figures are rows a second on this machine. Each node is on a host of its own.
+
+    Example: thalweg bench records --rounds 3 --json
+    """
     from thalweg.experiments.bench.records import bench_records
 
     answer = _measure(as_json, bench_records, options)
@@ -129,12 +163,15 @@ def records(options: RecordsOptions, as_json: JsonOption = False) -> None:
         output().print("Bytewax is not installed; the bench extra has it: pip install 'thalweg[bench]'")
 
 
-@app.command("testbed", epilog="Example: thalweg bench testbed --json")
+@app.command("testbed")
 @takes(TestbedOptions)
 def bench_of_testbed(options: TestbedOptions, as_json: JsonOption = False) -> None:
-    """Seconds to bring networks with every link shaped up and down, and hosts ready; what a host idles at.
+    """Measure how long emulated networks and hosts take to come up.
 
-    Namespaces, containers (with an engine and our image), and Mininet, which shapes one link a host.
+    Networks are of namespaces, of containers (with a Docker engine and our image), and of Mininet, which shapes one
+    link a host. The figures include what an idle host takes.
+
+    Example: thalweg bench testbed --json
     """
     from thalweg.experiments.bench.testbed import bench_testbed
 
@@ -169,13 +206,15 @@ def bench_of_testbed(options: TestbedOptions, as_json: JsonOption = False) -> No
     output().print(table)
 
 
-@app.command("plan", epilog="Example: thalweg bench plan --servers 8 --servers 32 --json")
+@app.command("plan")
 @takes(PlanOptions)
 def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
-    """Milliseconds that a plan takes with all links known, by cost model.
+    """Measure the time that a plan takes, by cost model.
 
-    Rows "one-shot" start with every operator at the client, rows "global" with operators on random hosts. Rows
-    "thalweg" choose the tree as well: once, and in a look while data flows, with forecasts and what is to be probed.
+    All links are known. Rows "one-shot" start with every operator at the client, rows "global" with operators on random
+    hosts. Rows "thalweg" choose the tree as well: once, and again while data flows, with forecasts and links to probe.
+
+    Example: thalweg bench plan --servers 8 --servers 32 --json
     """
     from thalweg.experiments.bench.plan import bench_plan
 
@@ -193,10 +232,15 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("cost-space", epilog="Example: thalweg bench cost-space --preset gt-itm --json")
+@app.command("cost-space")
 @takes(CostSpaceOptions)
 def cost_space(options: CostSpaceOptions, as_json: JsonOption = False) -> None:
-    """Processor time of the cost space: a topology of 1,550 routers, coordinates, and placing queries on it."""
+    """Measure the cost space: a topology, its coordinates, and queries placed on it.
+
+    The figures are processor times. The topology has 1,550 routers.
+
+    Example: thalweg bench cost-space --preset gt-itm --json
+    """
     from thalweg.experiments.bench.cost_space import bench_cost_space
 
     answer = _measure(as_json, bench_cost_space, options)
@@ -208,12 +252,15 @@ def cost_space(options: CostSpaceOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("odp", epilog="Example: thalweg bench odp --only fat --rounds 5 --json")
+@app.command("odp")
 @takes(OdpOptions)
 def odp(options: OdpOptions, as_json: JsonOption = False) -> None:
-    """Processor time of optimal placements: the experiment's by every metric, all sizes of Figure 9, random graphs.
+    """Measure the proven optimal placement on the problems of its paper and on random graphs.
 
-    Sizes are operators x hosts, capacity of a host. Rows "mixed" weigh three metrics, and solve each alone for it.
+    The figures are processor times. Sizes are operators x hosts, capacity of a host. Rows "mixed" weigh three metrics,
+    and solve each alone before.
+
+    Example: thalweg bench odp --only fat --rounds 5 --json
     """
     from thalweg.experiments.bench.odp import bench_odp
 
@@ -227,12 +274,15 @@ def odp(options: OdpOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("provision", epilog="Example: thalweg bench provision --rounds 3 --json")
+@app.command("provision")
 @takes(ProvisionOptions)
 def provision(options: ProvisionOptions, as_json: JsonOption = False) -> None:
-    """Processor time of finding machines to rent: the heuristics, annealing, and the proven optimum.
+    """Measure the search for machines to rent: heuristics, annealing, proven optimum.
 
-    Problems are drawn as by Benoit et al. (2008). Rows "best" are of those that the cover bound does not settle.
+    The figures are processor times. Problems are drawn as by Benoit et al. (2008). Rows "best" are of problems that the
+    cover bound does not settle.
+
+    Example: thalweg bench provision --rounds 3 --json
     """
     from thalweg.experiments.bench.provision import bench_provision
 
@@ -246,13 +296,16 @@ def provision(options: ProvisionOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("bimodal", epilog="Example: thalweg bench bimodal --rounds 50 --json")
+@app.command("bimodal")
 @takes(BimodalOptions)
 def bimodal(options: BimodalOptions, as_json: JsonOption = False) -> None:
-    """Processor time of mapping one task by neighbours' messages, over dedicated links, the public network, and both.
+    """Measure the mapping of tasks over dedicated links, the public network, and both.
 
-    And of choosing, while data flows, over which of two networks, or which relays, each edge of a tree goes, per edge.
-    "Virtual s": how long hosts would take over links with delays, maps that wait in the order of their cost among it.
+    The figures are processor times: of mapping one task by messages between neighbours, and of choosing the network, or
+    the relays, of each edge of a tree while data flows. "Virtual s" is the time that hosts would take over links with
+    delays; maps wait for others in the order of their cost.
+
+    Example: thalweg bench bimodal --rounds 50 --json
     """
     from thalweg.experiments.bench.bimodal import bench_bimodal
 
@@ -277,13 +330,15 @@ def bimodal(options: BimodalOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("move", epilog="Example: thalweg bench move --size 0 --size 256 --moves 20 --json")
+@app.command("move")
 @takes(MoveOptions)
 def move(options: MoveOptions, as_json: JsonOption = False) -> None:
-    """For how long an operator pauses when it moves, on loopback and on shaped links, and the bound on it.
+    """Measure the pause of an operator that moves, on loopback and on shaped links.
 
-    Bound: 1.2 × state ÷ rate of the link + 4 round trips; on links that are full of something else pauses may be
-    longer. Rows "first" are moves to hosts it has not been on before, which open the connections.
+    The bound is 1.2 × state ÷ rate of the link + 4 round trips. On links that are full of other traffic, pauses may be
+    longer. Rows "first" are moves to hosts that open their connections for it.
+
+    Example: thalweg bench move --size 0 --size 256 --moves 20 --json
     """
     from thalweg.experiments.bench.move import bench_move
 
@@ -302,13 +357,15 @@ def move(options: MoveOptions, as_json: JsonOption = False) -> None:
         output().print(f"no shaped links here: {answer['reason']}")
 
 
-@app.command("sim", epilog="Example: thalweg bench sim --servers 8 --rounds 3 --json")
+@app.command("sim")
 @takes(SimOptions)
 def sim(options: SimOptions, as_json: JsonOption = False) -> None:
-    """Milliseconds that simulating a run takes: the virtual shell, and the same model written with SimPy.
+    """Measure how long the simulation of a run takes, beside the same model in SimPy.
 
-    A run has its plan: "plan" is what that took before, by probes. "Time ratio": our time by SimPy's; "agreement": our
-    mean inter-arrival by SimPy's.
+    A run has its plan: "plan" is the time that the plan took before, by probes. "Time ratio" is our time by SimPy's.
+    "Agreement" is our mean inter-arrival time by SimPy's.
+
+    Example: thalweg bench sim --servers 8 --rounds 3 --json
     """
     from thalweg.experiments.bench.sim import bench_sim
 
@@ -334,12 +391,15 @@ def sim(options: SimOptions, as_json: JsonOption = False) -> None:
     output().print(table)
 
 
-@app.command("attack", epilog="Example: thalweg bench attack --frames 20000 --only mutated --only forged")
+@app.command("attack")
 @takes(AttackOptions)
 def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
-    """Hosts that carry honest runs under attack: the longest gap of a run, memory, and what was delivered.
+    """Measure hosts that carry honest runs while they are attacked.
 
-    Exit status 1 if a host ended, a partition was wrong, a run paused for a second, or a host took 150 MB.
+    The figures are the longest gap of a run, memory, and partitions delivered. Exit status 1 if a host ended, a
+    partition was wrong, a run paused for a second, or a host took 150 MB.
+
+    Example: thalweg bench attack --frames 20000 --only mutated --only forged
     """
     from thalweg.experiments.bench.attack import bench_attack
 

@@ -11,10 +11,11 @@ import msgspec
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
-from thalweg.experiments.cli.options import Given, takes
+from thalweg.experiments.cli.options import Given, number, takes
 from thalweg.experiments.cli.run import adopt_defaults, make_config
 from thalweg.experiments.command import RUN_LIBRARIES
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.names import free_placement_names
+from thalweg.experiments.runs.config import PLANNED, WORKLOADS, RunConfig
 from thalweg.middleware.errors import require
 
 if TYPE_CHECKING:
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
 
 PLACEMENTS = ("download-all", "one-shot", "local", "global", "thalweg")
 SEEDS = (1, 2, 3, 4, 5)
+
+
+def compared_workloads() -> dict[str, str]:
+    """Return the workloads that need no plan file."""
+    return {name: meaning for name, meaning in WORKLOADS.items() if name != PLANNED}
+
+
 OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
-    "workload": {},
+    "workload": {"names": compared_workloads},
     "servers": {"shown": "8; plates: 4"},
-    "placements": {
-        "help": "Placement algorithm, as in `thalweg run`; several times for several.",
-        "shown": ", ".join(PLACEMENTS),
-    },
+    "placements": {"names": free_placement_names, "shown": ", ".join(PLACEMENTS)},
     "images": {},
     "rate": {},
     "tree": {},
@@ -36,8 +41,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
     "link_mean_bps": {},
     "time_scale": {"shown": "1; plates: 30"},
     "view": {
-        "help": "What the first plan rests on: probe, each side's own measurements; truth, so that both sides begin"
-        " with one plan."
+        "help": "What the first plan is made from. probe: the measurements of each side. truth: the true rates, so that"
+        " both sides begin with the same plan.",
+        "common": True,
     },
     "cost": {},
     "period_s": {},
@@ -48,27 +54,29 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
 @takes(RunConfig, OPTIONS)
 def compare(
     given: Given,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Repeat it for several.", show_default=", ".join(map(str, SEEDS)))
-    ] = None,
+    seed: Annotated[list[int] | None, number(int, "--seed", "Seed.", show_default=", ".join(map(str, SEEDS)))] = None,
     repeats: Annotated[
-        int, typer.Option(help="Emulated runs of each seed: their median is compared, their spread is told.")
+        int, number(int, "--repeats", "Emulated runs of each seed. Their median is compared, and their spread shown.")
     ] = 3,
-    limit: Annotated[float, typer.Option(help="How far a simulated mean may be from the emulated one, of it.")] = 0.08,
+    limit: Annotated[
+        float, number(float, "--limit", "Largest difference of a simulated mean, as a share of the emulated one.")
+    ] = 0.08,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the comparison.", show_default="runs/compare-<time>")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the comparison.", show_default="runs/compare-<time>"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare simulation with emulation: the same seeds and traces in virtual time and on network namespaces.
+    """Compare simulated runs with emulated runs of the same seeds.
 
-    Every run's records are kept, below the folder; comparison.json there is what `thalweg report` shows. Exit status 1
-    when a mean time between images, or partitions, is further off than --limit. A busy machine slows emulated hosts:
-    let it be quiet, or take a lower --time-scale.
-
-    Records with windows, and two sinks: thalweg compare --workload plates --seed 1 --repeats 1
+    The same traces are used in virtual time and on network namespaces. The records of every run are kept in the
+    folder, and `thalweg report` shows its comparison.json. Exit status 1 if a mean time between images (plates:
+    partitions) differs by more than --limit. A busy machine slows emulated hosts: use a quiet one, or a lower
+    --time-scale.
 
     Example: thalweg compare --seed 1 --seed 2 --seed 3 --images 60 --time-scale 120 --link-mean 0.2mbit --out runs/cmp
+
+    Records with windows, and two sinks: thalweg compare --workload plates --seed 1 --repeats 1
     """
     require(*RUN_LIBRARIES)
     from thalweg.experiments.records.comparisons import beyond

@@ -27,7 +27,7 @@ MEANING = {
 def doctor(
     as_json: JsonOption = False,
 ) -> None:
-    """Say what this machine can do, and what to do about what it cannot.
+    """Show what this machine can do, and how to add what is missing.
 
     Example: thalweg doctor
     """

@@ -1,46 +1,63 @@
-"""``thalweg host``."""
+"""``thalweg host``: a host daemon, and the end of one. Starting a host imports neither typer nor rich."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-import typer
+from thalweg.middleware.shell.arguments import Arguments, number_of
 
-
-def host(context: typer.Context) -> None:
-    """Run a host daemon, for real machines and containers (thalweg host --help), or end one (thalweg host drain)."""
-    raise typer.Exit(execute(context.args))
+DRAIN = "drain"
+DRAIN_SHORT = "End a host when its operators have moved away."
 
 
 def execute(argv: list[str]) -> int:
-    """``thalweg host``: its exit status."""
+    """Run ``thalweg host``, and return its exit status."""
     from thalweg.middleware.shell import daemon
 
-    if argv[:1] == ["drain"]:
-        _drain(argv)
+    draining = argv[:1] == [DRAIN]
+    if asks_for_help(argv):
+        show_help(drain_parser() if draining else daemon.parser(), draining=draining)
+        return 0
+    if draining:
+        _drain(argv[1:])
         return 0
     return daemon.main(argv)
 
 
-def drain_parser() -> argparse.ArgumentParser:
+def asks_for_help(argv: list[str]) -> bool:
+    """Whether a command line asks for the help page."""
+    before = argv[: argv.index("--")] if "--" in argv else argv
+    return not {"-h", "--help", "--help-all"}.isdisjoint(before)
+
+
+def show_help(parser: Arguments, *, draining: bool) -> None:
+    """Print the page of ``thalweg host``, or of ``thalweg host drain``."""
+    from thalweg.experiments.cli.pages import Entry, Panel, page_of, show
+
+    more = [] if draining else [Panel("Commands", [Entry(DRAIN, DRAIN_SHORT)])]
+    show(page_of(parser, *more))
+
+
+def drain_parser() -> Arguments:
     """The options of ``thalweg host drain``."""
-    arguments = argparse.ArgumentParser(
-        prog="thalweg host",
-        usage="thalweg host drain [-h] [--at ENDPOINT] [--keys FILE] [--members DIR] [--timeout S] NAME",
-        description="Have a host end, with status 0, when its operators have moved away; returns when it does.",
-        epilog="example: thalweg host drain h1 --at tcp://192.0.2.7:7800 --keys alice.key_secret",
+    arguments = Arguments(
+        prog="thalweg host drain",
+        description=f"{DRAIN_SHORT} The command waits for that. The host ends with status 0.",
+        epilog="Example: thalweg host drain h1 --at tcp://192.0.2.7:7800 --keys alice.key_secret",
     )
-    arguments.add_argument("verb", choices=["drain"], help=argparse.SUPPRESS)
-    arguments.add_argument("name", metavar="NAME", help="the host's name")
-    arguments.add_argument("--at", default="tcp://127.0.0.1:7800", metavar="ENDPOINT", help="where it listens")
+    arguments.add_argument("name", metavar="NAME", help="Name of the host.")
     arguments.add_argument(
-        "--keys", type=Path, metavar="FILE", help="your secret certificate, as a client's, or the host's own"
+        "--at", default="tcp://127.0.0.1:7800", metavar="ENDPOINT", help="Control endpoint of the host."
     )
     arguments.add_argument(
-        "--members", type=Path, metavar="DIR", help="public certificates; by default members beside --keys"
+        "--keys", type=Path, metavar="FILE", help="Your secret certificate as a client, or that of the host."
     )
-    arguments.add_argument("--timeout", type=float, default=60.0, metavar="S", help="how long to wait for it (60)")
+    arguments.add_argument(
+        "--members", type=Path, metavar="DIR", help="Folder of public certificates. By default: members, beside --keys."
+    )
+    arguments.add_argument(
+        "--timeout", type=number_of(float), default=60.0, metavar="SECONDS", help="Time to wait for the host's end."
+    )
     return arguments
 
 

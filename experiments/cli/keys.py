@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from thalweg.experiments.cli.commands import group
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, say
+from thalweg.experiments.cli.options import choice, number
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.shell.security import (
     MEMBERS,
@@ -21,45 +22,59 @@ from thalweg.middleware.shell.security import (
     write_certificate,
 )
 
-app = typer.Typer(name="keys", no_args_is_help=True, help="Certificates of hosts and clients, and who is a member.")
+app = group(
+    "keys",
+    """Manage the certificates of hosts and clients.
+
+    Each host and client has a secret certificate of its own. A folder of public certificates says who is a member.
+
+    A certificate for host h1: thalweg keys new h1 --out keys
+
+    Membership for a host and a client: thalweg keys allow h1.key alice.key --members members
+    """,
+)
 
 MembersOption = Annotated[
-    Path, typer.Option("--members", metavar="DIR", help="The folder of public certificates of all who may talk.")
+    Path, typer.Option("--members", metavar="DIR", help="Folder of the public certificates of all members.")
 ]
+ROLES = ("host", "client")
 
 
-class Role(StrEnum):
-    """What a certificate is for."""
-
-    host = "host"
-    client = "client"
-
-
-@app.command("new", epilog="Example: thalweg keys new h1 --out keys --expires 365")
+@app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The host's or client's name.", show_default=False)],
-    role: Annotated[Role, typer.Option(help="A client leads runs, a host takes part in them.")] = Role.host,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the host or client.", show_default=False)],
+    role: Annotated[Any, choice(ROLES, "--role", "A client leads runs. A host takes part in them.")] = "host",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the two files into.")] = Path(),
     expires: Annotated[
-        int | None, typer.Option(metavar="DAYS", min=1, help="For how long it is good.", show_default="for ever")
+        int | None, number(int, "--expires", "Days until it expires.", metavar="DAYS", least=1, show_default="never")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key pair: a secret certificate, which stays where it is used, and a public one for all members."""
-    member, public, secret = new_certificate(name, role.value, out, expires)
+    """Make a key pair: a secret certificate and a public one.
+
+    The secret certificate stays on the machine that uses it. The public one is for all members.
+
+    Example: thalweg keys new h1 --out keys --expires 365
+    """
+    member, public, secret = new_certificate(name, role, out, expires)
     text = f"{secret}: keep it to yourself\n{public}: for thalweg keys allow on every host and client\n{_told(member)}"
     say(as_json, {"public": str(public), "secret": str(secret), **_as_row(member)}, text)
 
 
-@app.command("allow", epilog="Example: thalweg keys allow h1.key alice.key --members members")
+@app.command("allow")
 def allow(
     certificates: Annotated[
-        list[Path], typer.Argument(metavar="CERT...", help="Public certificates, NAME.key.", show_default=False)
+        list[Path], typer.Argument(metavar="CERT…", help="Public certificates, NAME.key.", show_default=False)
     ],
     members: MembersOption = Path(MEMBERS),
     as_json: JsonOption = False,
 ) -> None:
-    """Make members: their public certificates are copied into the folder, which running hosts look at again."""
+    """Make members of hosts and clients.
+
+    Their public certificates are copied into the folder. Running hosts read it again within seconds.
+
+    Example: thalweg keys allow h1.key alice.key --members members
+    """
     made = []
     for path in certificates:
         member, secret = read_certificate(path)
@@ -76,13 +91,18 @@ def allow(
     say(as_json, {"members": [_as_row(member) for member in made]}, "\n".join(map(_told, made)))
 
 
-@app.command("revoke", epilog="Example: thalweg keys revoke h1 --members members")
+@app.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The member's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the member.", show_default=False)],
     members: MembersOption = Path(MEMBERS),
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a member: hosts that look at this folder refuse what it says within seconds."""
+    """Remove a member.
+
+    Running hosts that read this folder refuse its messages within seconds.
+
+    Example: thalweg keys revoke h1 --members members
+    """
     check_members(members)
     known = [path.stem for path in members.glob(f"*{PUBLIC}")]
     if name not in known:
@@ -91,9 +111,12 @@ def revoke(
     say(as_json, {"revoked": name}, f"{name} is revoked; hosts that look at {members} refuse it within seconds")
 
 
-@app.command("list", epilog="Example: thalweg keys list --members members --json")
+@app.command("list")
 def listed(members: MembersOption = Path(MEMBERS), as_json: JsonOption = False) -> None:
-    """Who is a member: name, role, expiry, and the fingerprint of the key."""
+    """List the members: name, role, expiry, and fingerprint of the key.
+
+    Example: thalweg keys list --members members --json
+    """
     check_members(members)
     found, wrong = read_members(members)
     if as_json:

@@ -58,7 +58,8 @@ def _run(argv: list[str]) -> int:
             return host.execute(argv[1:])
         except SystemExit as end:  # of argparse
             return end.code if isinstance(end.code, int) else int(bool(end.code))
-    from thalweg.experiments.cli.verbs import REFUSED, app
+    from thalweg.experiments.cli.commands import REFUSED
+    from thalweg.experiments.cli.verbs import app
 
     try:
         status = app(args=argv, prog_name="thalweg", standalone_mode=False)

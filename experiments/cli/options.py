@@ -5,13 +5,14 @@ Some name code of the user's own, ``package.module:attribute``.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, wraps
 from importlib.machinery import PathFinder
+from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -43,13 +44,20 @@ class Given(dict[str, Any]):
     said: tuple[str, ...] = ()
 
 
+class Refused(typer.BadParameter):
+    """A value on the command line that cannot be used; its message is the whole sentence."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def takes(
     struct: type[msgspec.Struct], fields: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The decorator of a verb whose first parameter is a ``struct``, or what is ``Given`` of it; the others stay
-    typer's own.
+    """Return the decorator of a verb whose first parameter is a ``struct``, or the ``Given`` fields of one.
 
-    ``fields``: the ones that the verb takes, and what of their options is said in another way; by default all.
+    The verb's other parameters stay Typer's own. ``fields``: the fields that the verb takes, each with the changes of
+    its Option; by default all.
     """
     options = options_of(struct)
     if fields is not None:
@@ -62,13 +70,13 @@ def takes(
     def expand(verb: Callable[..., None]) -> Callable[..., None]:
         first, *own = inspect.signature(verb, eval_str=True).parameters.values()
 
-        @functools.wraps(verb)
+        @wraps(verb)
         def command(context: typer.Context, **words: Any) -> None:
             given = Given()
             for name, (kind, option) in options.items():
                 word, source = words.pop(name), context.get_parameter_source(name)
                 if source is not None and source.name != "DEFAULT":
-                    given[name] = _value(word, kind, option, option.named(name))
+                    given[name] = _value(word, kind, option)
                     given.said += (name,) * (source.name == "COMMANDLINE")
             verb(given if first.annotation is Given else make(struct, given, context.command_path), **words)
 
@@ -79,6 +87,7 @@ def takes(
             *(parameter.replace(kind=by_name) for parameter in own),
         ]
         vars(command)["__signature__"] = inspect.Signature(parameters)
+        vars(command)["options"] = {name: option for name, (_, option) in options.items()}  # for the help page
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
@@ -98,29 +107,54 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     plain, shown = _plain(kind), option.shown
     optional = plain is not kind
     flag, metavar, parser = option.named(name), option.metavar, None
+    several = get_origin(plain) is tuple
+    if several:
+        plain, optional, default = get_args(plain)[0], True, list(default) or None
     if option.unit is not None:
         metavar, parser = metavar or KINDS.get(option.unit), reader(option.unit, flag)
-    if get_origin(plain) is Literal:
-        metavar, plain = f"[{'|'.join(get_args(plain))}]", str  # typer's own refusal would not be one line
-    elif get_origin(plain) is tuple:
-        plain, optional, default = GenericAlias(list, get_args(plain)[:1]), True, list(default) or None
+    elif get_origin(plain) is Literal:
+        choices = option.names or partial(tuple, get_args(plain))
+        metavar = metavar or ("NAME" if option.names is not None else "|".join(get_args(plain)))
+        plain, parser = str, choice_reader(choices, flag)
+    elif plain in (int, float):
+        metavar, parser = metavar or "N", number_reader(plain, flag, option.least)
     elif plain is bool and (optional or default):
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    elif plain is str and metavar is None:
+        metavar = "NAME"
     if option.typed is not None:
         plain = option.typed
-    said = typer.Option(
+        metavar = metavar or ("PATH" if issubclass(plain, Path) else None)
+    info = typer.Option(
         flag,
         *option.also,
         help=option.help,
         metavar=metavar,
-        min=option.least,
         envvar=option.envvar,
         show_default=shown or True,
         parser=parser,
+        autocompletion=_completer(option, kind),
+        rich_help_panel=option.panel or None,
     )
+    if several:
+        plain = GenericAlias(list, (plain,))
     annotated: Any = Annotated  # a type that is known while it runs alone
-    annotation = annotated[(plain | None) if optional else plain, said]
+    annotation = annotated[(plain | None) if optional else plain, info]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _completer(option: Option, kind: Any) -> Callable[[str], list[str]] | None:
+    """Return the function that completes a value in a shell, from the registered names or the choices."""
+    plain = _plain(kind)
+    choices = get_args(plain) if get_origin(plain) is Literal else ()
+    if option.names is None and not choices:
+        return None
+
+    def complete(incomplete: str) -> list[str]:
+        known = choices if option.names is None else option.names()
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete
 
 
 def quantity(unit: Unit, flag: str, said: str, *, shown: str | bool = True) -> Any:
@@ -128,14 +162,54 @@ def quantity(unit: Unit, flag: str, said: str, *, shown: str | bool = True) -> A
     return typer.Option(flag, help=said, metavar=KINDS[unit], parser=reader(unit, flag), show_default=shown)
 
 
+def number(kind: type[int] | type[float], flag: str, text: str, **more: Any) -> Any:
+    """Return the option of a number, for a verb's own parameter. ``more``: ``least``, and Typer's own."""
+    least = more.pop("least", None)
+    return typer.Option(flag, help=text, parser=number_reader(kind, flag, least), **{"metavar": "N", **more})
+
+
+def choice(choices: Sequence[str], flag: str, text: str) -> Any:
+    """Return the option of one of a few words, for a verb's own parameter."""
+    return typer.Option(flag, help=text, metavar="|".join(choices), parser=choice_reader(partial(tuple, choices), flag))
+
+
+def number_reader(kind: type[int] | type[float], flag: str, least: float | None = None) -> Callable[[Any], Any]:
+    """Return the reader of a number that an option gives. It raises Refused for other words, and below ``least``."""
+    wanted = "a whole number" if kind is int else "a number"
+    if least is not None:
+        wanted += f", at least {least}"
+
+    def read(value: Any) -> Any:
+        try:
+            count = kind(value)
+        except ValueError:
+            raise Refused(f"{flag} is {value!r}; give {wanted}") from None
+        if least is not None and count < least:
+            raise Refused(f"{flag} is {value}; give {wanted}")
+        return count
+
+    return read
+
+
+def choice_reader(choices: Callable[[], Iterable[str]], flag: str) -> Callable[[Any], Any]:
+    """Return the reader of one of a few words. It raises Refused for another word."""
+
+    def read(value: Any) -> Any:
+        if value not in (known := [*choices()]):
+            raise Refused(f"{flag} is {value!r}; {nearest(value, known)}")
+        return value
+
+    return read
+
+
 def reader(unit: Unit, flag: str) -> Unit:
-    """What reads the quantity that an option gives; its errors name the option."""
+    """Return the reader of a quantity that an option gives; its errors name the option."""
 
     def read(value: Any) -> Any:
         try:
             found = unit(value)
         except UsageError as error:
-            raise UsageError(f"{flag}: {error}") from None
+            raise Refused(f"{flag}: {error}") from None
         if unit in RATES and (said := units.remark(value)):
             print(f"note: {flag}: {said}", file=sys.stderr)
         return found
@@ -150,14 +224,11 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-def _value(word: Any, kind: Any, option: Option, flag: str) -> Any:
+def _value(word: Any, kind: Any, option: Option) -> Any:
     """A field's value, of what was given for it."""
     if option.parse is not None:
         return option.parse(word)
-    plain = _plain(kind)
-    if get_origin(plain) is Literal and word not in get_args(plain):
-        raise UsageError(f"{flag} is {word!r}; {nearest(word, get_args(plain))}")
-    return tuple(word) if get_origin(plain) is tuple else word
+    return tuple(word) if get_origin(_plain(kind)) is tuple else word
 
 
 def find_own_code(names: Iterable[str]) -> None:

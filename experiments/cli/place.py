@@ -16,6 +16,7 @@ from rich.table import Table
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.cli.options import find_own_code, takes
 from thalweg.experiments.command import Option
+from thalweg.experiments.names import cost_names, planner_names
 from thalweg.experiments.problems.placement import load_placement
 from thalweg.experiments.records.trees import as_edges
 from thalweg.middleware.errors import UsageError
@@ -44,6 +45,8 @@ from thalweg.middleware.planning.problem.choice import choice_of, cost_of, with_
 from thalweg.middleware.planning.problem.routes import HOPS, route_of
 from thalweg.middleware.protocol.messages import MAX_HOPS
 
+PLANNER, NETWORKS = "Planner", "Files with several networks"
+
 
 def _options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
@@ -59,80 +62,81 @@ def _options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
 
 
 class PlaceOptions(msgspec.Struct, frozen=True):
-    """Of ``place``: who places, what is minimised, and what else is told."""
+    """Options of ``place``: planner, cost model, and what is printed besides."""
 
-    planner: Annotated[
-        str,
-        Option(
-            "one-shot, download-all, exhaustive; thalweg: the tree's shape as well, where operators are reorderable;"
-            " odp: proven optimal by response time, availability and network; global, local: what they do in one"
-            " period, from the file's placement (global needs it); or package.module:Class."
-        ),
-    ] = "one-shot"
+    planner: Annotated[str, Option("Planner.", names=planner_names, own="package.module:Class", panel=PLANNER)] = (
+        "one-shot"
+    )
     cost: Annotated[
         str,
         Option(
-            "critical-path, period, expected-period; response, availability, traffic, usage, energy, or objective: the"
-            " file's weights of these; or package.module:Class."
+            "Cost model, which planners minimise. objective: the weights of the others in the file.",
+            names=cost_names,
+            own="package.module:Class",
+            panel=PLANNER,
         ),
     ] = "critical-path"
     option: Annotated[
-        tuple[str, ...], Option("Of the planner, as start=current, or k=2 of local.", metavar="KEY=VALUE")
+        tuple[str, ...],
+        Option("Option of the planner: start=current; for local: k=2.", metavar="KEY=VALUE", panel=PLANNER),
     ] = ()
-    cost_option: Annotated[tuple[str, ...], Option("As interface=duplex.", metavar="KEY=VALUE")] = ()
-    bound: Annotated[bool, Option("Also print the period that no tree and no mixture of trees can beat.")] = False
+    cost_option: Annotated[
+        tuple[str, ...],
+        Option("Option of the cost model: interface=duplex.", metavar="KEY=VALUE", panel=PLANNER),
+    ] = ()
+    bound: Annotated[bool, Option("Print the period that no tree and no mixture of trees can beat.")] = False
     mps: Annotated[
-        str | None, Option("Also write the program of odp to a file, for other solvers.", metavar="PATH")
+        str | None, Option("Write the program of planner odp to a file, for other solvers.", metavar="PATH")
     ] = None
     compare: Annotated[
-        bool, Option("Instead: every heuristic and planner beside the optimum, by the file's objective.")
+        bool, Option("Compare every heuristic and planner with the optimum, by the objective of the file.")
     ] = False
     random: Annotated[
         int | None,
-        Option("With --compare, in place of FILE: so many random problems, of which ratios are told.", least=1),
+        Option("With --compare, in place of FILE: number of random problems to compare on.", shown="none", least=1),
     ] = None
     wanted_hz: Annotated[
         float | None,
         Option(
-            "Where the file has networks: partitions a second that are wanted; the placement is taken, and links take"
-            " the network, whose bytes cost least of those that keep this.",
+            "Partitions a second that are wanted. Of the placements and networks that keep this rate, those are chosen"
+            " whose bytes cost least.",
             flag="--wanted",
             shown="as many as links carry",
+            panel=NETWORKS,
         ),
     ] = None
-    hops: Annotated[
-        int, Option("Where the file has networks: rented links that an edge takes one after the other at most.")
-    ] = HOPS
-    seed: Annotated[int, Option("With --compare: of the random problems, and of heuristics.", least=0)] = 1
+    hops: Annotated[int, Option("Largest number of rented links that an edge takes in a row.", panel=NETWORKS)] = HOPS
+    seed: Annotated[int, Option("With --compare: seed of random problems and of heuristics.", least=0)] = 1
 
 
 @takes(PlaceOptions)
 def place(
     options: PlaceOptions,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="Placement problem, a TOML file.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Solve a placement problem from a file: where does each operator go, and what does that cost?
+    """Solve a placement problem from a file.
+
+    The answer is a host for each operator, and what that costs. FILE is needed unless --random is given.
 
     Example: thalweg place docs/examples/placement.toml --cost period
 
-    The tree as well, beside what is possible at all: thalweg place docs/examples/placement.toml --cost period
-    --planner thalweg --bound
+    The tree as well, beside the bound: thalweg place docs/examples/placement.toml --cost period --planner thalweg
+    --bound
 
     Several trees at once: thalweg place docs/examples/placement.toml --cost period --cost-option interface=independent
     --planner thalweg --option stripes=4 --bound
 
-    Proven optimal, or the gap: thalweg place docs/examples/optimal.toml --planner odp --option
+    Proven optimal, or how far from it: thalweg place docs/examples/optimal.toml --planner odp --option
     objective='{"response": 0.5, "availability": 0.5}'
 
-    Every heuristic beside it: thalweg place docs/examples/optimal.toml --compare
+    Every heuristic beside the optimum: thalweg place docs/examples/optimal.toml --compare
 
-    Over which network each edge goes: thalweg place docs/examples/two-networks-placement.toml --cost period
-    --wanted 0.2
+    The network of each edge: thalweg place docs/examples/two-networks-placement.toml --cost period --wanted 0.2
 
-    What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
+    The next step of local: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
     if options.random is not None:
         if not options.compare or file is not None:

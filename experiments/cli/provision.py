@@ -15,7 +15,7 @@ from thalweg.experiments.cli.console import JsonOption, end, output, print_json,
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import RUN_LIBRARIES, Option, Tell
 from thalweg.experiments.problems.provisioning import Problem, load_provisioning
-from thalweg.experiments.runs.config import Image, RunConfig
+from thalweg.experiments.runs.config import RunConfig
 from thalweg.middleware.errors import PlannerError, UsageError, nearest, require
 from thalweg.middleware.planning.provisioning.answer import Answer, cost, in_turn_s, loads
 from thalweg.middleware.planning.provisioning.best import Effort, Rented, best
@@ -30,89 +30,122 @@ LATE = 1.05  # of the wanted time between two results, what a run may take and h
 BEST = "best"
 
 
-class ProvisionOptions(msgspec.Struct, frozen=True):
-    """Of ``provision``: how is searched, and whether what is found is tried."""
+SEARCH, LAUNCH, STUDIES = "Search", "Launch", "Comparisons, in place of FILE"
 
-    heuristic: Annotated[
-        str, Option(f"{BEST}: heuristics, annealing and an exact program; or one of {', '.join(HEURISTICS)}.")
-    ] = BEST
+
+def heuristic_names() -> dict[str, str]:
+    """Return the ways of finding machines."""
+    return {BEST: "heuristics, annealing and an exact program", **dict.fromkeys(HEURISTICS, "heuristics of the paper")}
+
+
+class ProvisionOptions(msgspec.Struct, frozen=True):
+    """Options of ``provision``: the search, a launch of what it finds, and comparisons."""
+
+    heuristic: Annotated[str, Option("Way of finding machines.", names=heuristic_names, panel=SEARCH)] = BEST
     overlap: Annotated[
         bool | None,
         Option(
-            "A machine receives, computes and sends at once, as the paper's; else each operator does in turn, as on a"
-            " testbed.",
-            shown="overlap; with --launch no-overlap",
+            "A machine receives, computes and sends at once, as in the paper. Otherwise it does so in turn for each"
+            " operator, as on a testbed.",
+            shown="--overlap; with --launch: --no-overlap",
+            panel=SEARCH,
         ),
     ] = None
     time_limit_s: Annotated[
-        float, Option("Of the solver; what is not proven by then has a gap.", flag="--time-limit", unit=units.seconds)
+        float,
+        Option(
+            "Time limit of the solver. Afterwards the answer has a gap.",
+            flag="--time-limit",
+            unit=units.seconds,
+            panel=SEARCH,
+        ),
     ] = 60.0
-    gap: Annotated[float, Option("How far from the optimum is near enough, a share.")] = 0.0
-    seed: Annotated[int, Option("Of the search, and of random problems.", least=0)] = 1
+    gap: Annotated[float, Option("Distance from the optimum that is accepted, as a share.", panel=SEARCH)] = 0.0
+    seed: Annotated[int, Option("Seed of the search and of random problems.", least=0, panel=SEARCH)] = 1
     launch: Annotated[
         Literal["docker", "sim", "netns"] | None,
         Option(
-            "Bring up these machines, run the operators, and see whether the throughput is reached; then the same on"
-            " the next cheaper ones.",
+            "Bring up these machines, run the operators, and check the throughput. Then do the same on the next cheaper"
+            " machines.",
             shown="none",
+            panel=LAUNCH,
         ),
     ] = None
     reserve: Annotated[
         float | None,
         Option(
-            "The share of every machine and its card that is left free: hosts need some for their own, and transfers"
-            " get into each other's way.",
+            "Share of every machine and its network card that is left free, for the hosts themselves.",
             unit=units.share,
-            shown="0; with --launch 0.1",
+            shown="0; with --launch: 0.1",
+            panel=LAUNCH,
         ),
     ] = None
-    results: Annotated[int, Option("With --launch: so many.", least=2)] = 30
-    cheaper: Annotated[bool, Option("With --launch: also run the next cheaper machines.")] = True
-    image: Image = None
+    results: Annotated[int, Option("Number of results to deliver.", least=2, panel=LAUNCH)] = 30
+    cheaper: Annotated[bool, Option("Run the next cheaper machines as well.", panel=LAUNCH)] = True
+    image: Annotated[str | None, Option("Docker: image of the hosts.", shown="that of testbed build", panel=LAUNCH)] = (
+        None
+    )
     compare: Annotated[
         int | None,
         Option(
-            "Instead of FILE: every heuristic beside the optimum, on so many problems as Benoit et al. draw them.",
+            "Compare every heuristic with the optimum on so many problems, drawn as by Benoit et al.",
+            shown="none",
             least=1,
+            panel=STUDIES,
         ),
     ] = None
     egress: Annotated[
         int | None,
         Option(
-            "Instead of FILE: trees by what their bytes cost between clouds, on so many draws of eight sources and a"
-            " client from Skyplane's grid.",
+            "Compare trees by the price of bytes between clouds, on so many draws of eight sources and a client from"
+            " Skyplane's grid.",
+            shown="none",
             least=1,
+            panel=STUDIES,
         ),
     ] = None
-    n: Annotated[int, Option("With --compare: nodes of a tree, objects included.", least=3)] = 60
-    alpha: Annotated[float, Option("With --compare: the exponent of work.")] = 1.6
-    objects: Annotated[Literal["small", "big"], Option("With --compare: sizes of the objects.")] = "small"
-    one_class: Annotated[bool, Option("With --compare: the dearest machine of Table 1 alone.")] = False
+    n: Annotated[
+        int, Option("With --compare: nodes of a tree, objects included.", least=3, panel=STUDIES, common=False)
+    ] = 60
+    alpha: Annotated[
+        float, Option("With --compare: exponent of the work of an operator.", panel=STUDIES, common=False)
+    ] = 1.6
+    objects: Annotated[
+        Literal["small", "big"], Option("With --compare: sizes of the objects.", panel=STUDIES, common=False)
+    ] = "small"
+    one_class: Annotated[
+        bool, Option("With --compare: offer only the dearest machine of Table 1.", panel=STUDIES, common=False)
+    ] = False
 
 
 @takes(ProvisionOptions)
 def provision(
     options: ProvisionOptions,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A provisioning problem in TOML.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="Provisioning problem, a TOML file.", show_default=False)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="With --launch: folder of its runs.", show_default="runs/rented-<time>")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the runs.", show_default="runs/rented-<time>", rich_help_panel=LAUNCH
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the cheapest machines to rent for a tree of operators and a wanted throughput, and what each of them does.
+    """Find the cheapest machines for a tree of operators.
+
+    The machines keep the throughput that the file asks for. The answer says what each of them computes, fetches and
+    sends. FILE is needed unless --compare or --egress is given.
 
     Example: thalweg provision docs/examples/provision.toml
 
-    And see that it is reached, and on the next cheaper machines is not: thalweg provision docs/examples/provision.toml
-    --launch docker
+    And a run that shows it: thalweg provision docs/examples/provision.toml --launch docker
 
-    By one of the paper's heuristics: thalweg provision docs/examples/provision.toml --heuristic subtree-bottom-up
+    One of the heuristics: thalweg provision docs/examples/provision.toml --heuristic subtree-bottom-up
 
-    Every way beside the optimum: thalweg provision --compare 200 --n 60 --alpha 1.6
+    Every heuristic beside the optimum: thalweg provision --compare 200 --n 60 --alpha 1.6
 
-    Bytes that cost, over trees that may be chosen: thalweg provision --egress 60
+    Trees by the price of bytes: thalweg provision --egress 60
     """
     if options.compare is not None or options.egress is not None:
         if file is not None or None not in (options.compare, options.egress):

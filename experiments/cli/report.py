@@ -14,21 +14,22 @@ from thalweg.middleware.errors import require
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Run folders and sweep folders, in any order.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="FOLDERS…", help="Run folders and sweep folders, in any order.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option(help="The page; one of that name is replaced.")] = Path("report.html"),
-    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = False,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write. It may exist.")] = Path("report.html"),
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """One HTML page about runs and sweeps: tables, plots, placements over time, link proofs, composed pictures.
+    """Write one HTML page about any number of runs and sweeps.
 
-    The page needs nothing but itself: it fetches nothing, and can be read without its script. Plots that `analyze` has
-    drawn are taken; others are drawn, and nothing is written into run folders. A sweep whose figures are not up to
-    date is aggregated on Spark.
+    It has tables, plots, placements over time, proofs of links, and composed pictures. The page is self-contained, and
+    can be read without its script. Plots that `thalweg analyze` has drawn are used. Others are drawn, and nothing is
+    written into run folders. A sweep whose figures are out of date is aggregated on Spark.
 
     Example: thalweg report runs/a runs/b --out report.html
 
-    The paper's figures: thalweg report runs/fig6
+    The figures of a sweep: thalweg report runs/fig6
     """
     require(*PAGE_LIBRARIES)
     from thalweg.experiments.reports.report import write_report

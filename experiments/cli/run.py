@@ -14,9 +14,7 @@ import typer
 from thalweg.experiments.cli.console import JsonOption, end, progress
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.command import RUN_LIBRARIES, counted
-from thalweg.experiments.networks.described import adopt_file
 from thalweg.experiments.runs.config import DEFAULTS, RunConfig, is_scenario_file, runs_elsewhere
-from thalweg.experiments.runs.plan_file import adopt_plan
 from thalweg.middleware.errors import require
 
 if TYPE_CHECKING:
@@ -27,33 +25,30 @@ if TYPE_CHECKING:
 @takes(RunConfig)
 def run(
     given: Given,
-    out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/<time>")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/<time>")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run one workload on one testbed under one or more placements.
 
-    Every placement is planned ahead, on the links as they are at the start of their traces, and then runs from that
-    start on warmed-up hosts. Those that begin with one-shot (one-shot, global, local) share one plan. Under thalweg the
-    tree itself is chosen, and changes while data flows, where the operator may be applied in any order (composite
-    with max or min).
+    Every placement is planned before its run, from the links as they are at the start of their traces. Placements that
+    begin with the plan of one-shot share that plan. Under thalweg the tree is chosen as well, if the operator may be
+    applied in any order: composite with max or min.
 
-    Example: thalweg run --servers 8 --placement one-shot --placement thalweg --images 60 --time-scale 60
-    --link-mean 0.2mbit --seed 1 --out runs/a
+    In virtual time: thalweg run --testbed sim --placement one-shot --placement thalweg --images 60 --out runs/a
 
-    Operators that move: thalweg run --servers 8 --placement one-shot --placement global --placement local
-    --period 600 --images 120 --time-scale 120 --link-mean 0.2mbit --scenario collapse
+    On shaped links of this machine, 60 times as fast: thalweg run --placement one-shot --placement thalweg
+    --time-scale 60 --link-mean 0.2mbit --seed 1 --out runs/b
 
-    What was planned before: thalweg run --plan runs/rented/answer/plan.toml --testbed docker
+    Operators that move, when a host loses its network: thalweg run --placement one-shot --placement global
+    --placement local --images 120 --time-scale 120 --link-mean 0.2mbit --scenario collapse
 
-    Records with windows, and two sinks: thalweg run --workload plates --testbed netns --placement one-shot
-    --placement global --placement thalweg --scenario collapse
+    A plan that `thalweg provision` made: thalweg run --plan runs/rented/answer/plan.toml --testbed docker
 
-    Moves at random, of operators with state: thalweg run --testbed loopback --placement random-moves --moves 500
-    --images 600 --operator mixed
-
-    Trees at random: thalweg run --testbed loopback --placement random-reshapes --reshapes 100 --images 600
-    (a change takes some four images: those that are in the old tree come first)
+    Records with windows, and two sinks: thalweg run --workload plates --placement one-shot --placement thalweg
     """
+    from thalweg.experiments.networks.described import adopt_file
+    from thalweg.experiments.runs.plan_file import adopt_plan
+
     if given.get("testbed") == "loopback" and "traces" not in given.said:
         given.pop("traces", None)  # its links are not shaped, and the environment may name traces
     choose_time_scale = "time_scale" not in given

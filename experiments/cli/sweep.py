@@ -16,8 +16,10 @@ from thalweg.emulation.units import seconds
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say, spinner
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
-from thalweg.experiments.command import SWEEP_LIBRARIES, Option, counted, flag
-from thalweg.experiments.runs.config import Allow, Kernel, Latency, runs_elsewhere
+from thalweg.experiments.command import FAULTS, NETWORK, PLACEMENT, SWEEP_LIBRARIES, WORKLOAD, Option, counted, flag
+from thalweg.experiments.names import free_placement_names, run_cost_names, tree_names
+from thalweg.experiments.papers.index import figure_names, pool_names
+from thalweg.experiments.runs.config import Allow, Latency, runs_elsewhere
 from thalweg.middleware.errors import UsageError, require
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from thalweg.experiments.sweeps.sweep import SweepOutcome
 
 CONFIGURATIONS = 300  # as many as the paper's
+GRID = "Grid"
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
 TAKEN = {  # of all options
@@ -42,124 +45,196 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     figure: Annotated[
         str | None,
-        Option(
-            "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
-            " sensitivity, how much hangs on what traces are made by; stripes, what several trees at once bring; or"
-            " sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
-            " sbon-13, sbon-14, sbon-operators of Pietzuch et al. (2006); or odp-4, odp-5, odp-6, odp-7, odp-9,"
-            " odp-10 of Cardellini et al. (2016); or benoit-2 to benoit-9 and benoit-table2 of Benoit et al. (2008); or"
-            " bimodal-7, bimodal-8, bimodal-9, bimodal-hops of Asaduzzaman and Maheswaran (2010).",
-            shown="none",
-        ),
+        Option("Figure, of a paper or of ours, whose grid is swept.", names=figure_names, shown="none", panel=GRID),
     ] = None
     configurations: Annotated[
         int | None,
         Option(
-            "Network configurations in all, spread evenly over the pools.", shown=f"the figure's, or {CONFIGURATIONS}"
+            "Number of network configurations, spread evenly over the pools.",
+            shown=f"the figure's, or {CONFIGURATIONS}",
+            panel=GRID,
         ),
     ] = None
     pools: Annotated[
-        int | None, Option("Draws of the pool of traces.", shown=f"{POOLS}, at most one a configuration")
+        int | None,
+        Option(
+            "Number of draws of the pool of traces.", shown=f"{POOLS}, at most one for each configuration", panel=GRID
+        ),
     ] = None
     pool: Annotated[
         tuple[str, ...],
         Option(
-            "paper (calibrated to the paper), regions (the same, links by region); paper:stretch=1.8 and the like"
-            " (made otherwise, as in thalweg traces generate); real (measured), or a folder of"
-            " traces. Of sbon-table1, -8, -9 and -operators paper or gt-itm, of topologies; of sbon-5, -13 and -14 a"
-            " set of latencies, of sbon-12 a series of them. Several times for several, each a sweep in a folder of its"
-            " own.",
-            shown="paper; stripes: also wanify_aws and puffer_max60, where there are traces",
+            "Pool that networks are drawn from: one of these, the name of a data set, or a folder of traces. A"
+            " generated pool takes parameters of `traces generate`: paper:stretch=1.8. Figures sbon-5 and sbon-12 to"
+            " -14 take a set of latencies. Several pools are swept in turn, each in a folder of its own.",
+            names=pool_names,
+            shown="paper; stripes: also wanify_aws and puffer_max60 if there are traces",
+            panel=NETWORK,
         ),
     ] = ()
-    first_pool: Annotated[int, Option("Seed of the first pool; the others follow it.", least=0)] = 1001
+    first_pool: Annotated[
+        int,
+        Option("Seed of the first pool. The others have the next seeds.", least=0, panel=NETWORK, common=False),
+    ] = 1001
     placements: Annotated[
         tuple[str, ...],
         Option(
-            "As in `thalweg run`, or package.module:Planner; several times for several. They are added to those of"
-            " --figure.",
+            "Placement algorithm, as in `thalweg run`. Those given are added to the placements of a figure.",
             flag="--placement",
+            names=free_placement_names,
+            own="package.module:Planner",
             shown="download-all, one-shot, local, global, thalweg-once, thalweg",
+            panel=PLACEMENT,
         ),
     ] = ()
-    servers: Annotated[tuple[int, ...], Option("Image servers; repeat to vary.", shown="the figure's, or 8")] = ()
+    servers: Annotated[
+        tuple[int, ...],
+        Option("Number of image servers.", shown="the figure's, or 8", least=1, panel=WORKLOAD),
+    ] = ()
     trees: Annotated[
         tuple[str, ...],
-        Option("binary, left-deep, star; repeat to vary.", flag="--tree", shown="the figure's, or binary"),
+        Option("Shape of the tree.", flag="--tree", names=tree_names, shown="the figure's, or binary", panel=WORKLOAD),
     ] = ()
     periods_s: Annotated[
         tuple[float, ...],
         Option(
-            "Time between decisions of global, local and thalweg; repeat to vary.",
+            "Emulated time between two decisions of global, local and thalweg.",
             flag="--period",
             unit=seconds,
-            shown="the figure's, or 600, of thalweg 60",
+            shown="the figure's, or 600; thalweg: 60",
+            panel=PLACEMENT,
         ),
     ] = ()
     ks: Annotated[
         tuple[int, ...],
-        Option("Random hosts that local considers; repeat to vary.", flag="--k", shown="the figure's, or 0"),
+        Option(
+            "Local: number of random hosts that it considers.",
+            flag="--k",
+            shown="the figure's, or 0",
+            panel=PLACEMENT,
+            common=False,
+        ),
     ] = ()
-    images: Annotated[int, Option("Composites to deliver in every run.")] = 180
+    images: Annotated[int, Option("Number of images to deliver in every run.", panel=WORKLOAD)] = 180
     interface: Annotated[
         Literal["single", "independent"],
-        Option("single: a host sends or receives one message at a time; independent: links do not hinder."),
+        Option(
+            "single: a host sends or receives one message at a time. independent: links do not share an interface.",
+            panel=NETWORK,
+            common=False,
+        ),
     ] = "single"
-    cost: Annotated[str, Option("What planners minimise, as in `thalweg run`.")] = "critical-path"
+    cost: Annotated[
+        str,
+        Option(
+            "What planners minimise, as in `thalweg run`.",
+            names=run_cost_names,
+            own="package.module:CostModel",
+            panel=PLACEMENT,
+            common=False,
+        ),
+    ] = "critical-path"
     view: Annotated[
         Literal["probe", "truth"],
         Option(
-            "What planners know of links: what is probed and measured, or the truth, before a run and while it goes on"
-            " (local decides by what hosts measured)."
+            "What planners know of links: results of probes and measurements, or the true rates, before a run and"
+            " during it. Local decides by measurements in either case.",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = "probe"
     testbed: Annotated[
         Literal["netns", "sim", "none"] | None,
         Option(
-            "Of sbon-13 and -14: netns, data flows between network namespaces; sim: in virtual time; none (of -14): it"
-            " does not flow.",
-            shown="sbon-13: netns, -14: none",
+            "Figures sbon-13 and sbon-14: data flows between network namespaces, in virtual time, or (sbon-14) not at"
+            " all.",
+            shown="sbon-13: netns; sbon-14: none",
+            panel=NETWORK,
+            common=False,
         ),
     ] = None
-    kernel: Kernel = "host"
-    tasks: Annotated[int, Option("Of bimodal-8 and -9: tasks that come to a network; the paper has 500.", least=1)] = (
-        200
-    )
+    kernel: Annotated[
+        Literal["host", "uml"],
+        Option(
+            "The same: this machine's kernel, or a User-Mode Linux kernel, which emulates delays and needs no root.",
+            panel=NETWORK,
+            common=False,
+        ),
+    ] = "host"
+    tasks: Annotated[
+        int,
+        Option(
+            "Figures bimodal-8 and bimodal-9: tasks that arrive at a network. The paper has 500.",
+            least=1,
+            panel=WORKLOAD,
+            common=False,
+        ),
+    ] = 200
     reallocation_s: Annotated[
         float,
-        Option("Of bimodal-8 and -9: time between allocations of links.", flag="--reallocation", unit=seconds),
+        Option(
+            "The same: time between two allocations of links.",
+            flag="--reallocation",
+            unit=seconds,
+            panel=NETWORK,
+            common=False,
+        ),
     ] = 60.0
     latency: Latency = None
     traces: Annotated[
-        Path | None, Option("Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES")
+        Path | None,
+        Option(
+            "Folder with bandwidth/NAME, for pools of measured traces.",
+            metavar="DIR",
+            envvar="THALWEG_TRACES",
+            panel=NETWORK,
+        ),
     ] = None
     allow: Allow = ()
-    faults: Annotated[int | None, Option("Instead: so many seeded fault plans over both ways of moving.", least=1)] = (
-        None
-    )
+    faults: Annotated[
+        int | None,
+        Option("Instead of a grid: run so many seeded fault plans.", shown="none", least=1, panel=FAULTS),
+    ] = None
     graphs: Annotated[
         bool,
-        Option("With --faults, or the seed of --replay-faults: graphs with filters, windows, sinks; instead of trees."),
+        Option(
+            "Fault plans over graphs with filters, windows and several sinks, not over trees.",
+            panel=FAULTS,
+            common=False,
+        ),
     ] = False
     lasting: Annotated[
         bool,
         Option(
-            "The same: all runs outlive their hosts, and sources may have stand-ins, or be missing; instead of three of"
-            " ten, which wait for theirs."
+            "Fault plans in which every run outlives its hosts, and sources may have stand-ins or be missing. Otherwise"
+            " three of ten runs do.",
+            panel=FAULTS,
+            common=False,
         ),
     ] = False
-    first_seed: Annotated[int, Option("Seed of the first fault plan; the others follow it.", least=0)] = 1
+    first_seed: Annotated[
+        int,
+        Option("Seed of the first fault plan. The others have the next seeds.", least=0, panel=FAULTS, common=False),
+    ] = 1
     replay_faults: Annotated[
-        str | None, Option("Instead: one fault plan again, of a seed or from a file.", metavar="SEED|FILE")
+        str | None,
+        Option(
+            "Run one fault plan again, of a seed or from a file.",
+            metavar="SEED|FILE",
+            shown="none",
+            panel=FAULTS,
+            common=False,
+        ),
     ] = None
-    master: Annotated[str, Option("Spark master; to a cluster the package is sent along, results come back here.")] = (
-        "local[*]"
-    )
+    master: Annotated[
+        str, Option("Spark master. The package is sent to a cluster, and results come back here.", metavar="URL")
+    ] = "local[*]"
     out: Annotated[
         Path | None,
         Option(
-            "Folder of the sweep; with --faults, of the plans that fail, which alone are written.",
-            shown="runs/<name of sweep>",
+            "Folder of the sweep. With --faults: folder of the plans that fail.",
+            metavar="DIR",
+            shown="runs/<name of the sweep>",
         ),
     ] = None
 
@@ -168,21 +243,19 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 def sweep(given: Given, as_json: JsonOption = False) -> None:
     """Simulate many network configurations on Spark.
 
-    The same command on the same folder goes on where a sweep was stopped, however that happened: what is finished is
-    not run again, what failed is. After a change of a planner take another folder. Exit status 1 when runs failed.
+    A sweep that was stopped goes on when the same command is given with the same folder. Runs that are finished are
+    not repeated, and runs that failed are. After a change of a planner take another folder. Exit status 1 if runs
+    failed.
 
-    Example: thalweg sweep --figure 6 --configurations 300 --out runs/fig6
+    A figure of the paper: thalweg sweep --figure 6 --configurations 300 --out runs/fig6
 
-    Your own planner (planners.py, here) beside the paper's: thalweg sweep --figure 6 --placement planners:Mine
+    Your planner (planners.py, here) beside those of the figure: thalweg sweep --figure 6 --placement planners:Mine
     --out runs/mine
-
-    What each part of thalweg brings, and what is left to gain: thalweg sweep --figure ablation --configurations 100
-    --out runs/ablation
 
     A grid of your own: thalweg sweep --placement download-all --placement global --servers 8 --servers 16 --period 120
     --period 600 --configurations 40 --pools 2
 
-    What goes wrong in networks, over both ways of moving: thalweg sweep --faults 1000
+    Faults in networks, with every invariant checked: thalweg sweep --faults 1000
     """
     _check_together(given)
     options = make(SweepOptions, given, "thalweg sweep")
@@ -316,7 +389,9 @@ def _sweep(options: SweepOptions, given: Given, pool: str) -> Sweep:
 
 def _pool(name: str, traces: str | None) -> str:
     """A pool's name, or the absolute path of a folder: executors have another working directory."""
-    if name in ("paper", "regions", "real"):
+    from thalweg.experiments.sweeps.pools import GENERATED, REAL
+
+    if name in (*GENERATED, REAL):
         return name
     roots = () if traces is None or os.path.basename(name) != name else (os.path.join(traces, "bandwidth"), traces)
     if any(os.path.isdir(os.path.join(root, name)) for root in roots):

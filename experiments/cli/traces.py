@@ -32,27 +32,40 @@ from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel,
 from thalweg.emulation.traces.link import LinkTrace
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate, seconds
+from thalweg.experiments.cli.commands import group
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import quantity, takes
 from thalweg.experiments.command import Option, Tell
 from thalweg.middleware.errors import UsageError
 
 _MODEL = TraceModel()
+TRACES, MODEL = "Traces", "Model"
 
-app = typer.Typer(name="traces", no_args_is_help=True, help="List, describe, import and generate bandwidth traces.")
+app = group(
+    "traces",
+    """List, describe, import and generate bandwidth traces.
+
+    The traces of a folder: thalweg traces list traces/
+
+    Traces from a CSV file of your own: thalweg traces import drive.csv --time timestamp --rate dl_mbps
+    --out traces/drive
+
+    Traces from a model: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
+    """,
+)
 
 COLUMN = "COLUMN[:UNIT]"
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write the CSV files into.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 StepOption = Annotated[
-    float, quantity(seconds, "--step", "Mahimahi files: the time that each rate is averaged over.", shown="1s")
+    float, quantity(seconds, "--step", "Mahimahi files: time over which each rate is averaged.", shown="1s")
 ]
 PathArgument = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[DIR]",
+        metavar="PATH",
         envvar=ENVIRONMENT_VARIABLE,
-        help="A folder of traces, searched with the folders in it, or one trace file.",
+        help="Folder of traces, searched with the folders in it, or one trace file.",
         show_default=False,
     ),
 ]
@@ -62,9 +75,10 @@ PathArgument = Annotated[
 def list_traces(
     directory: PathArgument = None, as_json: JsonOption = False, step_s: StepOption = MAHIMAHI_STEP_S
 ) -> None:
-    """List the traces in a folder: one line a data set where there are several, else one line a trace.
+    """List the traces in a folder.
 
-    Of a collection also its round trips and throughput between sites, which scenario files can name.
+    Several data sets have a line each; otherwise each trace has a line. A collection's round trips and throughput
+    between sites are listed as well. Scenario files can name them.
 
     Example: thalweg traces list ../shared/traces
     """
@@ -108,9 +122,9 @@ def list_traces(
 
 @app.command()
 def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: StepOption = MAHIMAHI_STEP_S) -> None:
-    """Describe a trace, or every trace of a folder and all of them together; of a grid between sites, name the sites.
+    """Describe a trace, the traces of a folder, or a grid between sites.
 
-    Rates' quantiles and the time between changes of at least 10 % are those of 10-s averages.
+    Quantiles of rates, and the time between changes of at least 10 %, are those of averages over 10 s.
 
     Example: thalweg traces describe ../shared/traces/bandwidth/wanify_aws
     """
@@ -152,23 +166,22 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
 
 
 class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which columns of CSV files are what, and how Mahimahi files are read."""
+    """The columns of CSV files, and how Mahimahi files are read."""
 
     time: Annotated[
-        str | None, Option("The times, when they are not in time_s: timestamp, t:ms.", metavar=COLUMN, shown="")
+        str | None, Option("Column of the times, where it is not time_s: timestamp, t:ms.", metavar=COLUMN)
     ] = None
-    rate: Annotated[str | None, Option("The rates: bandwidth, mbps, 3:mbit.", metavar=COLUMN, shown="")] = None
-    delay: Annotated[str | None, Option("Delays, one way: owd:ms.", metavar=COLUMN, shown="")] = None
-    rtt: Annotated[str | None, Option("Round trips, of which half are delays: rtt_ms.", metavar=COLUMN, shown="")] = (
-        None
-    )
-    loss: Annotated[str | None, Option("The share of packets that are lost: loss:%.", metavar=COLUMN, shown="")] = None
+    rate: Annotated[str | None, Option("Column of the rates: bandwidth, mbps, 3:mbit.", metavar=COLUMN)] = None
+    delay: Annotated[str | None, Option("Column of one-way delays: owd:ms.", metavar=COLUMN)] = None
+    rtt: Annotated[str | None, Option("Column of round trips, twice the delay: rtt_ms.", metavar=COLUMN)] = None
+    loss: Annotated[str | None, Option("Column of the share of packets that are lost: loss:%.", metavar=COLUMN)] = None
     format: Annotated[
         Literal["csv", "mahimahi"] | None,
-        Option("What the files are.", shown="CSV if the first line has a comma, else Mahimahi"),
+        Option("Format of the files.", shown="csv if the first line has a comma, else mahimahi"),
     ] = None
     step_s: Annotated[
-        float, Option("Mahimahi files: the time that each rate is averaged over.", flag="--step", unit=seconds)
+        float,
+        Option("Mahimahi files: time over which each rate is averaged.", flag="--step", unit=seconds, shown="1s"),
     ] = MAHIMAHI_STEP_S
 
 
@@ -176,16 +189,16 @@ class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
 @takes(ImportOptions)
 def import_traces(
     options: ImportOptions,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The files to import.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Files to import.", show_default=False)],
     out: OutOption,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check trace files and write them as CSV (time_s, and of bandwidth_bps, delay_s, loss what there is).
+    """Check trace files and write them as CSV.
 
-    A column is named as the file's first line has it, or by its number where that is a line of numbers; a unit may
-    stand behind it (ms, s, kbit, mbit, kbps for bytes, %). Times are shifted to start at 0. Nothing is written
-    unless all files are sound.
+    The files written have the column time_s, and those of bandwidth_bps, delay_s and loss that the input has. A column
+    of the input is given by its name in the first line, or by its number if that line has numbers. A unit may follow:
+    ms, s, kbit, mbit, kbps (bytes), %. Times are shifted to start at 0. If one file is unsound, none is written.
 
     Example: thalweg traces import drive.csv --time timestamp --rate dl_mbps --rtt rtt:ms --out traces/drive
     """
@@ -202,38 +215,55 @@ def import_traces(
 
 
 class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How many traces, and the model that they are drawn from (see TraceModel)."""
+    """Number of traces, and the model that they are drawn from (see TraceModel)."""
 
-    count: Annotated[int, Option("How many traces.")] = 100
-    duration_s: Annotated[float, Option("How long each lasts.", flag="--duration", unit=seconds)] = DEFAULT_S
-    seed: Annotated[int, Option("The same seed gives the same files.")] = 1
+    count: Annotated[int, Option("Number of traces.", least=1, panel=TRACES)] = 100
+    duration_s: Annotated[
+        float,
+        Option("Duration of each trace.", flag="--duration", unit=seconds, shown=format_time(DEFAULT_S), panel=TRACES),
+    ] = DEFAULT_S
+    seed: Annotated[int, Option("Seed. The same seed gives the same files.", panel=TRACES)] = 1
     classes: Annotated[
         tuple[str, ...],
         Option(
-            "A class of links, its levels and its share, as in us:160kbit:800kbit:0.375; give one for every class."
-            f" Default: {' '.join(f'{c.name}:{c.low_bps:g}:{c.high_bps:g}:{c.share:g}' for c in _MODEL.classes)}",
+            "Class of links with its two levels and its share: us:160kbit:800kbit:0.375. Give one for every class.",
             flag="--link-class",
             metavar="NAME:LOW:HIGH:SHARE",
+            panel=TRACES,
+            shown=" ".join(f"{c.name}:{c.low_bps:g}:{c.high_bps:g}:{c.share:g}" for c in _MODEL.classes),
         ),
     ] = ()
-    stretch: Annotated[float, Option("Stretches the log-levels about the pivot.")] = _MODEL.stretch
-    pivot_bps: Annotated[float, Option("The rate that stretching leaves alone.", flag="--pivot", unit=parse_rate)] = (
-        _MODEL.pivot_bps
-    )
-    big_sigma: Annotated[float, Option("Big jumps: sigma of the log-normal factor.")] = _MODEL.big_sigma
-    big_hold_s: Annotated[
-        float, Option("Big jumps: how long one holds on average.", flag="--big-hold", unit=seconds)
-    ] = _MODEL.big_hold_s
-    small_sigma: Annotated[float, Option("Small jumps: sigma of the factor.")] = _MODEL.small_sigma
-    small_hold_s: Annotated[
-        float, Option("Small jumps: how long one holds on average.", flag="--small-hold", unit=seconds)
-    ] = _MODEL.small_hold_s
-    jitter: Annotated[float, Option("Sigma of every sample's own factor.")] = _MODEL.jitter
-    step_s: Annotated[float, Option("Time of a sample.", flag="--step", unit=seconds)] = _MODEL.step_s
     mean_s_per_kb: Annotated[
         float,
-        Option("Scale the pool to this mean of 1/bandwidth, in seconds per 1024 bytes; 0 leaves the levels."),
+        Option(
+            "Mean of 1/bandwidth that the pool is scaled to, in seconds per 1024 bytes. 0 leaves the levels.",
+            panel=TRACES,
+        ),
     ] = _MODEL.mean_s_per_kb or 0.0
+    stretch: Annotated[
+        float, Option("Factor by which the logarithms of levels are stretched about the pivot.", panel=MODEL)
+    ] = _MODEL.stretch
+    pivot_bps: Annotated[
+        float, Option("Rate that stretching leaves alone.", flag="--pivot", unit=parse_rate, panel=MODEL)
+    ] = _MODEL.pivot_bps
+    big_sigma: Annotated[float, Option("Big jumps: sigma of the log-normal factor.", panel=MODEL, common=False)] = (
+        _MODEL.big_sigma
+    )
+    big_hold_s: Annotated[
+        float,
+        Option("Big jumps: mean time that one holds.", flag="--big-hold", unit=seconds, panel=MODEL, common=False),
+    ] = _MODEL.big_hold_s
+    small_sigma: Annotated[float, Option("Small jumps: sigma of the log-normal factor.", panel=MODEL, common=False)] = (
+        _MODEL.small_sigma
+    )
+    small_hold_s: Annotated[
+        float,
+        Option("Small jumps: mean time that one holds.", flag="--small-hold", unit=seconds, panel=MODEL, common=False),
+    ] = _MODEL.small_hold_s
+    jitter: Annotated[float, Option("Sigma of the factor of every sample.", panel=MODEL, common=False)] = _MODEL.jitter
+    step_s: Annotated[float, Option("Time of a sample.", flag="--step", unit=seconds, panel=MODEL, common=False)] = (
+        _MODEL.step_s
+    )
 
     def model(self) -> TraceModel:
         """What the traces are drawn from."""
@@ -247,7 +277,9 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
 @app.command()
 @takes(GenerateOptions)
 def generate(options: GenerateOptions, out: OutOption, force: ForceOption = False, as_json: JsonOption = False) -> None:
-    """Generate traces with the statistics of the wide-area network of 1998, or of any other by parameters.
+    """Generate traces from a model of a wide-area network.
+
+    By default they have the statistics of the network that Ranganathan et al. measured in 1998.
 
     Example: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
     """

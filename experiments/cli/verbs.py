@@ -1,42 +1,55 @@
-"""The verbs of ``thalweg``: everything that its command line can be."""
+"""The verbs of ``thalweg``. They are imported when they run: the table says what each is for."""
 
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from thalweg.experiments.cli.analyze import analyze
-from thalweg.experiments.cli.bench import app as bench
-from thalweg.experiments.cli.compare import compare
-from thalweg.experiments.cli.doctor import doctor
-from thalweg.experiments.cli.host import host
-from thalweg.experiments.cli.keys import app as keys
-from thalweg.experiments.cli.place import place
-from thalweg.experiments.cli.provision import provision
-from thalweg.experiments.cli.report import report
-from thalweg.experiments.cli.run import run
-from thalweg.experiments.cli.sweep import sweep
-from thalweg.experiments.cli.testbed.app import app as testbed
-from thalweg.experiments.cli.traces import app as traces
+from thalweg.experiments.cli.commands import Verb, group
 
-app = typer.Typer(
-    name="thalweg",
-    help="Combine data over a wide-area network with operators that move, and emulate that network from real traces.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+RUNS, PLANNING, EMULATION = "Runs", "Planning", "Emulated networks"
+DEPLOYMENT, MACHINE = "Real machines", "This machine"
+# The daemon reads its options itself, also -h.
+UNREAD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
+
+VERBS = {
+    "run": Verb("run:run", "Run one workload on one testbed under one or more placements.", RUNS),
+    "analyze": Verb("analyze:analyze", "Make tables and plots of run folders, or the figures of sweeps.", RUNS),
+    "report": Verb("report:report", "Write one HTML page about any number of runs and sweeps.", RUNS),
+    "compare": Verb("compare:compare", "Compare simulated runs with emulated runs of the same seeds.", RUNS),
+    "sweep": Verb("sweep:sweep", "Simulate many network configurations on Spark.", RUNS),
+    "testbed": Verb("testbed.app:app", "Launch an emulated WAN and use it.", EMULATION),
+    "traces": Verb("traces:app", "List, describe, import and generate bandwidth traces.", EMULATION),
+    "place": Verb("place:place", "Solve a placement problem from a file.", PLANNING),
+    "provision": Verb("provision:provision", "Find the cheapest machines for a tree of operators.", PLANNING),
+    "host": Verb("verbs:host", "Run a host daemon, or end one when its operators have moved away.", DEPLOYMENT, UNREAD),
+    "keys": Verb("keys:app", "Manage the certificates of hosts and clients.", DEPLOYMENT),
+    "doctor": Verb("doctor:doctor", "Show what this machine can do, and how to add what is missing.", MACHINE),
+    "bench": Verb("bench:app", "Measure performance side by side with alternatives.", MACHINE),
+}
+
+app = group(
+    "thalweg",
+    """Combine data over a wide-area network with operators that move, and emulate that network from real traces.
+
+    See what this machine can do: thalweg doctor
+
+    Bring up an emulated WAN for any program: thalweg testbed up --hosts 9 --rate 10mbit
+
+    Compare two placements in virtual time, and read the result: thalweg run --testbed sim --placement one-shot
+    --placement thalweg --images 60 --out runs/a
+    """,
+    VERBS,
+    add_completion=True,
 )
-REFUSED: type[Exception] = next(  # typer has no name for it
-    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException" and issubclass(each, Exception)
-)
-UNREAD = {"allow_extra_args": True, "ignore_unknown_options": True}  # the daemon reads its options itself
 
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version  # takes as long to import as the rest of --help
+
         print(f"thalweg {version('thalweg')}")
         raise typer.Exit
 
@@ -44,7 +57,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _all(
     asked: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -52,16 +65,8 @@ def _all(
         os.environ["THALWEG_DEBUG"] = "1"
 
 
-app.command("doctor")(doctor)
-app.command("run")(run)
-app.add_typer(testbed, name="testbed", help="Launch an emulated WAN and use it.", no_args_is_help=True)
-app.command("host", context_settings=UNREAD, add_help_option=False)(host)
-app.add_typer(keys, name="keys", help="Certificates of hosts and clients.", no_args_is_help=True)
-app.command("compare")(compare)
-app.command("sweep")(sweep)
-app.command("analyze")(analyze)
-app.command("report")(report)
-app.command("place")(place)
-app.command("provision")(provision)
-app.add_typer(traces, name="traces", help="List, describe, import, generate bandwidth traces.")
-app.add_typer(bench, name="bench", help="The performance figures, side by side.", no_args_is_help=True)
+def host(context: typer.Context) -> None:
+    """Run a host daemon, or end one when its operators have moved away."""
+    from thalweg.experiments.cli.host import execute
+
+    raise typer.Exit(execute(context.args))

@@ -11,9 +11,15 @@ from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.scenarios.timeline import Timeline, apply
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.experiments.names import TESTBEDS
 from thalweg.middleware.errors import UsageError
 
 DETACHABLE = ("netns", "docker")
+
+
+def backend_names() -> dict[str, str]:
+    """Return the backends of testbeds that stay up, each with what its hosts are."""
+    return {name: TESTBEDS[name] for name in DETACHABLE}
 
 
 class ContainerLimits(msgspec.Struct, frozen=True):

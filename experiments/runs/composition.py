@@ -9,16 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.runs.config import CLIENT, MIXED, RunConfig, combining_names, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
 from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
-from thalweg.middleware.errors import OperatorError, UsageError
+from thalweg.middleware.errors import OperatorError, UsageError, nearest
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable
 from thalweg.operators import ImageFolderSource, contact_sheet
 
 SHOWN_SITES, SHOWN_IMAGES = 4, 3  # of a sheet
-MIXED = "mixed"
 STATEFUL = ("running", "thalweg.operators.array_join:ArrayJoin", "best-of-last")  # of MIXED, in turn, producers first
 
 
@@ -132,6 +131,10 @@ def _check_operator(code: Code, config: RunConfig) -> None:
     try:
         made = load_code(code, (*DEFAULT_ALLOW, *config.allow))
     except OperatorError as error:
+        known = combining_names()
+        if ":" not in code.use and code.use not in known and error.__cause__ is None:  # None: it can be imported
+            said = nearest(code.use, known)
+            raise UsageError(f"unknown --operator {code.use!r}; {said}, or package.module:Class") from None
         raise UsageError(str(error)) from None
     if not isinstance(made, OperatorCode):
         raise UsageError(f"--operator {code.use} is a source; an operator combines, such as composite")

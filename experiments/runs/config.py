@@ -10,10 +10,19 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
-from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
 from thalweg.emulation.uml.files import NEEDED, inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
-from thalweg.experiments.command import Option, flag
+from thalweg.experiments.command import FAULTS, LIMITS, NETWORK, PLACEMENT, SIMULATION, WORKLOAD, Option, flag
+from thalweg.experiments.names import (
+    TESTBEDS,
+    forecaster_names,
+    operator_names,
+    placement_names,
+    rule_names,
+    run_cost_names,
+    testbed_names,
+    tree_names,
+)
 from thalweg.middleware.dataflow import MOST_AHEAD, Missing
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.forecasting import make_forecaster
@@ -27,9 +36,14 @@ from thalweg.middleware.protocol.messages import MAX_HOPS, Failover
 CLIENT = "client"
 MAX_SERVERS = 250
 DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eight cloud regions, all measured at once
-TESTBEDS = ("netns", "docker", "loopback", "sim")
 
 PLANNED = "planned"  # the workload of a plan file
+WORKLOADS: Mapping[str, str] = {
+    "composition": "images, combined in a tree",
+    "plates": "records of cameras, filtered, joined and counted",
+    PLANNED: "the nodes of a plan file",
+}
+MIXED = "mixed"  # all operators with state, in turn
 PLATES_RATE = 0.2  # partitions a second
 
 OF_WORKLOADS: Mapping[str, tuple[str, ...]] = {
@@ -82,22 +96,46 @@ def pool_folder(folder: Path) -> str:
     return str(preferred if preferred.is_dir() else sets)
 
 
-Image = Annotated[str | None, Option("Docker: what hosts run.", shown="that of `testbed build`")]
+def workload_names() -> Mapping[str, str]:
+    """Return the workloads, and what hosts compute under each."""
+    return WORKLOADS
+
+
+def combining_names() -> dict[str, str]:
+    """Return what ``--operator`` can be, and whether it keeps state."""
+    return {**operator_names(), MIXED: "those with state, in turn"}
+
+
+Image = Annotated[
+    str | None, Option("Docker: image of the hosts.", shown="that of testbed build", panel=NETWORK, common=False)
+]
 Kernel = Annotated[
     Literal["host", "uml"],
-    Option("Netns: host, this machine's own; uml: a User-Mode Linux kernel, which has delays and needs no root."),
+    Option(
+        "Netns: this machine's kernel, or a User-Mode Linux kernel, which emulates delays and needs no root.",
+        panel=NETWORK,
+    ),
 ]
 Latency = Annotated[
     str | None,
     Option(
-        "Round trips between hosts, of which a link's delay is half: a CSV file (square, or src,dst,rtt_ms) or the name"
-        " of a data set. It names the hosts, or sites that are drawn for them.",
+        "Round trips between hosts, twice the delays of links: a CSV file (square, or src,dst,rtt_ms) or the name of a"
+        " data set. Its names are those of hosts, or of sites that are drawn for hosts.",
         shown="no delays",
         metavar="FILE|NAME",
+        panel=NETWORK,
+        common=False,
     ),
 ]
-NoDelay = Annotated[bool, Option("Leave out delays, jitter, loss and the like: rates only.")]
-Allow = Annotated[tuple[str, ...], Option("Package of your own whose code may be named.")]
+NoDelay = Annotated[
+    bool, Option("Leave out delays, jitter, loss and the like, and keep the rates.", panel=NETWORK, common=False)
+]
+Allow = Annotated[
+    tuple[str, ...],
+    Option(
+        "Package of your own whose operators and rules may be named.", metavar="PACKAGE", panel=LIMITS, common=False
+    ),
+]
 
 
 def runs_elsewhere(kernel: str, testbed: str) -> bool:
@@ -123,259 +161,369 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     workload: Annotated[
         Literal["composition", "plates", "planned"],
-        Option(
-            "composition: images, combined in a tree; plates: cameras' records, filtered, joined and counted; planned:"
-            " the nodes of a plan file."
-        ),
+        Option("What the hosts compute.", names=workload_names, panel=WORKLOAD),
     ] = "composition"
     plan: Annotated[
         str | None,
         Option(
-            "A plan file: what is run, on the hosts of its scenario, and where, as `thalweg provision` writes one; or"
-            " where operators are under --placement fixed.",
+            "Plan file, as `thalweg provision` writes one. It gives workload, hosts and placement, or only where"
+            " operators are under --placement fixed.",
             typed=Path,
             parse=str,
             metavar="FILE",
             shown="none",
+            panel=WORKLOAD,
         ),
     ] = None
-    testbed: Annotated[
-        str,
-        Option("netns: shaped network namespaces; docker: shaped containers; loopback: unshaped; sim: virtual time."),
-    ] = "netns"
+    testbed: Annotated[str, Option("Where the hosts run.", names=testbed_names, panel=NETWORK)] = "netns"
     image: Image = None
     kernel: Kernel = "host"
     interface: Annotated[
         Literal["single", "independent", "shared"] | None,
         Option(
-            "Sim: independent, links as tc shapes them; shared, a host's interface_rate is what all shares that it"
-            " sends and receives; single, a host sends or receives one message at a time.",
+            "How the links of a host share its interface. independent: not at all, as tc shapes them. shared: all that"
+            " a host sends and receives shares its interface_rate. single: a host sends or receives one message at a"
+            " time.",
             shown="independent",
+            panel=SIMULATION,
+            common=False,
         ),
     ] = None
-    bytes: Annotated[bool, Option("Sim: real images through real operators, not sizes only.")] = False
-    validate: Annotated[bool, Option("Sim: check every host's invariants after each event.")] = False
+    bytes: Annotated[
+        bool,
+        Option(
+            "Compose real images, not sizes only, in virtual time. Operators with state need this.",
+            panel=SIMULATION,
+        ),
+    ] = False
+    validate: Annotated[
+        bool, Option("Check the invariants of every host after each event.", panel=SIMULATION, common=False)
+    ] = False
     servers: Annotated[
         int,
-        Option("Servers of images, or cameras, beside the client.", shown="8; plates: 4; or a scenario file's hosts"),
+        Option(
+            "Number of servers of images, or of cameras, beside the client.",
+            shown="8; plates: 4; scenario file: its hosts",
+            least=1,
+            panel=WORKLOAD,
+        ),
     ] = 8
     placements: Annotated[
         tuple[str, ...],
         Option(
-            "Placement algorithm: download-all, one-shot, exhaustive, thalweg-once, fixed (operators stay); global,"
-            " local, cost-space, cost-space-local, random-moves (they move); thalweg, random-reshapes (the tree changes"
-            " as well); or package.module:Planner. Give it several times to compare.",
+            "Placement algorithm. Give several to compare them.",
             flag="--placement",
+            names=placement_names,
+            own="package.module:Planner",
+            panel=PLACEMENT,
         ),
     ] = ("download-all", "one-shot", "thalweg")
     images: Annotated[
         int,
         Option(
-            "Composites, or partitions of every sink, to deliver under each placement.",
+            "Number of images (plates: partitions of every sink) to deliver under each placement.",
             also=("--partitions",),
             shown="60; plates: 240",
+            least=1,
+            panel=WORKLOAD,
         ),
     ] = 60
     rate: Annotated[
-        float | None, Option("Plates: partitions a second that each camera gives, emulated.", shown=f"{PLATES_RATE:g}")
+        float | None,
+        Option(
+            "Plates: partitions per emulated second of each camera.",
+            shown=f"{PLATES_RATE:g}",
+            panel=WORKLOAD,
+            common=False,
+        ),
     ] = None
-    tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
-    rule: Annotated[str, Option("Pixel selection: max, min, latest, or package.module:function @as_rule.")] = "max"
-    seed: Annotated[int, Option("Of images, link assignment and generated traces.")] = 1
+    tree: Annotated[str, Option("Shape of the tree that combines the images.", names=tree_names, panel=WORKLOAD)] = (
+        "binary"
+    )
+    rule: Annotated[
+        str,
+        Option(
+            "Rule that selects each pixel of a composed image.",
+            names=rule_names,
+            own="package.module:function",
+            panel=WORKLOAD,
+            common=False,
+        ),
+    ] = "max"
+    seed: Annotated[
+        int, Option("Seed of images, of generated traces, and of the choice of traces for links.", panel=WORKLOAD)
+    ] = 1
     traces: Annotated[
         str | None,
         Option(
-            "Folder of bandwidth traces, or a collection with bandwidth/NAME; generated ones without.",
+            "Folder of bandwidth traces, or of a collection with bandwidth/NAME. Without it, traces are generated.",
+            metavar="DIR",
             typed=Path,
             parse=pool_folder,
             envvar="THALWEG_TRACES",
+            panel=NETWORK,
         ),
     ] = None
     link_mean_bps: Annotated[
         float | None,
         Option(
-            "Scale the pool by one constant to this mean rate, e.g. 0.2mbit.",
+            "Scale all traces by one constant to this mean rate: 0.2mbit.",
             flag="--link-mean",
-            shown="as it is; plates: 0.2mbit",
+            shown="unscaled; plates: 0.2mbit",
             unit=parse_rate,
+            panel=NETWORK,
         ),
     ] = None
     time_scale: Annotated[
         float,
         Option(
-            "Emulated seconds per second: rates × N, periods ÷ N.",
-            shown="1; plates: 30; uml: what it carries with ease",
+            "Emulated seconds per second. Rates are multiplied by it, periods are divided.",
+            shown="1; plates: 30; uml: what the kernel carries",
+            panel=NETWORK,
         ),
     ] = 1.0
     view: Annotated[
         Literal["probe", "truth"],
         Option(
-            "What planners know before a run, on testbed sim also while it goes on: probe, or truth (the emulator's"
-            " own values)."
+            "What planners know of links before a run, and on testbed sim during it: results of probes, or the true"
+            " rates of the emulator.",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = "probe"
-    cost: Annotated[str, Option("What planners minimise: expected-period, period, or critical-path (the paper's).")] = (
-        "expected-period"
-    )
+    cost: Annotated[
+        str,
+        Option("What planners minimise.", names=run_cost_names, own="package.module:CostModel", panel=PLACEMENT),
+    ] = "expected-period"
     period_s: Annotated[
         float | None,
         Option(
-            "Emulated time between decisions of global, local, thalweg and cost-space.",
+            "Emulated time between two decisions, for placements under which operators move.",
             flag="--period",
             unit=seconds,
             shown=f"{PAPER_PERIOD_S:g}; thalweg and cost-space: {PERIOD_S:g}",
+            panel=PLACEMENT,
         ),
     ] = None
-    k: Annotated[int | None, Option("Random hosts that local considers besides neighbours.", shown="0")] = None
-    gate: Annotated[bool | None, Option("Local: only operators on the critical path move.", shown="gate")] = None
+    k: Annotated[
+        int | None,
+        Option(
+            "Local: number of random hosts that it considers besides the neighbours.",
+            shown="0",
+            panel=PLACEMENT,
+            common=False,
+        ),
+    ] = None
+    gate: Annotated[
+        bool | None,
+        Option("Local: move only operators on the critical path.", shown="--gate", panel=PLACEMENT, common=False),
+    ] = None
     measured: Annotated[
         bool,
         Option(
-            "Global, thalweg and planners of your own that are asked again: sizes, rates and computing times as they"
-            " are measured while data flows, not as operators say."
+            "Plan again from the sizes, rates and computing times that are measured while data flows, not from those"
+            " that operators declare. For global, thalweg, and planners of yours that are asked again.",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = False
     hysteresis: Annotated[
         float | None,
-        Option("Global and local: move when the gain of a period exceeds this many times the move's cost.", shown="0"),
+        Option(
+            "Global and local: move when the gain of a period exceeds this many times the cost of the move.",
+            shown="0",
+            panel=PLACEMENT,
+            common=False,
+        ),
     ] = None
     saving: Annotated[
         float | None,
         Option(
-            "Cost-space and cost-space-local: the least share of the usage that a move saves.",
+            "Cost-space and cost-space-local: least share of the network usage that a move saves.",
             unit=share,
-            shown="0.05; local: 0.2",
+            shown="0.05; cost-space-local: 0.2",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     displacement_s: Annotated[
         float | None,
         Option(
-            "Cost-space-local: how far an operator's place moves before a host is looked for.",
+            "Cost-space-local: distance that an operator's ideal place moves before a new host is sought.",
             flag="--displacement",
             unit=seconds,
             shown="20ms",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     load_s: Annotated[
         float | None,
         Option(
-            "Cost-space and cost-space-local: how much farther from all others a host is whose load is 1.",
+            "Cost-space and cost-space-local: distance from all other hosts that a load of 1 adds to a host.",
             flag="--load-distance",
             unit=seconds,
             shown="0",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     stripes: Annotated[
         str | None,
         Option(
-            "Thalweg: over so many trees at once, each partition over the one that asks next; auto: as many as repay."
-            " Operators with state run once, at the client.",
+            "Thalweg: number of trees that share the stream. Each partition goes over the tree that is ready first."
+            " auto: as many trees as repay. Operators with state run once, at the client.",
             metavar="N|auto",
             shown="1",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     ahead: Annotated[
         str,
         Option(
-            "Partitions under way over each edge of the tree: more than one for links with long delays, and as much"
-            " more memory on hosts; auto: as many as the links that it begins over need, 1 where delays are short.",
+            "Partitions under way over each edge of the tree. Links with long delays need more than one, and hosts then"
+            " need as much more memory. auto: as many as the links at the start need.",
             metavar="N|auto",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = "1"
     moves: Annotated[
         int | None,
         Option(
-            "Random-moves and random-reshapes (tests): after so many moves they stop.",
+            "Random-moves and random-reshapes: number of moves after which they stop.",
             shown="500; random-reshapes: 0",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     reshapes: Annotated[
-        int | None, Option("Random-reshapes (a test): after so many changes of the tree it stops.", shown="500")
+        int | None,
+        Option(
+            "Random-reshapes: number of changes of the tree after which it stops.",
+            shown="500",
+            panel=PLACEMENT,
+            common=False,
+        ),
     ] = None
     forecaster: Annotated[
         str | None,
         Option(
-            "What a link's next rate is taken to be: last, mean, median, exponential, best.",
-            shown="the monitor's own",
+            "Method that estimates a link's next rate from measurements.",
+            names=forecaster_names,
+            shown="that of the monitor",
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     scenario: Annotated[
         str | None,
         Option(
-            "A scenario file (FILE.toml), or collapse:"
-            f" {COLLAPSE_AT_S:g} s into every placement, all links of the host that one-shot gives most operators fall"
-            f" to {COLLAPSE_FACTOR:.0%} of their rate, for {COLLAPSE_S:g} s.",
+            f"Scenario file with hosts, links and events; or collapse: after {COLLAPSE_AT_S:g} s, all links of the host"
+            f" that one-shot gives most operators fall to {COLLAPSE_FACTOR:.0%} of their rate for {COLLAPSE_S:g} s.",
+            metavar="FILE|collapse",
             shown="none",
+            panel=NETWORK,
         ),
     ] = None
     kill: Annotated[
         tuple[str, ...],
         Option(
-            "Kill the process of a server at that emulated second: h3@40. It is started again 5 s later (wall clock),"
-            " or h3@40:restart=20, or restart=never; the run goes on. Several times for several.",
+            "Kill a server's process at an emulated second: h3@40. The run goes on. The process is started again 5 s"
+            " later (wall clock), or as given: h3@40:restart=20, or restart=never.",
             metavar="HOST@S",
+            panel=FAULTS,
         ),
     ] = ()
     drain: Annotated[
         tuple[str, ...],
         Option(
-            "Have the process of a server end at that emulated second when its operators have moved away: h3@40, or"
-            " h3@40:restart=20 to have it started again. Several times for several.",
+            "End a server's process at an emulated second, after its operators have moved away: h3@40. To start it"
+            " again: h3@40:restart=20.",
             metavar="HOST@S",
+            panel=FAULTS,
         ),
     ] = ()
     join: Annotated[
         tuple[str, ...],
         Option(
-            "Start the process of a server at that emulated second; it is not there before. Several times for several.",
+            "Start a server's process only at an emulated second: h3@40.",
             metavar="HOST@S",
+            panel=FAULTS,
         ),
     ] = ()
     stand_in: Annotated[
         tuple[str, ...],
-        Option("Servers that have a server's images, too, and give them where it is lost: h3=h4.", metavar="HOST=HOST"),
+        Option(
+            "Server that has the images of another as well, and delivers them when that one is lost: h3=h4.",
+            metavar="HOST=HOST",
+            panel=FAULTS,
+            common=False,
+        ),
     ] = ()
     missing: Annotated[
         Missing,
         Option(
-            "What operators do about the images of a server that is lost, for which no other stands in: wait for its"
-            " return; or go on with nothing in their place, until it is back.",
-            shown="wait, or a scenario file's",
+            "What operators do when a server without stand-in is lost: wait until it returns, or go on without its"
+            " images until then.",
+            shown="wait, or as the scenario file says",
+            panel=FAULTS,
+            common=False,
         ),
     ] = "wait"
-    spares: Annotated[int, Option("Servers besides that have no images: operators may be there.")] = 0
+    spares: Annotated[
+        int,
+        Option("Number of further servers without images, where operators may run.", panel=FAULTS, common=False),
+    ] = 0
     checkpoint: Annotated[
         int | None,
-        Option("Partitions between two replicas of an operator's state, where the run outlives its hosts.", shown="16"),
+        Option(
+            "Partitions between two replicas of an operator's state, if the run outlives its hosts.",
+            shown="16",
+            panel=FAULTS,
+            common=False,
+        ),
     ] = None
     collapse_at_s: Annotated[
         float | None,
-        Option("When the collapse begins, emulated.", flag="--collapse-at", unit=seconds, shown=f"{COLLAPSE_AT_S:g}"),
+        Option(
+            "Emulated time at which the collapse begins.",
+            flag="--collapse-at",
+            unit=seconds,
+            shown=f"{COLLAPSE_AT_S:g}",
+            panel=NETWORK,
+            common=False,
+        ),
     ] = None
     networks: Annotated[
         tuple[str, ...],
         Option(
-            "Of a scenario file's networks, those that partitions may take besides net, which all hosts share; net: no"
-            " other. Several times for several.",
+            "Network of the scenario file that partitions may take, besides net, which all hosts share. net: no other.",
             flag="--network",
-            metavar="NAME",
             shown="all",
+            panel=NETWORK,
+            common=False,
         ),
     ] = ()
     wanted_hz: Annotated[
         float | None,
         Option(
-            "Of a scenario file's networks: composites, or partitions, a second that are wanted, emulated; links take"
-            " the cheapest network that keeps this.",
+            "Scenario files with several networks: images, or partitions, per emulated second that are wanted. Each"
+            " link takes the cheapest network that keeps this rate.",
             flag="--wanted",
             shown="as many as sources give and links carry",
+            panel=NETWORK,
+            common=False,
         ),
     ] = None
     hops: Annotated[
         int,
         Option(
-            "Of a scenario file's networks: rented links that a partition takes one after the other at most, over hosts"
-            " that pass it on; 1: no host does."
+            "Scenario files with several networks: most rented links that a partition takes in a row, over hosts that"
+            " pass it on. 1: no host does.",
+            panel=NETWORK,
+            common=False,
         ),
     ] = HOPS
     no_delay: NoDelay = False
@@ -383,60 +531,92 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     operator: Annotated[
         str,
         Option(
-            "What combines: composite; with state: running, join, best-of-last, or mixed (these in turn); or"
-            " package.module:Class."
+            "Operator that combines the images.",
+            names=combining_names,
+            own="package.module:Class",
+            panel=WORKLOAD,
+            common=False,
         ),
     ] = "composite"
     startup_s: Annotated[
         float,
-        Option("Message start-up cost that planners reckon with; on sim messages take it.", shown="0", unit=seconds),
+        Option(
+            "Start-up cost of a message that planners count. On testbed sim messages take it.",
+            shown="0",
+            unit=seconds,
+            panel=PLACEMENT,
+            common=False,
+        ),
     ] = 0.0
     disk_bytes_per_s: Annotated[
         float | None,
         Option(
-            "Disk bandwidth that planners reckon with, bytes/s; on sim reading takes it.",
+            "Disk bandwidth that planners count, in bytes/s. On testbed sim reading takes it.",
             flag="--disk-rate",
-            shown="free",
+            shown="unlimited",
             unit=bytes_per_s,
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
     pixel_s: Annotated[
         float | None,
         Option(
-            "Composition time a pixel that planners reckon with; on sim composing takes it.",
+            "Computing time of a pixel that planners count. On testbed sim composing takes it.",
             shown="measured",
             unit=seconds,
+            panel=PLACEMENT,
+            common=False,
         ),
     ] = None
-    image_bytes: Annotated[int, Option("Mean size of the synthetic images, as 128kb.", unit=size_bytes)] = 131_072
-    image_deviation: Annotated[float, Option("Its relative standard deviation.")] = 0.25
-    dtype: Annotated[Literal["uint8", "uint16"], Option("Of the synthetic images' pixels.")] = "uint8"
-    bands: Annotated[int, Option("Bands of the synthetic images.")] = 1
+    image_bytes: Annotated[
+        int,
+        Option("Mean size of the synthetic images.", unit=size_bytes, shown="128kb", panel=WORKLOAD, common=False),
+    ] = 131_072
+    image_deviation: Annotated[
+        float, Option("Relative standard deviation of their sizes.", panel=WORKLOAD, common=False)
+    ] = 0.25
+    dtype: Annotated[
+        Literal["uint8", "uint16"], Option("Type of the pixels of synthetic images.", panel=WORKLOAD, common=False)
+    ] = "uint8"
+    bands: Annotated[int, Option("Bands of the synthetic images.", panel=WORKLOAD, common=False)] = 1
     folder: Annotated[
-        str | None, Option("Your own images (PNG, JPEG, TIFF): one subfolder a server.", typed=Path, parse=str)
+        str | None,
+        Option(
+            "Folder of your own images (PNG, JPEG, TIFF), with one subfolder for each server.",
+            metavar="DIR",
+            typed=Path,
+            parse=str,
+            panel=WORKLOAD,
+            common=False,
+        ),
     ] = None
-    skip_corrupt: Annotated[bool, Option("Leave out images that cannot be read.")] = False
+    skip_corrupt: Annotated[bool, Option("Leave out images that cannot be read.", panel=WORKLOAD, common=False)] = False
     allow: Allow = ()
     limits: Annotated[
         tuple[str, ...],
         Option(
-            "A limit of all hosts and of the client, as max_partition_bytes=1000000; docs/embedding.md lists all."
-            " Several times for several.",
+            "Limit of all hosts and of the client: max_partition_bytes=1000000. docs/embedding.md lists all limits.",
             flag="--limit",
             metavar="NAME=VALUE",
+            panel=LIMITS,
+            common=False,
         ),
     ] = ()
     call_timeout_s: Annotated[
         float | None,
         Option(
-            "Wall-clock seconds that a call of a source's or operator's own code may take, or its loading: one that"
-            " takes longer ends the run.",
+            "Wall-clock seconds that a call of a source's or operator's code, or its loading, may take. A longer one"
+            " ends the run.",
             flag="--call-timeout",
-            shown="any",
+            metavar="SECONDS",
+            shown="any time",
+            panel=LIMITS,
+            common=False,
         ),
     ] = None
-    pictures: Annotated[int, Option("How many composites to keep as PNG.")] = 12
-    prove: Annotated[bool, Option("Measure every link before the run.")] = True
+    pictures: Annotated[int, Option("Number of composed images to keep as PNG files.", common=False)] = 12
+    prove: Annotated[bool, Option("Measure every link before the run.", panel=NETWORK, common=False)] = True
 
     @property
     def all_servers(self) -> list[str]:
@@ -483,7 +663,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("no --placement was given; try --placement one-shot")
         if (self.workload == PLANNED or "fixed" in self.placements) and self.plan is None:
             what = f"--workload {PLANNED}" if self.workload == PLANNED else "--placement fixed"
-            raise UsageError(f"{what} is told what to do by a plan file; add --plan FILE")
+            raise UsageError(f"{what} is told what to do by a plan file; add --plan FILE, which thalweg run takes")
         if self.plan is not None and self.workload != PLANNED and "fixed" not in self.placements:
             raise UsageError("--plan says where operators are under --placement fixed; add that")
         for name in self.placements:
@@ -533,6 +713,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
         if not 0 <= self.spares <= MAX_SERVERS - self.servers:
             raise UsageError(f"--spares is {self.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0")
+        from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins  # the help page can do without
+
         deeds_of(self.befalling, self.all_servers, self.time_scale)
         read_stand_ins(self.stand_in, self.all_servers)
         if self.checkpoint is not None and self.checkpoint < 1:

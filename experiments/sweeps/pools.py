@@ -43,6 +43,7 @@ PAPER_DOWNLOAD_ALL_S = 101.2  # mean inter-arrival time; section 5
 CALIBRATION_NETWORKS, FIRST_CALIBRATION = 40, 1 << 40  # the configurations that a measured pool is scaled on
 INDEX = "bandwidth_index.csv"
 GENERATED = ("paper", "regions")  # pools that need no traces
+REAL = "real"
 
 # Ranganathan et al., section 4: the hosts between which the study measured, and the continent of each.
 STUDY_HOSTS: Mapping[str, str] = {
@@ -169,7 +170,7 @@ def _unix_s(text: str, at: str) -> float:
 
 def _folder(name: str, traces: str | None) -> str:
     """The absolute path of a measured pool's traces."""
-    real = name == "real"
+    real = name == REAL
     data_set = REAL_DATA_SET if real else name
     root = None if traces is None else Path(os.path.abspath(traces))
     if root is not None:

@@ -34,6 +34,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.shell.arguments import Arguments, number_of
 from thalweg.middleware.shell.endpoints import read_networks
 from thalweg.middleware.shell.memory import keep_freed
 from thalweg.middleware.shell.security import Keys, secure_dealer
@@ -43,90 +44,120 @@ from thalweg.middleware.shell.sockets import new_identity
 ENLIST_S = 2.0  # between two times that a host says to a client that it is there
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Arguments:
     """The options of a host process."""
-    arguments = argparse.ArgumentParser(
+    arguments = Arguments(
         prog="thalweg host",
-        description="Run a host that takes part in dataflows until it is told to stop.",
-        epilog="example: thalweg host --listen tcp://192.0.2.7:7800 --keys h1.key_secret; to have one end when its"
-        " operators have moved away: thalweg host drain h1 --at tcp://192.0.2.7:7800 --keys alice.key_secret",
+        description="Run a host that takes part in dataflows until it is told to stop. It prints one line of JSON when"
+        " it listens. On SIGTERM its operators move away first.",
+        epilog="""Example: thalweg host --listen tcp://192.0.2.7:7800 --keys h1.key_secret
+
+        Without certificates, on one machine: thalweg host --name h1 --insecure
+
+        End a host when its operators have moved away: thalweg host drain h1 --at tcp://192.0.2.7:7800
+        --keys alice.key_secret""",
     )
-    arguments.add_argument("--name", help="the host's name in placements; by default that of its certificate")
-    arguments.add_argument(
+    _add_network(arguments.add_argument_group("Network"))
+    _add_security(arguments.add_argument_group("Keys"))
+    _add_limits(arguments.add_argument_group("Code and limits"))
+    _add_measurement(arguments.add_argument_group("Measurement"))
+    _add_supervision(arguments.add_argument_group("Supervision"))
+    arguments.names["forecaster"] = FORECASTERS
+    return arguments
+
+
+def _add_network(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--name", help="Name of the host in placements. By default: that of its certificate.")
+    group.add_argument(
         "--listen",
         default="tcp://127.0.0.1:7800",
-        help="control endpoint, where bulk takes the next port, or ipc:///FOLDER/NAME",
+        metavar="ENDPOINT",
+        help="Control endpoint. Partitions arrive on the next port. On one machine also ipc:///FOLDER/NAME.",
     )
-    arguments.add_argument(
+    group.add_argument(
+        "--advertise", metavar="ADDRESS", help="Address that peers dial, where it is not the one of --listen."
+    )
+    group.add_argument(
         "--network",
         action="append",
         default=[],
         metavar="NAME=ENDPOINT",
-        help="a further network that this host is joined to, and where it listens for bulk there, as"
-        " fast=tcp://192.0.2.7:*",
+        help="Further network of this host, with its endpoint for partitions there: fast=tcp://192.0.2.7:*",
     )
-    arguments.add_argument("--advertise", help="address that peers dial, where it is not the one listened on")
-    arguments.add_argument("--time-scale", type=float, default=1.0, help="emulated seconds per wall-clock second")
-    arguments.add_argument(
-        "--allow", action="append", default=[], metavar="PACKAGE", help="let dataflows name code of this package"
+    group.add_argument(
+        "--join",
+        metavar="ENDPOINT",
+        help="Announce this host every few seconds to a client that listens there and accepts new hosts:"
+        " Client(joins=True).",
     )
-    arguments.add_argument(
-        "--data-root", action="append", default=[], metavar="FOLDER", help="let sources read what is in this folder"
+    group.add_argument("--client", default="client", metavar="NAME", help="Name of that client in its certificate.")
+
+
+def _add_security(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--keys", type=Path, metavar="FILE", help="Secret certificate of the host, made by `thalweg keys new`."
     )
-    arguments.add_argument("--records", metavar="FILE", help="append the event log to this file (JSON Lines)")
-    arguments.add_argument("--keys", type=Path, metavar="FILE", help="the host's secret certificate: thalweg keys new")
-    arguments.add_argument(
+    group.add_argument(
         "--members",
         type=Path,
         metavar="DIR",
-        help="public certificates of all members; by default members beside --keys",
+        help="Folder of the public certificates of all members. By default: members, beside --keys.",
     )
-    arguments.add_argument("--insecure", action="store_true", help="listen over TCP without keys")
-    arguments.add_argument(
+    group.add_argument("--insecure", action="store_true", help="Listen over TCP without keys.")
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--allow", action="append", default=[], metavar="PACKAGE", help="Let dataflows name code of this package."
+    )
+    group.add_argument(
+        "--data-root", action="append", default=[], metavar="FOLDER", help="Let sources read files of this folder."
+    )
+    group.add_argument(
         "--max-operators",
-        type=int,
+        type=number_of(int),
         default=CoreConfig().max_operators,
         metavar="N",
-        help="let operators move here only while there are fewer than this, of all runs",
+        help="Largest number of operators here, of all runs together. No more move to this host.",
     )
-    arguments.add_argument(
+    group.add_argument(
         "--limit",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="another limit of this host, as max_partition_bytes=1000000; docs/embedding.md lists all",
+        help="Another limit of this host: max_partition_bytes=1000000. docs/embedding.md lists all limits.",
     )
-    arguments.add_argument(
+    group.add_argument(
         "--capacity",
         action="append",
         default=[],
-        metavar="speed=2,cores=4",
-        help="what planners are told of this host's processor: how many times as fast as a usual one it is (1), and how"
-        " many calls it makes at once (1); what operators may take besides, memory_bytes and bandwidth_bps",
+        metavar="NAME=VALUE",
+        help="What planners are told of this host: speed=2 (times a usual processor), cores=4 (calls at once),"
+        " memory_bytes, bandwidth_bps. Join several with commas.",
     )
-    arguments.add_argument(
+
+
+def _add_measurement(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--records", metavar="FILE", help="Append the event log to this file, as JSON Lines.")
+    group.add_argument(
         "--forecaster",
         default=MonitorConfig().forecaster,
         metavar="NAME",
-        help=f"what makes estimates of a link's measurements: {', '.join(FORECASTERS)}",
+        help="Method that estimates a link's rate from measurements.",
     )
-    arguments.add_argument(
-        "--join",
-        metavar="ENDPOINT",
-        help="tell a client that listens there, every few seconds, that this host is here; it takes part where the"
-        " client takes those that come (Client(joins=True))",
+    group.add_argument(
+        "--time-scale", type=number_of(float), default=1.0, metavar="N", help="Emulated seconds per wall-clock second."
     )
-    arguments.add_argument(
-        "--client", default="client", metavar="NAME", help="that client's name, which its certificate has"
-    )
-    arguments.add_argument("--protocol", default="", help=argparse.SUPPRESS)  # versions, as 8-9: for tests of upgrades
-    arguments.add_argument("--with-parent", action="store_true", help="stop when standard input is closed")
-    arguments.add_argument(
+
+
+def _add_supervision(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--protocol", default="", help=argparse.SUPPRESS)  # versions, as 8-9: for tests of upgrades
+    group.add_argument("--with-parent", action="store_true", help="Stop when standard input is closed.")
+    group.add_argument(
         "--parents-folder",
         metavar="DIR",
-        help="what to remove, with all that is in it, after --with-parent stopped this",
+        help="Folder to remove, with everything in it, after the end of standard input stopped this host.",
     )
-    return arguments
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -16,24 +16,28 @@ from thalweg.experiments.cli.console import JsonOption, say
 
 def build(
     image: Annotated[
-        str | None, typer.Option("--image", help="Name of the image.", show_default="thalweg:VERSION")
+        str | None,
+        typer.Option("--image", metavar="NAME", help="Name of the image.", show_default="thalweg:VERSION"),
     ] = None,
     base_image: Annotated[
         str | None,
         typer.Option(
-            help="What it is built on: Python 3.11 or newer with venv.",
+            metavar="NAME",
+            help="Image to build on. It has Python 3.11 or newer, with venv.",
             show_default=f"that of --make-base, or {DEFAULT_BASE}",
         ),
     ] = None,
     make_base: Annotated[
-        bool, typer.Option("--make-base", help="Make the base first, from Debian packages with mmdebstrap.")
+        bool, typer.Option("--make-base", help="Make the base image first, from Debian packages with mmdebstrap.")
     ] = False,
     wheelhouse: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Wheels to take instead of fetching them with pip.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of wheels to use. Otherwise pip fetches them.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the image that docker hosts run, without a network, from wheels that pip fetches first.
+    """Build the container image of docker hosts.
+
+    It is built without a network, from wheels that pip fetches first.
 
     Example: thalweg testbed build --base-image debian-with-python
     """

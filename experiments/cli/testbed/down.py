@@ -14,13 +14,15 @@ def down(
     identity: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]",
-            help="Which one, by its id, its name or what only that begins with; all of yours by default.",
+            metavar="ID",
+            help="Id or name of a testbed, or the beginning of one. Without it, all of yours are taken down.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take testbeds down, and remove what crashed ones left; nothing to do is no error, an unknown ID is.
+    """Take testbeds down, and remove what crashed ones left.
+
+    Exit status 0 if there is nothing to do, 2 for an unknown ID.
 
     Example: thalweg testbed down
     """

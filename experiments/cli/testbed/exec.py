@@ -9,33 +9,41 @@ import typer
 from thalweg.experiments.cli.testbed import running
 
 IdOption = Annotated[
-    str | None, typer.Option("--id", help="Which testbed, if several are up: its id or name, or what it begins with.")
+    str | None,
+    typer.Option("--id", metavar="ID", help="Id or name of the testbed, or the beginning of one, if several are up."),
 ]
 
 
 def execute(
-    words: Annotated[list[str] | None, typer.Argument(metavar="HOST -- CMD…", help="Where, and the command.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="HOST -- CMD…", help="Host, and the command to run there.")
+    ] = None,
     identity: IdOption = None,
     detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Leave it running; `testbed logs` shows what it writes.")
+        bool, typer.Option("-d", "--detach", help="Leave it running. `testbed logs` shows its output.")
     ] = False,
-    everywhere: Annotated[bool, typer.Option("--all", help="On all hosts at once: exec --all -- CMD…")] = False,
+    everywhere: Annotated[bool, typer.Option("--all", help="Run it on all hosts at once: exec --all -- CMD…")] = False,
 ) -> None:
-    """Run a command on a host of a testbed; its exit status becomes ours, of several the highest.
+    """Run a command on a host of a testbed.
 
-    On a terminal it has one too, so that a shell has job control: exec h1 -- bash
+    Its exit status is that of this command, with --all the highest. On a terminal the command has a terminal too, so
+    a shell has job control.
 
     Example: thalweg testbed exec h1 -- ip address
+
+    A shell on a host: thalweg testbed exec h1 -- bash
     """
     raise typer.Exit(running.execute(running.asked(words or [], identity, stay=detach, everywhere=everywhere)))
 
 
 def logs(
-    host: Annotated[str | None, typer.Argument(metavar="HOST", help="All hosts by default.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with the last one, until it ends.")] = False,
+    host: Annotated[str | None, typer.Argument(metavar="HOST", help="Host. Without it, all hosts.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the last process until it ends.")] = False,
     identity: IdOption = None,
 ) -> None:
-    """Print what processes that `exec -d` has started have written, the first first.
+    """Print the output of processes that `exec -d` started.
+
+    The oldest process comes first.
 
     Example: thalweg testbed logs h1 -f
     """

@@ -25,26 +25,33 @@ from thalweg.middleware.network.view import NET, Link
 SHOWN = 12  # links; of more only how many
 AnySource = Annotated[
     str | None,
-    typer.Argument(metavar="A", help="From this host; without it every link, but for a cut.", show_default=False),
+    typer.Argument(metavar="A", help="Host that the link leads from. Without it: every link.", show_default=False),
 ]
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="B", help="To this one; without it all links of A, both ways.", show_default=False),
+    typer.Argument(
+        metavar="B", help="Host that the link leads to. Without it: all links of A, both ways.", show_default=False
+    ),
 ]
 Network = Annotated[
-    str | None, typer.Option("--network", help="Links of this one of a testbed's networks.", show_default="the common")
+    str | None,
+    typer.Option(
+        "--network", metavar="NAME", help="Change links of this network of the testbed.", show_default="the common one"
+    ),
 ]
-Both = Annotated[bool, typer.Option("--both", help="The way back too: a link has one direction.")]
+Both = Annotated[bool, typer.Option("--both", help="Change the link from B to A as well.")]
 
 
 class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a link is to be; what is not given stays."""
+    """New settings of a link. A setting that is not given stays."""
 
-    rate: Annotated[float | None, Option("As tc writes it: 10mbit.", unit=units.rate_bps)] = None
-    delay: Annotated[float | None, Option("One way: 20ms; needs netem.", unit=units.seconds)] = None
-    jitter: Annotated[float | None, Option("How far delays vary: 2ms; needs netem.", unit=units.seconds)] = None
-    loss: Annotated[float | None, Option("Of packets: 1%; needs netem.", unit=units.share)] = None
-    queue: Annotated[str | None, Option("What waits at most: 100ms (of its rate), 64kb, or packets.")] = None
+    rate: Annotated[float | None, Option("Rate: 10mbit.", unit=units.rate_bps)] = None
+    delay: Annotated[float | None, Option("One-way delay: 20ms. Needs netem.", unit=units.seconds)] = None
+    jitter: Annotated[float | None, Option("Variation of the delay: 2ms. Needs netem.", unit=units.seconds)] = None
+    loss: Annotated[float | None, Option("Share of packets that are lost: 1%. Needs netem.", unit=units.share)] = None
+    queue: Annotated[
+        str | None, Option("Length of the queue: 100ms of the rate, 64kb, or packets.", metavar="QUEUE")
+    ] = None
 
 
 class Ends(NamedTuple):
@@ -87,7 +94,9 @@ def on_links(act: Callable[..., None]) -> Callable[..., None]:
 @takes(SetOptions)
 @on_links
 def change(bed: Testbed, ends: Ends, options: SetOptions) -> None:
-    """Change a link of a testbed that is up, in place; what is not given stays.
+    """Change links of a testbed that is up.
+
+    They are changed in place. Settings that are not given stay.
 
     Example: thalweg testbed set client h1 --rate 2mbit
     """
@@ -96,7 +105,9 @@ def change(bed: Testbed, ends: Ends, options: SetOptions) -> None:
 
 @on_links
 def cut(bed: Testbed, ends: Ends) -> None:
-    """Let a link carry nothing any more; what is under way is lost.
+    """Cut links of a testbed that is up.
+
+    A link that is cut carries nothing. Packets under way are lost. At least one host has to be given.
 
     Example: thalweg testbed cut client h1 --both
     """
@@ -107,7 +118,9 @@ def cut(bed: Testbed, ends: Ends) -> None:
 
 @on_links
 def restore(bed: Testbed, ends: Ends) -> None:
-    """Let links that were cut be what they were before.
+    """Undo cuts of links.
+
+    The links get the settings that they had before.
 
     Example: thalweg testbed restore
     """
@@ -119,13 +132,14 @@ def play(
     bed: Testbed,
     ends: Ends,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A scenario file (.toml), or a trace.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="Scenario file (.toml), or trace.", show_default=False)
     ] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop what is being played; links stay as they are.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop what is played. Links stay as they are.")] = False,
 ) -> None:
-    """Let a scenario, or a trace of rates, delays or losses on some links, begin on a testbed that is up.
+    """Play a scenario or a trace on a testbed that is up.
 
-    It takes the place of what was played before. A scenario's hosts must be among the testbed's.
+    A trace has the rates, delays or losses of the links given. What was played before ends. The hosts of a scenario
+    must be among those of the testbed.
 
     Example: thalweg testbed play docs/examples/campus.toml
     """

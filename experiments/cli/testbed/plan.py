@@ -12,7 +12,7 @@ from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json
-from thalweg.experiments.cli.options import quantity
+from thalweg.experiments.cli.options import number, quantity
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError, require
@@ -24,22 +24,28 @@ LISTED = 90  # links; of more, a line for every host
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario file.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw it into this picture.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario file.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the plan into this picture.")] = None,
     until_s: Annotated[
-        float | None, quantity(seconds, "--until", "How far the time line goes, as in 10min.", shown="all events")
+        float | None, quantity(seconds, "--until", "End of the time line: 10min.", shown="after all events")
     ] = None,
-    time_scale: Annotated[float | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
+    time_scale: Annotated[
+        float | None, number(float, "--time-scale", "Time scale, in place of the file's.", show_default="the file's")
+    ] = None,
+    seed: Annotated[
+        int | None, number(int, "--seed", "Seed, in place of the file's.", show_default="the file's")
+    ] = None,
     whole: Annotated[
         bool,
-        typer.Option("--all", "--links", help=f"List all links and events, also over {LISTED} and {EVENTS} of them."),
+        typer.Option(
+            "--all", "--links", help=f"List all links and events, also more than {LISTED} and {EVENTS} of them."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a scenario file, and show its hosts, links and events, and what this machine must carry for it.
+    """Check a scenario file, and show its hosts, links and events.
 
-    Nothing is launched, and it needs no root.
+    The plan also says what this machine must carry for it. Nothing is launched, and root is not needed.
 
     Example: thalweg testbed plan docs/examples/campus.toml --out campus.png
     """

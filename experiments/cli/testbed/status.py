@@ -33,7 +33,7 @@ class Carried(msgspec.Struct):
 
 def status(
     links: Annotated[
-        bool, typer.Option("--links", help="Watch every link for a second: what it is asked, and what it carries.")
+        bool, typer.Option("--links", help="Watch every link for a second: its settings, and what it carries.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

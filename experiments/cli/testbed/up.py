@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -25,10 +25,12 @@ from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
 from thalweg.experiments.command import Option, counted, flag
 from thalweg.experiments.networks.described import read
-from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
-from thalweg.experiments.runs.config import CLIENT, Image, Kernel, NoDelay, host_names, runs_elsewhere
+from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
+from thalweg.experiments.runs.config import CLIENT, host_names, runs_elsewhere
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
+
+HOSTS, LINKS, CONTAINERS = "Hosts", "Links", "Containers (--backend docker)"
 
 
 def _mib(value: Any) -> int:
@@ -44,51 +46,97 @@ def _queue(value: Any) -> Queue:
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts and links, where no scenario file says them, and what carries them; rates as they are on the wall."""
 
-    name: Annotated[str | None, Option("What to call it; else a name is made of the time.", shown="")] = None
-    backend: Annotated[str, Option("netns: network namespaces; docker: containers.")] = "netns"
-    kernel: Kernel = "host"
-    hosts: Annotated[int | None, Option("How many: client, h1, h2, …", shown="9")] = None
+    name: Annotated[str | None, Option("Name of the testbed.", shown="made of the time", panel=HOSTS)] = None
+    backend: Annotated[str, Option("Where the hosts run.", names=backend_names, panel=HOSTS)] = "netns"
+    kernel: Annotated[
+        Literal["host", "uml"],
+        Option(
+            "Netns: this machine's kernel, or a User-Mode Linux kernel, which emulates delays and needs no root.",
+            panel=HOSTS,
+        ),
+    ] = "host"
+    hosts: Annotated[int | None, Option("Number of hosts: client, h1, h2, …", shown="9", panel=HOSTS)] = None
     rate_bps: Annotated[
-        float | None, Option("The same rate on every link, as tc writes it: 10mbit.", flag="--rate", unit=parse_rate)
+        float | None,
+        Option(
+            "Rate of every link: 10mbit. Without --rate, --traces and FILE, links are not shaped.",
+            flag="--rate",
+            shown="unshaped",
+            unit=parse_rate,
+            panel=LINKS,
+        ),
     ] = None
     delay_s: Annotated[
-        float, Option("One way, on every link, as 20ms; needs netem.", flag="--delay", shown="0", unit=seconds)
+        float,
+        Option("One-way delay of every link: 20ms. Needs netem.", flag="--delay", shown="0", unit=seconds, panel=LINKS),
     ] = 0.0
     jitter_s: Annotated[
-        float, Option("How far delays vary, as 2ms; needs netem.", flag="--jitter", shown="0", unit=seconds)
+        float,
+        Option("Variation of the delay: 2ms. Needs netem.", flag="--jitter", shown="0", unit=seconds, panel=LINKS),
     ] = 0.0
-    loss: Annotated[float, Option("Of packets, as 1%; needs netem.", shown="0", unit=share)] = 0.0
+    loss: Annotated[
+        float, Option("Share of packets that are lost: 1%. Needs netem.", shown="0", unit=share, panel=LINKS)
+    ] = 0.0
     queue: Annotated[
         Queue | None,
         Option(
-            "What waits for a link: 100ms of its rate, 64kb, or 50 packets.",
+            "Length of a link's queue: 100ms of its rate, 64kb, or 50 packets.",
             shown="100ms",
             unit=_queue,
             metavar="QUEUE",
+            panel=LINKS,
         ),
     ] = None
-    traces: Annotated[Path | None, Option("Replay traces of this folder, one drawn for every link.", metavar="DIR")] = (
-        None
-    )
+    traces: Annotated[
+        Path | None, Option("Replay traces of this folder, one drawn for every link.", metavar="DIR", panel=LINKS)
+    ] = None
     time_scale: Annotated[
-        float | None, Option("Replay this many times faster, at rates as much higher.", shown="1, or the file's")
+        float | None,
+        Option("Replay so many times faster, at rates as much higher.", shown="1, or the file's", panel=LINKS),
     ] = None
     link_mean_bps: Annotated[
-        float | None, Option("Scale the traces to this mean rate.", flag="--link-mean", unit=parse_rate)
+        float | None,
+        Option("Scale the traces by one constant to this mean rate.", flag="--link-mean", unit=parse_rate, panel=LINKS),
     ] = None
-    seed: Annotated[int | None, Option("Draws the traces.", shown="1, or the file's")] = None
-    subnet: Annotated[str, Option("Addresses of the hosts, seen only inside; docker: or another.")] = SUBNET
+    seed: Annotated[
+        int | None, Option("Seed of the choice of traces for links.", shown="1, or the file's", panel=LINKS)
+    ] = None
+    subnet: Annotated[
+        str,
+        Option(
+            "Addresses of the hosts, visible only to them. Docker may take another subnet.",
+            metavar="CIDR",
+            panel=LINKS,
+            common=False,
+        ),
+    ] = SUBNET
     layer: Annotated[
-        int | None, Option("What rates count: 3 IP packets, 2 Ethernet frames.", shown="3, or the file's")
+        int | None,
+        Option(
+            "What rates count: IP packets (3) or Ethernet frames (2).",
+            shown="3, or the file's",
+            panel=LINKS,
+            common=False,
+        ),
     ] = None
-    no_delay: NoDelay = False
-    image: Image = None
-    idle: Annotated[bool, Option("Docker: containers run nothing of ours (else each runs thalweg host).")] = False
-    cpus: Annotated[float, Option("Docker: processors a host may use.")] = 1.0
+    no_delay: Annotated[
+        bool, Option("Leave out delays, jitter, loss and the like, and keep the rates.", panel=LINKS)
+    ] = False
+    image: Annotated[
+        str | None, Option("Image of the containers.", shown="that of testbed build", panel=CONTAINERS)
+    ] = None
+    idle: Annotated[
+        bool, Option("Run nothing in the containers. Otherwise each runs thalweg host.", panel=CONTAINERS)
+    ] = False
+    cpus: Annotated[float, Option("Processors that a host may use.", panel=CONTAINERS)] = 1.0
     memory_mib: Annotated[
         int,
         Option(
-            "Docker: memory a host may use, as 512mb, or a number of these.", flag="--memory", metavar="SIZE", unit=_mib
+            "Memory that a host may use: 512mb, or a number of MiB.",
+            flag="--memory",
+            metavar="SIZE",
+            unit=_mib,
+            panel=CONTAINERS,
         ),
     ] = 512
 
@@ -105,16 +153,18 @@ IN_THE_FILE = ("hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s
 @takes(UpOptions)
 def up(
     options: UpOptions,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A scenario file: hosts, links and events.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Scenario file: hosts, links and events.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring up a testbed that stays until `testbed down`: of a scenario file, or of options.
+    """Bring up a testbed that stays until `testbed down`.
 
-    With neither a file nor --rate nor --traces its links are unshaped.
+    Its hosts and links are those of a scenario file, or those of options.
 
     Example: thalweg testbed up --hosts 9 --rate 10mbit
+
+    A scenario file, with its events: thalweg testbed up docs/examples/campus.toml
+
+    Delays, where the kernel has no netem: thalweg testbed up --hosts 3 --rate 10mbit --delay 20ms --kernel uml
     """
     if options.name is not None:
         detached.check_name(options.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -23,22 +23,44 @@ from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.cli.testbed.status import lateness
 from thalweg.experiments.command import Option, counted
 from thalweg.experiments.networks.described import read
-from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
-from thalweg.experiments.runs.config import Image, Kernel, NoDelay, runs_elsewhere
+from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
+from thalweg.experiments.runs.config import runs_elsewhere
 from thalweg.middleware.errors import UsageError
+
+WITH_FILE = "With FILE"
+
+
+def tool_names() -> dict[str, str]:
+    """Return the tools that can measure in place of ours."""
+    return {iperf.TOOL: ""}
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What measures, and how a scenario file is brought up to be verified."""
+    """The tool that measures, and how a scenario file is brought up to be verified."""
 
     tool: Annotated[
         str | None,
-        Option("Measure with iperf3, which must be installed: TCP in one and four flows, and UDP.", flag="--with"),
+        Option(
+            "Measure with a tool that is installed: TCP in one flow and in four, and UDP.",
+            flag="--with",
+            names=tool_names,
+            shown="none",
+        ),
     ] = None
-    backend: Annotated[str, Option("With a file: netns or docker.")] = "netns"
-    kernel: Kernel = "host"
-    no_delay: NoDelay = False
-    image: Image = None
+    backend: Annotated[str, Option("Where the hosts run.", names=backend_names, panel=WITH_FILE)] = "netns"
+    kernel: Annotated[
+        Literal["host", "uml"],
+        Option(
+            "Netns: this machine's kernel, or a User-Mode Linux kernel, which emulates delays and needs no root.",
+            panel=WITH_FILE,
+        ),
+    ] = "host"
+    no_delay: Annotated[
+        bool, Option("Leave out delays, jitter, loss and the like, and keep the rates.", panel=WITH_FILE)
+    ] = False
+    image: Annotated[
+        str | None, Option("Docker: image of the hosts.", shown="that of testbed build", panel=WITH_FILE)
+    ] = None
 
 
 @takes(VerifyOptions)
@@ -46,20 +68,20 @@ def verify(
     options: VerifyOptions,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="A scenario file: bring it up, verify it as it is at first, take it down."
-        ),
+        typer.Argument(metavar="FILE", help="Scenario file to bring up, verify as it is at its start, and take down."),
     ] = None,
     identity: IdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fill every link and compare what it delivers with what it was asked; exit status 1 if one is off.
+    """Measure every link and compare it with its settings.
 
-    A link is off when its rate, by datagrams or by one TCP flow, is wrong by over 5 % (10 % below 0.5 Mbit/s), its
-    delay by over 2 ms and 10 %, or its losses are not those that 99 % of such links would have. A replay is stopped for
-    it, and started over after it.
+    Exit status 1 if a link is off: its rate, by datagrams or by one TCP flow, by over 5 % (10 % below 0.5 Mbit/s); its
+    delay by over 2 ms and 10 %; or its losses outside those of 99 % of such links. A replay is stopped meanwhile, and
+    starts over afterwards.
 
     Example: thalweg testbed verify
+
+    A scenario file, on a kernel with delays: thalweg testbed verify docs/examples/delays.toml --kernel uml
     """
     if options.tool not in (None, iperf.TOOL):
         raise UsageError(f"--with is {options.tool!r}; there is {iperf.TOOL}")

@@ -236,12 +236,6 @@ def test_machines_to_rent_are_found_within_the_goals(capsys: pytest.CaptureFixtu
         assert 0 < row["median_s"] <= row["longest_s"] < 3 * row["goal_s"], row  # a shared machine is slower
 
 
-@pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move", "odp", "provision", "bimodal"])
-def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["bench", verb, "--help"]) == 0
-    assert f"Example: thalweg bench {verb}" in capsys.readouterr().out
-
-
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="2 sources"):
         bench_tree(TreeOptions(sources=1))

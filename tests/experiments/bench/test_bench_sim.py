@@ -143,8 +143,3 @@ def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", lambda config: Simulated(failed="h1 is gone"))
     with pytest.raises(RunError, match="failed: h1 is gone"):
         bench_sim(SimOptions(servers=(2,), images=2, rounds=1, memory=()))
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["bench", "sim", "--help"]) == 0
-    assert "Example: thalweg bench sim" in capsys.readouterr().out

@@ -26,7 +26,8 @@ def test_it_goes_with_netns_and_runs_elsewhere_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["testbed", "up", "--kernel", "uhl"]) == 2
-    assert capsys.readouterr().err == "thalweg: --kernel is 'uhl'; did you mean 'uml'?\n"
+    said = "thalweg: --kernel is 'uhl'; did you mean 'uml'?; see thalweg testbed up --help\n"
+    assert capsys.readouterr().err == said
     with pytest.raises(UsageError, match="--kernel uml goes with netns, and this testbed is docker"):
         options.runs_elsewhere("uml", "docker")
     for testbed in ("docker", "loopback", "sim"):

@@ -238,9 +238,3 @@ def test_one_is_said_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "1 configuration of 1 pool (paper)" in done.stdout
     assert "1 run in 2.00 s, 0 of them were there already" in done.stdout
     assert done.stderr == "thalweg: 1 of 1 run failed: global: ValueError: no\n"
-
-
-def test_help_has_examples() -> None:
-    text = " ".join(CliRunner().invoke(cli.app, ["sweep", "--help"]).stdout.split())
-    assert "Example: thalweg sweep --figure 6 --configurations 300 --out runs/fig6" in text
-    assert "beside the paper's: thalweg sweep --figure 6 --placement planners:Mine" in text

@@ -246,7 +246,7 @@ def test_traces_are_replayed_without_a_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.netns
 def test_a_failed_up_leaves_nothing(folder: Path) -> None:
-    refused("not a rate", "up", "--rate", "fast")
+    assert "not a rate" in call("up", "--rate", "fast", status=2)
     refused("9 hosts asked, but the subnet", "up", "--subnet", "10.0.0.0/29")
     refused("outside what can be emulated", "up", "--hosts", "2", "--rate", "1tbit")
     refused("exclude each other", "up", "--rate", "1mbit", "--traces", str(folder))

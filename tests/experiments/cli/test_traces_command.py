@@ -196,10 +196,5 @@ def test_what_is_wrong_with_columns_is_said_in_a_line(tmp_path: Path, content: s
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("verb", ["list", "describe", "import", "generate"])
-def test_every_verb_has_help_with_an_example(verb: str) -> None:
-    assert f"Example: thalweg traces {verb}" in " ".join(run(verb, "--help").split())
-
-
 def test_an_unknown_option_is_a_usage_error() -> None:
     assert CliRunner().invoke(app, ["generate", "--cuont", "3"]).exit_code == 2
