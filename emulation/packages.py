@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 
+from thalweg.middleware.platform import on_linux
+
 APT_S = 10.0  # for one question; apt first builds its index, which takes seconds on a busy machine
 _CANDIDATE = re.compile(r"\s+Candidate: (?!\(none\))")
 
@@ -48,7 +50,7 @@ def _first(choices: Sequence[str], installable: frozenset[str] | None) -> str:
 
 def _installable(choices: Sequence[str]) -> frozenset[str] | None:
     """Return the packages that apt can install; None without an answer by apt."""
-    apt = shutil.which("apt-cache")
+    apt = shutil.which("apt-cache") if on_linux() else None
     return None if apt is None else _ask(apt, tuple(" ".join(choices).split()))
 
 

@@ -3,6 +3,8 @@
 LAPACK adds up in another order on another processor, and numpy and the C library take another code path for
 ``exp``, ``log`` and ``pow``: their last bits differ, and by and by so do the decisions that rest on them.
 
+Python's own sum of floats differs between its versions as well.
+
 - R1: only what IEEE 754 rounds exactly is used: sums, products, quotients, square roots and changes of the exponent,
   each of a single operation, in an order that is written here.
 - R2: results are within some units in the last place of the true ones, for numbers of ordinary size.
@@ -13,14 +15,29 @@ Here are those of single numbers; ``middleware.arrays`` has the same of arrays, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import add
+from typing import Any, overload
 
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2, the first with 32 zero bits
 SQRT_HALF = math.sqrt(0.5)
 LOWEST, HIGHEST = -700.0, 700.0  # beyond, exp is taken for that of these
 _EXP = tuple(1 / math.factorial(n) for n in range(13, -1, -1))  # of the series up to r^13; |r| < 0.35
 _LOG = tuple(2 / n for n in range(21, 0, -2))  # of atanh's, up to s^21; |s| < 0.172
+
+
+@overload
+def plain_sum(values: Iterable[int]) -> int: ...
+@overload
+def plain_sum(values: Iterable[float]) -> float: ...
+def plain_sum(values: Iterable[float]) -> float:
+    """Return the sum of numbers, added from the first to the last.
+
+    Python's ``sum`` does the same up to 3.11. Since 3.12 it compensates the rounding of floats, so a decision could
+    depend on the version of Python.
+    """
+    return reduce(add, values, 0)
 
 
 def exp(x: float) -> float:

@@ -79,6 +79,22 @@ def test_what_decides_is_pure(path: Path) -> None:
     assert used.isdisjoint(IMPURE)
 
 
+OF_ARRAYS = {  # Python's own sum of arrays adds them one after the other in every version
+    "middleware/network/coordinates.py", "middleware/planning/odp/hubs.py", "middleware/planning/problem/loads.py",
+    "middleware/planning/shapes/search.py", "middleware/planning/usage/mapping.py",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["core", "network", "planning"])
+def test_sums_that_decide_do_not_depend_on_the_version_of_python(folder: str) -> None:
+    found = set()
+    for path in (ROOT / "middleware" / folder).rglob("*.py"):
+        calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        if any(isinstance(called, ast.Name) and called.id == "sum" for called in calls):
+            found.add(str(path.relative_to(ROOT)))
+    assert found <= OF_ARRAYS, "use middleware.arithmetic.plain_sum"
+
+
 def test_no_imports_go_round_in_a_circle() -> None:
     assert structure.circles(structure.graph()) == []
 

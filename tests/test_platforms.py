@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 import structure
 import systems
+from fake_apt import write_program
 
 from thalweg.middleware.errors import EXTRAS
 
@@ -193,6 +194,14 @@ def test_every_module_but_those_of_testbeds_is_imported(system: str, tmp_path: P
     portable = [name for name in structure.modules() if name not in LINUX_ONLY]
     done = systems.run(system, IMPORT_ALL, *portable, folder=tmp_path)
     assert json.loads(done.stdout) == {}, done.stderr
+
+
+@pytest.mark.parametrize("system", systems.EMULATED)
+def test_where_there_is_no_apt_a_program_is_named_and_no_package(system: str, tmp_path: Path) -> None:
+    write_program(tmp_path / "apt-cache", "#!/bin/sh\nprintf 'made:\\n  Candidate: 1.0\\n'\n")
+    code = "import os; os.environ['PATH'] = '.'; from thalweg.emulation.packages import install_line as line"
+    done = systems.run(system, f"{code}; print(line('Java', 'made'))", folder=tmp_path)
+    assert done.stdout == "install Java\n", done.stderr
 
 
 def test_the_modules_of_linux_are_named_as_they_are_called() -> None:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError
 
 KB_BITS = 8 * 1024  # the paper's KB, in bits
@@ -114,7 +115,7 @@ def generate_pool(model: TraceModel, count: int, seed: int, duration_s: float) -
 
 def _alternate(classes: tuple[LinkClass, ...], count: int) -> list[LinkClass]:
     """``count`` classes in which each is, at every length, within one of its share."""
-    total = sum(kind.share for kind in classes)
+    total = plain_sum(kind.share for kind in classes)
     given = [0] * len(classes)
     order: list[LinkClass] = []
     for length in range(1, count + 1):

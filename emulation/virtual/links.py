@@ -43,6 +43,7 @@ from typing import Any
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import Rates
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import TraceError
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
@@ -127,7 +128,7 @@ class ShapedLink:
         dice = Random(f"{self.key} {transfer.number}")
         packets = max(1, math.ceil(transfer.size_bytes / SEGMENT_BYTES))
         extra, waits_s, time_out_s = round(packets * shape.duplicate), 0.0, self.time_out_s  # R4
-        while lost := sum(dice.random() < spoilt for _ in range(packets)):
+        while lost := plain_sum(dice.random() < spoilt for _ in range(packets)):
             extra += lost  # R3
             waits_s += shape.delay_s + back_s
             if packets - lost < FEW_PACKETS:

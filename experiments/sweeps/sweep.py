@@ -74,14 +74,23 @@ def _say(value: Any) -> str:
     return "not given" if value is None else str(value)
 
 
+def _check_folder(folder: Path, sweep: Sweep) -> None:
+    """Raise UsageError for a folder that cannot be one of this sweep, and leave the folder as it is."""
+    try:
+        if (folder / SWEEP_TOML).exists():
+            _same(folder, load_sweep(folder, type(sweep)), sweep)
+        elif folder.exists() and any(not path.name.startswith(f".{SWEEP_TOML}.") for path in folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and no sweep's folder; choose another --out, or remove it")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be used: {error.strerror or error}; choose another --out") from None
+
+
 @contextmanager
 def _opened(folder: Path, sweep: Sweep, notes: list[str]) -> Iterator[Results]:
     """The folder of this sweep, made if it is not there, for this process alone."""
+    _check_folder(folder, sweep)
     try:
-        if not (folder / SWEEP_TOML).exists():
-            if folder.exists() and any(not path.name.startswith(f".{SWEEP_TOML}.") for path in folder.iterdir()):
-                raise UsageError(f"{folder} is not empty and no sweep's folder; choose another --out, or remove it")
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         handle = open_folder(folder, f".{SWEEP_TOML}.lock")
     except OSError as error:
         raise UsageError(f"{folder} cannot be used: {error.strerror or error}; choose another --out") from None
@@ -147,9 +156,10 @@ def run_sweep(
     begun = time.monotonic()
     check_master(master)
     sweep.check()
-    require_spark()
     notes: list[str] = []
     trials = sweep.trials()
+    _check_folder(folder, sweep)
+    require_spark()
     with _opened(folder, sweep, notes) as results:
         notes += results.notes
         todo = [one for one in trials if one.key not in results.finished]

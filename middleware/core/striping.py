@@ -48,6 +48,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.outbox import Alarm, Outbox, Timer
 from thalweg.middleware.core.trunk import unevenly
 from thalweg.middleware.parcels import PAST_END, is_past_end, past_end_of
@@ -408,7 +409,7 @@ class Striping:
         if stripe.period_s is None:
             return UNKNOWN
         most = self._hooks.most(stripe) + 1
-        count = sum(not (each.over or each.leaving or each.coming) for each in self.stripes)
+        count = plain_sum(not (each.over or each.leaving or each.coming) for each in self.stripes)
         return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
     def _give(self, stripe: Stripe, index: int) -> None:
@@ -438,7 +439,7 @@ class Striping:
             late_s = 0.0 if stripe.asked_s is None else self._out.now - max(stripe.asked_s, stripe.delivered_s)
             return max(stripe.period_s, late_s, 1e-9)
         known = [each.period_s * each.share for each in self.stripes if each.period_s is not None]
-        return max((sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
+        return max((plain_sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
 
     def _first_s(self, stripe: Stripe) -> float:
         """When a stripe's next partition may come, from now on."""
@@ -476,7 +477,7 @@ class Striping:
         known = {each: self._waits_s(each, pace.first_s) for each, pace in paces.items() if each.period_s is not None}
         if len(known) < 2:
             return
-        stream_s = 1 / sum(1 / paces[each].period_s for each in known)
+        stream_s = 1 / plain_sum(1 / paces[each].period_s for each in known)
         free_s = {each: waits_s + len(each.open) * paces[each].period_s for each, waits_s in known.items()}
         having = Counter(each.index for stripe in self.stripes for each in stripe.open)
         new = [each for each in paces if each.period_s is None]
@@ -525,7 +526,7 @@ class Striping:
         fills_s = sorted(each.fills_s for each in self.stripes if each.fills_s is not None)
         if not fills_s or stripe.asked_s is None:
             return math.inf
-        half = 2 * len(fills_s) >= sum(each.works for each in self.stripes)
+        half = 2 * len(fills_s) >= plain_sum(each.works for each in self.stripes)
         times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError, nearest
 
 MAX_SPEED, MAX_CORES = 1000.0, 65_536
@@ -57,7 +58,7 @@ class NodeFigures(msgspec.Struct, frozen=True):
     @property
     def selectivity(self) -> float:
         """Bytes out for each byte in; nan where nothing comes in."""
-        taken = sum(self.input_bytes.values())
+        taken = plain_sum(self.input_bytes.values())
         return self.output_bytes / taken if taken else math.nan
 
 
@@ -71,7 +72,7 @@ class Taking(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, rate_hz: float, call_s: float, inputs: Iterable[float], output: float, consumers: int) -> Taking:
         """Of one with so many partitions a second (0: nobody knows), and these bytes in each input and its output."""
-        taken = sum(inputs)
+        taken = plain_sum(inputs)
         return cls(rate_hz * call_s, taken + 2 * output, rate_hz * 8 * (taken + output * consumers))
 
 

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware import arithmetic
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.arrays import exp, factorised, log, whitened
 from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Variability
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
@@ -112,7 +113,7 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
     """
     if not samples:
         return None
-    means = [sum(each.log_rate for each in of_link) / len(of_link) for of_link in samples.values()]
+    means = [plain_sum(each.log_rate for each in of_link) / len(of_link) for of_link in samples.values()]
     mean = float(np.mean(means))
     guess = max(float(np.var(means)), LEAST_VARIANCE)
     most = sorted(samples, key=lambda link: (-len(samples[link]), link))[:MOST_LINKS]
@@ -186,7 +187,7 @@ def look_ahead(past: Past, hosts: Iterable[str], horizon_s: float) -> Outlook:
     told = np.maximum(now_ahead - (ahead * present).sum(1), 0.0) / np.sqrt(left)
     rates = exp(mean - np.minimum(variance / 2, MOST_RISK))
     for i, link in enumerate(known):
-        count = sum(each.number for each in past.samples[link])
+        count = plain_sum(each.number for each in past.samples[link])
         spread_bps = float(rates[i] * math.sqrt(variance[i]))
         estimates[link] = LinkEstimate(float(rates[i]), count, spread_bps, past.samples[link][-1].at_s)
         doubt[link] = float(told[i])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware import arrays
-from thalweg.middleware.arithmetic import exp, log, power
+from thalweg.middleware.arithmetic import exp, log, plain_sum, power
 from thalweg.middleware.arrays import factorised, whitened
 
 
@@ -22,6 +22,20 @@ def test_powers_and_logarithms_are_those_of_the_library(x: float, above: float, 
         assert power(above, by) == pytest.approx(above**by, rel=1e-12)
         assert arrays.power(np.array([above, 0.0]), by).tolist() == [power(above, by), power(0.0, by)]
     assert [arrays.exp(np.array([x])), arrays.log(np.array([above]))] == [exp(x), log(above)]
+
+
+@given(st.lists(st.floats(-1e12, 1e12) | st.integers(-(10**6), 10**6)))
+def test_sums_are_those_of_adding_one_after_the_other(values: list[float]) -> None:
+    expected: float = 0
+    for value in values:
+        expected += value
+    assert plain_sum(values) == expected
+
+
+def test_sums_do_not_depend_on_the_version_of_python() -> None:
+    assert plain_sum([0.1] * 10) == 0.9999999999999999, "1.0 by Python's own since 3.12"
+    assert plain_sum([]) == 0
+    assert isinstance(plain_sum([True, 2]), int)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))

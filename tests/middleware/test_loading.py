@@ -55,7 +55,7 @@ def test_import_paths_of_allowed_packages_are_found() -> None:
         ("thalweg.operators:a:b", "is not an import path"),
         ("thalweg.operators.scenes:np", "is no class or function"),
         ("thalweg.operators.scenes:annotations", "is no class or function"),
-        ("thalweg.operators.folder:Path", "comes from 'pathlib'"),
+        ("thalweg.operators.folder:Path", "comes from 'pathlib"),
         ("thalweg.operators.np:load", "cannot be imported here: No module named"),
         ("thalweg.operators:__all__", "is private"),
         ("thalweg.operators.scenes:_truth", "is private"),

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode, Taker
 from thalweg.middleware.core.flow.beginning import equip, firsts
@@ -260,7 +261,7 @@ class Flow(Demands):
     @property
     def operators(self) -> int:
         """How many operators are here."""
-        return sum(node.node.kind == "operator" for node in self.nodes.values())
+        return plain_sum(node.node.kind == "operator" for node in self.nodes.values())
 
     def suspend(self) -> None:
         """Sources dispatch nothing new until ``resume``."""

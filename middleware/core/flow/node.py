@@ -46,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
@@ -476,7 +477,7 @@ class NodeCore(Keeper):
         if over:
             return Output(self.index, end=self._end_of(inputs))
         sizes = tuple([output.size_bytes for output in inputs])
-        return Output(self.index, tuple([output.value for output in inputs]), sum(sizes), sizes=sizes)
+        return Output(self.index, tuple([output.value for output in inputs]), plain_sum(sizes), sizes=sizes)
 
     def _leave_others(self, inputs: list[Output]) -> list[Action]:
         """R8: of those that have not ended nothing is wanted any more."""

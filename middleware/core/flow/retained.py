@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
+from thalweg.middleware.arithmetic import plain_sum
+
 
 class Kept(Protocol):
     """An output: of partition ``index``."""
@@ -52,5 +54,5 @@ class Retained(Generic[T]):
         """The invariants; AssertionError tells which does not hold."""
         found = [output.index for output in self.outputs]
         assert found == list(range(found[0], found[0] + len(found))) if found else True, found
-        assert self.size_bytes == sum(output.size_bytes for output in self.outputs), self.size_bytes
+        assert self.size_bytes == plain_sum(output.size_bytes for output in self.outputs), self.size_bytes
         assert self.size_bytes <= self.most_bytes or len(self.outputs) == 1, self.size_bytes

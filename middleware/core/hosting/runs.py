@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.flow import Survivor
 from thalweg.middleware.core.hosting.lasting import Lasting
 from thalweg.middleware.core.hosting.links import Links
@@ -59,7 +60,7 @@ class Runs:
     # --- runs -----------------------------------------------------------------------------------------
 
     def _occupied(self) -> int:
-        return sum(run.operators for run in self.runs.values())
+        return plain_sum(run.operators for run in self.runs.values())
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.monitoring.monitor import Ends, Monitor, as_link_estimate, as_message, estimate_fields
 from thalweg.middleware.core.notes import Measured, Notes
 from thalweg.middleware.core.outbox import Outbox, Timer
@@ -221,7 +222,7 @@ class Prober:
         busy_s = statistics.median(pieces_s or took_s)  # R1
         # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
         share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
-        mean_s = share * (self.busy_s(link, lead_s) + sum(pieces_s))
+        mean_s = share * (self.busy_s(link, lead_s) + plain_sum(pieces_s))
         if busy_s < mean_s / 2:
             busy_s = mean_s
         estimate = self._monitor.measured(link, size_bytes, busy_s, self._out.now, "probe")

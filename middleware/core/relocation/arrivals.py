@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.newcomers import Newcomer
@@ -117,7 +118,7 @@ class Arrivals:
         new, room, count = list(nodes), self._limits.max_operators, self._occupied()
         if new and self._barred:
             return self._barred
-        more = sum(node.kind == "operator" for node in new)
+        more = plain_sum(node.kind == "operator" for node in new)
         if count + more > room:
             return f"it has room for {room} operators, {count} are there or on their way, and {more} more would be"
         for node in new:

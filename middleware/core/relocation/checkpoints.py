@@ -43,6 +43,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.made import Due
@@ -323,7 +324,7 @@ class Checkpoints:
         """Whether another replica may be kept here: ``most`` whole ones, and changes of one of them."""
         assert self._options is not None
         kept = self.replicas.get(name, {}).values()
-        whole = sum([each.since < 0 for each in kept])
+        whole = plain_sum([each.since < 0 for each in kept])
         return whole < most and len(kept) < most + self._options.increments
 
     def _has(self, message: m.State) -> bool:
@@ -460,5 +461,5 @@ class Checkpoints:
         """The invariants; AssertionError tells which does not hold."""
         for name, kept in self.replicas.items():
             assert self._options is not None
-            assert sum(each.since < 0 for each in kept.values()) <= 2 * MOST, (name, sorted(kept))
+            assert plain_sum(each.since < 0 for each in kept.values()) <= 2 * MOST, (name, sorted(kept))
             assert len(kept) <= 2 * MOST + self._options.increments, (name, sorted(kept))

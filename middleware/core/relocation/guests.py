@@ -26,6 +26,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
@@ -85,7 +86,7 @@ class Guests:
                 f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.room.size_bytes}"
             )
             return f"client {peer.name!r} takes partitions of {most} (its limit max_partition_bytes); raise it"
-        if sum(guest.peer.name == peer.name for guest in self._queries.guests.values()) >= MOST:
+        if plain_sum(guest.peer.name == peer.name for guest in self._queries.guests.values()) >= MOST:
             return f"client {peer.name!r} has {MOST} subscriptions to the run, and no client can have more"
         return ""
 

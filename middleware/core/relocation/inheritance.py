@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
@@ -219,7 +220,7 @@ class Inheritance:
             self._say(heir)
             return
         del self.heirs[event.node]
-        size = sum(len(each.state) for each in heir.states.values())
+        size = plain_sum(len(each.state) for each in heir.states.values())
         out.record(
             "merged",
             node=heir.node,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
@@ -73,11 +74,11 @@ class Looks:
             [each for each in consumers if where[each] in self._directory.guests], self._client
         )  # R5
         pulls += [(where[consumer], figures.output_bytes) for consumer in consumers]
-        total = sum(size for _, size in pulls)
+        total = plain_sum(size for _, size in pulls)
         if not total or not places.keys() >= {here, *(host for host, _ in pulls)}:  # R4
             return
         axes = range(len(places[here].at))
-        rest = tuple([sum(size * places[host].at[axis] for host, size in pulls) / total for axis in axes])
+        rest = tuple([plain_sum(size * places[host].at[axis] for host, size in pulls) / total for axis in axes])
         if name in self.rested and math.dist(rest, self.rested[name]) <= options.displacement_s:
             return
         taking = Taking.of(
@@ -86,7 +87,7 @@ class Looks:
 
         def usage(host: str) -> float:
             far_s = options.load_s * places[host].host.load
-            return sum(
+            return plain_sum(
                 size * (far_s + (places[host].distance_s(places[other]) if other != host else 0.0))
                 for other, size in pulls
             )

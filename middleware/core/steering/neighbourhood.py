@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from thalweg.middleware.arithmetic import power
+from thalweg.middleware.arithmetic import plain_sum, power
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.adaptation import LocalMoves, migration_s, worth_moving
 
@@ -147,5 +147,5 @@ def _bound_s(options: LocalMoves, host: str, near: Neighbourhood) -> tuple[float
     largest_s = max(loads)
     if options.cost == "period" or largest_s == 0 or math.isinf(largest_s):
         return largest_s, frozenset(unknown)
-    powers = sum(power(load / largest_s, EXPECTED_PERIOD_SHAPE) for load in loads)
+    powers = plain_sum(power(load / largest_s, EXPECTED_PERIOD_SHAPE) for load in loads)
     return largest_s * power(powers, 1 / EXPECTED_PERIOD_SHAPE), frozenset(unknown)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, Network
 from thalweg.middleware.planning.mapping.task import Host
 
@@ -96,7 +97,7 @@ class Resources:
         held = self.held.pop(key, None)
         if held is None:
             return  # R1
-        self.used -= sum(held.capacity.values())
+        self.used -= plain_sum(held.capacity.values())
         if not self.held:
             self.used = 0.0  # no rounding is left over
         for (_, via, to), rate_bps in held.rates.items():

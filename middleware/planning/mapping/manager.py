@@ -26,6 +26,7 @@ import random
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.mapping.directory import Directory
 from thalweg.middleware.planning.mapping.holdings import SLACK, Resources
 from thalweg.middleware.planning.mapping.messages import (
@@ -307,7 +308,7 @@ def _used(task: Task, stop: Stop, host: Host) -> tuple[float, dict[tuple[Network
     for at in stop.chain():
         if at.host == host:
             first = 0 if at.before is None else at.before.placed
-            need += sum(task.needs[first : at.placed])
+            need += plain_sum(task.needs[first : at.placed])
             way = (at.via, -1 if at.via == PUBLIC else after)
             used[way] = used.get(way, 0.0) + task.rates_bps[at.placed]
         after = at.host

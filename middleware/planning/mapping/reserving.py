@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.mapping.holdings import Key, Resources
 from thalweg.middleware.planning.mapping.messages import (
     CONTROL,
@@ -200,7 +201,7 @@ class Reservations:
         ways: Iterable[tuple[Network, Host, float]] = ()
         if at + 1 < len(found.legs):
             ways = ((leg.via, found.legs[at + 1].host, task.rates_bps[leg.placed]),)
-        need = sum(task.needs[leg.first : leg.placed])
+        need = plain_sum(task.needs[leg.first : leg.placed])
         return self._resources.take((task.number, attempt), at, need, ways, until_s, found)
 
     def _free(self, key: Key) -> None:

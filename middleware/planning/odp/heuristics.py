@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.network.coordinates import embedded
 from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, Instance
@@ -63,7 +64,7 @@ class Filling:
                 (instance.outputs[node], self._flows.T, instance.bandwidth.T),
             ):
                 for host in {int(self.where[other]) for other, _ in ends} - {-1}:
-                    more = sum(instance.rate[stream] for other, stream in ends if self.where[other] == host)
+                    more = plain_sum(instance.rate[stream] for other, stream in ends if self.where[other] == host)
                     good &= (flows[host] + more <= limits[host] * (1 + SLACK)) | (instance.unlike[host] == 0)
         if not good.any():
             raise PlannerError(f"{self.name} finds no host with room for operator {instance.names[node]!r}")

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.planning.odp.instance import Floats, Indices, Instance, Metrics
 
@@ -53,7 +54,7 @@ class Objective(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tr
         for what, weight in weights.items():
             if not (math.isfinite(weight) and weight >= 0):
                 raise UsageError(f"the weight of {what} is {weight}; it must be finite and at least 0")
-        if not math.isclose(sum(weights.values()), 1.0, abs_tol=1e-9):
+        if not math.isclose(plain_sum(weights.values()), 1.0, abs_tol=1e-9):
             said = " + ".join(f"{weight:g}" for weight in weights.values())
             raise UsageError(f"the weights of response, availability and network sum to {said}; make that 1")
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, Instance
 from thalweg.middleware.planning.odp.objective import Goal, worst_of
 from thalweg.middleware.planning.odp.solved import Solved
@@ -40,7 +41,7 @@ class General:
         # R4: what is known of the optimum's size, or else the worst
         known = (0.0, 0.0) if start is None else (goal.cost(start), float(instance.responses_s(start[None])[0]))
         most_s = worst_of(instance, "response")
-        most = form.response * most_s + sum(
+        most = form.response * most_s + plain_sum(
             float(values.max(axis=axes).sum())
             for values, axes in ((form.node, 1), (form.edge, (1, 2)), (form.host, ()))
         )

@@ -24,6 +24,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlacementError, UsageError
 from thalweg.middleware.network.coordinates import Rows, together
 from thalweg.middleware.network.figures import HostFigures, lacks
@@ -185,7 +186,7 @@ class _Rooms:
         self._takings, self._present, self._query = takings(problem), present, query
         self.count = len(self._hosts)
         load = load_s * np.array([each.load for each in self._figures])
-        self._rates = {node: sum(rate for _, rate in query.beside[node]) for node in query.operators}
+        self._rates = {node: plain_sum(rate for _, rate in query.beside[node]) for node in query.operators}
         self._burden = {node: self._rates[node] * load + self._short(node) for node in query.operators}
 
     def _short(self, node: int) -> Floats:

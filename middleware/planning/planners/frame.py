@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from thalweg.middleware.arithmetic import power
+from thalweg.middleware.arithmetic import plain_sum, power
 from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
 from thalweg.middleware.planning.costs.period import Period
 from thalweg.middleware.planning.problem.loads import Floats, Interface
@@ -50,7 +50,7 @@ class Frame:
         factors = [costs.compute_factor * self.task.compute_factor(host) / self.task.cores(host) for host in names]
 
         sources = [free.sources.get(host, ()) for host in names]
-        read = [sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in own) for own in sources]
+        read = [plain_sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in own) for own in sources]
 
         @cache
         def seconds(inputs: tuple[float, ...]) -> float:

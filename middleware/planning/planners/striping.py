@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.problem.loads import Floats
 from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture, fair_rates
 from thalweg.middleware.planning.shapes.search import Loads, Tree
@@ -49,11 +50,13 @@ def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], lo
         number = most if many and number > 1 else min(2 * number, most)
         mixture.grow(number, MIXED_LOOKS * looks)
         found = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
-        if sum(found.rates) < sum(best.rates):  # the norm is not the largest load: the same trees again lose nothing
+        if plain_sum(found.rates) < plain_sum(
+            best.rates
+        ):  # the norm is not the largest load: the same trees again lose nothing
             again = [tree for _, tree in zip(range(number), itertools.cycle(best.parents), strict=False)]
             found = Trees(again, rates_of(loads, again), mixture.spent)
-        least = sum((one if many else best).rates) / (1 - REPAYS)
-        if count != "auto" or sum(found.rates) >= least:
+        least = plain_sum((one if many else best).rates) / (1 - REPAYS)
+        if count != "auto" or plain_sum(found.rates) >= least:
             best = found
         elif not many:
             break

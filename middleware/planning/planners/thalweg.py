@@ -25,6 +25,7 @@ from typing import ClassVar, Literal
 import msgspec
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
@@ -152,7 +153,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plans = [self._as_plan(frame, model, _Found(parent, spent + trees.spent)) for parent in trees.parents]
         if len(plans) == 1:
             return plans[0]
-        period_s = 1 / sum(trees.rates)
+        period_s = 1 / plain_sum(trees.rates)
         plans = [
             msgspec.structs.replace(plan, cost_s=period_s, share=rate * period_s)
             for plan, rate in zip(plans, trees.rates, strict=True)

@@ -24,6 +24,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.tariffs import HOUR_S
@@ -232,4 +233,4 @@ def _cycle_s(edges: _Edges, node: str, at: Mapping[Pair, float]) -> float:
     """R2: what one partition takes a node, at these rates."""
     ways = edges.into.get(node, ()), edges.out_of.get(node, ())
     times = [max((size * 8 / at[pair] if at[pair] else math.inf for pair, size in way), default=0.0) for way in ways]
-    return sum(times) + edges.alone_s[node]
+    return plain_sum(times) + edges.alone_s[node]

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import may_reorder
@@ -45,7 +46,7 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def selectivity(self, node: str) -> float:
         """Bytes that a node gives for each that it takes; nan where it takes none, or nobody knows how many."""
-        taken = sum(self.input_bytes.get(node, {}).values())
+        taken = plain_sum(self.input_bytes.get(node, {}).values())
         return self.output_bytes.get(node, math.nan) / taken if taken else math.nan
 
     def measured(self, nodes: Mapping[str, NodeFigures], hosts: Mapping[str, HostFigures]) -> Hints:

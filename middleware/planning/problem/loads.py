@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import GB
 from thalweg.middleware.network.view import Link, Pair
@@ -209,7 +210,7 @@ class LinkLoads:
 
     def price_of(self, links: Iterable[Link], size_bytes: float) -> float:
         """Dollars for so many bytes over each of these links; the hours of those that are rented are paid anyway."""
-        return sum([self._per_gb.get(link.via, 0.0) for link in links]) * size_bytes / GB
+        return plain_sum([self._per_gb.get(link.via, 0.0) for link in links]) * size_bytes / GB
 
     @property
     def all_s(self) -> float:
@@ -219,4 +220,4 @@ class LinkLoads:
     @property
     def price(self) -> float:
         """Dollars for all bytes."""
-        return sum([self.price_of((link,), size_bytes) for link, size_bytes in self._bytes.items()])
+        return plain_sum([self.price_of((link,), size_bytes) for link, size_bytes in self._bytes.items()])

@@ -17,6 +17,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.provisioning.answer import Answer
 from thalweg.middleware.planning.provisioning.instance import SLACK
 from thalweg.middleware.planning.provisioning.parts import Parts
@@ -61,7 +62,7 @@ class Walk:
             self._near[unit].append((other, sent, True))
             self._near[other].append((unit, sent, False))
             self._below[other].append(unit)
-        self._limited = sum(sent for *_, sent in parts.streams) > min(map(min, parts.link))
+        self._limited = plain_sum(sent for *_, sent in parts.streams) > min(map(min, parts.link))
         dearest = max((price for kind in parts.kinds for price in kind.prices[-1]), default=0.0)
         self._dear = dearest or 1.0
         group_of, kind_of = start or self._apart()
@@ -96,8 +97,8 @@ class Walk:
             if self._on[group]:
                 self._left[self._kind[group]] -= 1
             fetched = self.parts.fetched
-            self._card[group] = sum(self._rates[what] for what, times in enumerate(held) if times)
-            self._paid[group] = sum(fetched[what][self._kind[group]] for what, times in enumerate(held) if times)
+            self._card[group] = plain_sum(self._rates[what] for what, times in enumerate(held) if times)
+            self._paid[group] = plain_sum(fetched[what][self._kind[group]] for what, times in enumerate(held) if times)
         for unit, other, sent in self.parts.streams:
             one, two = self._at[unit], self._at[other]
             if one != two:
@@ -286,7 +287,7 @@ class Walk:
         kinds, several = len(self._kinds), len(self._kinds) > 1
         price, best = self._price, known
         least = known[0] if known else math.inf
-        now = sum(price) + self._together
+        now = plain_sum(price) + self._together
         if (found := self._answer(now, least)) is not None:
             best, least = found, found[0]
         for _ in range(steps):
@@ -357,7 +358,7 @@ class Walk:
         for each, to in changes:
             self._rehost(each, to)
         values = [self._price_of(each) for each, _ in changes]
-        more = self._together - before + sum(values) - sum(self._price[each] for each, _ in changes)
+        more = self._together - before + plain_sum(values) - plain_sum(self._price[each] for each, _ in changes)
         if self._taken(more, heat):
             for (each, _), value in zip(changes, values, strict=True):
                 self._price[each] = value

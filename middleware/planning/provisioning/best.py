@@ -12,6 +12,7 @@ import math
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.annealing import RUNS, STEPS, anneal
 from thalweg.middleware.planning.provisioning.answer import Answer, cost
@@ -106,7 +107,7 @@ class Ranges:
         self._bounds: dict[int, float] = {}
         self._most: dict[int, int] = {}
         cheapest = min(min(map(min, kind.prices)) for kind in parts.kinds)
-        largest = int(min(parts.count, sum(kind.limit for kind in parts.kinds)))
+        largest = int(min(parts.count, plain_sum(kind.limit for kind in parts.kinds)))
         self._open: set[int] = set()
         for machines in range(1, largest + 1):
             if machines * cheapest >= below:

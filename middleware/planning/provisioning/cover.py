@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.provisioning.parts import Parts
 from thalweg.middleware.planning.solver import NoSolutionError, Program
 
@@ -20,7 +21,7 @@ def cover(parts: Parts, machines: int) -> float:
     """What so many machines cost at least; inf if so many cannot do."""
     rates, wanted = parts.instance.rate_bytes_s, {what for objects in parts.objects for what in objects}
     smallest = sorted(sent for *_, sent in parts.streams)[: machines - 1]
-    asked, carried = sum(parts.mop_s), float(rates[list(wanted)].sum()) + 2 * sum(smallest)
+    asked, carried = plain_sum(parts.mop_s), float(rates[list(wanted)].sum()) + 2 * plain_sum(smallest)
     program, menus = Program(), list[np.ndarray]()
     speeds, cards, counts = list[float](), list[float](), list[np.ndarray]()
     for kind in parts.kinds:
@@ -45,6 +46,6 @@ def cover(parts: Parts, machines: int) -> float:
     program.row(every, np.array(cards), low=1.0 - 1e-9)
     least = [min(parts.fetched[what]) for what in wanted]
     try:
-        return program.solve().bound + sum(least) + min(parts.results)
+        return program.solve().bound + plain_sum(least) + min(parts.results)
     except NoSolutionError:
         return math.inf

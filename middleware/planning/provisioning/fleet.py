@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.provisioning.instance import SLACK, Instance
 
 
@@ -35,7 +36,7 @@ class Fleet:
         self._next = 0
         self._asked_mop_s = instance.asked_mop_s.tolist()
         self._sent = instance.sent_bytes_s.tolist()
-        self._objects = [sum(1 << leaf for leaf in set(leaves)) for leaves in instance.leaves]
+        self._objects = [plain_sum(1 << leaf for leaf in set(leaves)) for leaves in instance.leaves]
         self._rates = instance.rate_bytes_s.tolist()
         self._fetched: dict[int, float] = {}
         parents = instance.parent.tolist()
@@ -61,7 +62,7 @@ class Fleet:
     def fits(self, operators: Sequence[int], machine: int | None = None) -> bool:
         """Whether free operators fit on a machine, or together on one that is bought for them."""
         there = 0.0 if machine is None else self.machines[machine].mop_s
-        if there + sum([self._asked_mop_s[node] for node in operators]) > self._largest[0][0]:
+        if there + plain_sum([self._asked_mop_s[node] for node in operators]) > self._largest[0][0]:
             return False  # said soon, as it is the commonest
         added = self._together(operators)
         parts = [added] if machine is None else [added, self.machines[machine]]
@@ -90,7 +91,7 @@ class Fleet:
         return made
 
     def _carried(self, parts: Sequence[Part], own: set[int]) -> bool:
-        mop_s = sum([part.mop_s for part in parts])
+        mop_s = plain_sum([part.mop_s for part in parts])
         if mop_s > self._largest[0][0]:
             return False
         objects, links = 0, dict[int, float]()
@@ -101,10 +102,10 @@ class Fleet:
                     links[other] = links.get(other, 0.0) + sent
         if links and max(links.values()) > self._link:
             return False
-        return self._class_for(mop_s, self._fetch(objects) + sum(links.values()))
+        return self._class_for(mop_s, self._fetch(objects) + plain_sum(links.values()))
 
     def _some_class(self, part: Part, more: float) -> bool:
-        return self._class_for(part.mop_s, self._fetch(part.objects) + sum(part.links.values()) + more)
+        return self._class_for(part.mop_s, self._fetch(part.objects) + plain_sum(part.links.values()) + more)
 
     def _class_for(self, mop_s: float, card: float) -> bool:
         return any(mop_s <= speed and card <= most for speed, most in self._largest)  # R3
@@ -112,7 +113,7 @@ class Fleet:
     def _fetch(self, objects: int) -> float:
         found = self._fetched.get(objects)
         if found is None:
-            found = sum(rate for at, rate in enumerate(self._rates) if objects >> at & 1)
+            found = plain_sum(rate for at, rate in enumerate(self._rates) if objects >> at & 1)
             self._fetched[objects] = found
         return found
 

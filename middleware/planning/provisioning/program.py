@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.answer import Answer
 from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
@@ -121,7 +122,7 @@ class _Built:
         parts, slots = of.parts, of.slots
         instance = parts.instance
         self._speed = max(kind.speeds[-1] for kind in parts.kinds)
-        traffic = float(instance.rate_bytes_s.sum()) + 2 * sum(sent for *_, sent in parts.streams)
+        traffic = float(instance.rate_bytes_s.sum()) + 2 * plain_sum(sent for *_, sent in parts.streams)
         self._card = min(max(kind.cards[-1] for kind in parts.kinds), traffic) or 1.0
         self._rates = instance.rate_bytes_s.tolist()
         self._wanted = sorted({what for objects in parts.objects for what in objects})
@@ -315,7 +316,7 @@ class _Built:
             self._at_most(terms, most)
 
     def _at_most(self, terms: Sequence[tuple[int, float]], most: float) -> None:
-        if sum(rate for _, rate in terms) > most:
+        if plain_sum(rate for _, rate in terms) > most:
             unit = most or 1.0
             self._row([(column, rate / unit) for column, rate in terms], high=most / unit)
 

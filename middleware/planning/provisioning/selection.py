@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.answer import (
     NOWHERE,
@@ -65,7 +66,7 @@ class Selection:
 
     def _pressing(self, what: int) -> float:
         """How many machines need an object, for each server that it can still be fetched from."""
-        able = sum(self._cards[server] >= self._rates[what] for server in self._holders[what])
+        able = plain_sum(self._cards[server] >= self._rates[what] for server in self._holders[what])
         return len(self._open[what]) / able if able else float("inf")
 
     def _serve(self, what: int, servers: list[int], all_of_them: bool = True) -> None:

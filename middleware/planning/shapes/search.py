@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.arrays import exp, power
 from thalweg.middleware.planning.problem.loads import CARRIERS, Carrier, Floats, Interface
 
@@ -173,7 +174,7 @@ class Tree:
         if not self._together:
             loads.append(work)
         a = self.loads.shape
-        self.cost = float(sum(power(load, a).sum() for load in loads))
+        self.cost = float(plain_sum(power(load, a).sum() for load in loads))
         if links and self.loads.beside is not None:
             self.cost += self.loads.idly - float(power(self._before, a).sum())
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.usage.streams import Query
 
@@ -54,9 +55,9 @@ def relaxed(
         largest = 0.0
         for node, others in pulls.items():
             own = at[node]
-            force = [sum(share * (at[other][axis] - own[axis]) for other, share in others) for axis in axes]
+            force = [plain_sum(share * (at[other][axis] - own[axis]) for other, share in others) for axis in axes]
             at[node] = [place + damping * along for place, along in zip(own, force, strict=True)]
-            largest = max(largest, math.sqrt(sum(along * along for along in force)))
+            largest = max(largest, math.sqrt(plain_sum(along * along for along in force)))
         if largest < threshold_s:
             break
     return {node: np.array(at[node]) for node in query.operators}
@@ -79,4 +80,4 @@ def at_rest(query: Query, places: Mapping[int, Floats]) -> dict[int, Floats]:
 
 
 def _sum(query: Query, node: int) -> float:
-    return sum(rate for _, rate in query.beside[node])
+    return plain_sum(rate for _, rate in query.beside[node])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlacementError, UsageError
 from thalweg.middleware.network.coordinates import Coordinates, Rows
 from thalweg.middleware.planning.usage.streams import Query
@@ -141,8 +142,8 @@ def alone(query: Query, node: int, hosts: Sequence[int], there: Hosts, between: 
 
 def cost(query: Query, hosts: Sequence[int], between: Between, burden: Burden = free) -> float:
     """What a placement uses, and its burden."""
-    used = sum(one.rate * between([hosts[one.producer]], [hosts[one.consumer]])[0, 0] for one in query.streams)
-    return float(used + sum(np.sum(burden(node, np.array([hosts[node]]))) for node in query.operators))
+    used = plain_sum(one.rate * between([hosts[one.producer]], [hosts[one.consumer]])[0, 0] for one in query.streams)
+    return float(used + plain_sum(np.sum(burden(node, np.array([hosts[node]]))) for node in query.operators))
 
 
 def usages(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> dict[int, Floats]:

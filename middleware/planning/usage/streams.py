@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.problem.problem import Problem
 
@@ -89,7 +90,7 @@ class Query(msgspec.Struct, frozen=True, dict=True):
 
     def usage(self, hosts: Sequence[int], latency_s: Floats) -> float:
         """The network usage u(q) of the nodes on these hosts: bytes in transit (Pietzuch et al., equation 1)."""
-        return sum(one.rate * float(latency_s[hosts[one.producer], hosts[one.consumer]]) for one in self.streams)
+        return plain_sum(one.rate * float(latency_s[hosts[one.producer], hosts[one.consumer]]) for one in self.streams)
 
     def delay_s(self, hosts: Sequence[int], latency_s: Floats) -> float:
         """What it takes from a source to a sink at most, with the nodes on these hosts."""

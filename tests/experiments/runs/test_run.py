@@ -111,12 +111,22 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
 
 
+def own_mounts(*, root: bool = True) -> list[str]:
+    """Return the beginning of a command line under which mounts are a command's own; skip the test without such.
+
+    A user namespace gives them to everybody, but not in a chroot. ``root``: root needs no user namespace.
+    """
+    alone, users = ["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]
+    for command in [alone, users] if root else [users]:
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+            return command
+    pytest.skip("needs mounts of its own: root, or user namespaces outside a chroot")
+
+
 @pytest.mark.netns
 def test_hosts_know_their_load_where_proc_is_another_process_namespaces(tmp_path: Path) -> None:
     """A part of /proc is covered, as containers have it: then the kernel lets nobody inside mount it anew."""
-    users = ("unshare", "--user", "--map-root-user", "--mount")
-    if subprocess.run([*users, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("needs user namespaces")
+    users = own_mounts(root=False)
     within = (*users, "sh", "-c", f'mount --bind /dev/null /proc/uptime && exec {" ".join(users)} "$@"', "sh")
     said = thalweg("doctor", cwd=tmp_path, within=within).stdout
     assert "namespaces as root, without /proc" in said
@@ -304,7 +314,7 @@ def write_folder(folder: Path, sites: int, images: int) -> None:
 @pytest.mark.parametrize("testbed", ["sim", "loopback"])
 def test_a_full_disk_is_said_in_a_line_and_nothing_is_left(tmp_path: Path, testbed: str) -> None:
     script = 'mount -t tmpfs -o size=8k none $0; "$@"; status=$?; ls -A $0; exit $status'
-    within = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(tmp_path)]
+    within = [*own_mounts(), "sh", "-c", script, str(tmp_path)]
     run = f"run --testbed {testbed} --servers 2 --placement one-shot --images 20 --out {tmp_path}/r"
     done = thalweg(*run.split(), cwd=tmp_path, within=within)
     assert (done.returncode, done.stdout) == (1, "")
