@@ -14,6 +14,7 @@ from runtime_codes import ALLOW
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, own_environment
 
+FORKING = "ignore:This process:DeprecationWarning"  # since 3.12 Python warns of every fork beside threads
 FORKS_AND_LEAVES = """
 import os, sys
 from flows import chain
@@ -44,7 +45,7 @@ print(*cluster.pids.values(), os.path.dirname(cluster.addresses["h1"].removepref
 
 def test_a_fork_harms_nothing_and_what_is_left_open_is_closed_at_the_end() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", FORKS_AND_LEAVES],
+        [sys.executable, "-W", "error::ResourceWarning", "-W", FORKING, "-c", FORKS_AND_LEAVES],
         env=own_environment(), capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
