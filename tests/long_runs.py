@@ -61,6 +61,7 @@ def faults(first_seed: int, plans: int, *kind: str) -> Part:
     return Part("faults", " ".join(kind) or "trees", (*THALWEG, *words), 60)
 
 
+DELAYS = "docs/examples/delays.toml"
 SIGKILL, NAMES = "tests/emulation/testbeds/test_sigkill.py", "tests/middleware"
 PARTS = (
     tests("tests", "every test, with many and fresh examples", 90, "--size", "long", HYPOTHESIS_PROFILE="long"),
@@ -81,6 +82,11 @@ PARTS = (
         "campaigns", "three hours of noisy links", 60, f"{NAMES}/core/monitoring/test_noisy_links.py",
         THALWEG_DETECTION_HOURS="3",
     ),
+    Part(
+        "delays", "a run with delays in a kernel of its own",
+        (*THALWEG, "run", "--scenario", DELAYS, "--kernel", "uml", "--placement", "one-shot", "--images", "12"), 10,
+    ),
+    Part("delays", "every link with delays is proved", (*THALWEG, "testbed", "verify", DELAYS, "--kernel", "uml"), 10),
     Part("attack", "attacks on a host", (*THALWEG, "bench", "attack"), 30),
     Part("mutants", "deliberate faults are found", (sys.executable, "tests/mutants.py"), 240),
 )  # fmt: skip
