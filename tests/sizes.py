@@ -35,7 +35,7 @@ SIZES = {
 BUSY_SHARE = 0.85  # of the processors, while tests run: some wait
 
 
-EVERY = {"quick": 20, "usual": 5, "long": 1}  # of so many cells of a matrix one stays
+EVERY = {"quick": 20, "usual": 8, "long": 1}  # of so many cells of a matrix one stays
 SMALL = 10  # a test of fewer cells runs whole
 
 
@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: too long for every change; make test-long runs it")
     config.addinivalue_line("markers", "thorough: too long for make test-quick")
-    config.addinivalue_line("markers", "matrix: make test runs one of five cells, make test-long all of them")
+    config.addinivalue_line("markers", "matrix: make test runs one of eight cells, make test-long all of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -46,6 +46,7 @@ KNOWN = {
               "select": {"epoll", "poll"}, "signal": {"SIGKILL", "SIGHUP", "SIGCHLD", "setitimer"},
               "socket": {"AF_UNIX", "send_fds", "recv_fds"}, "time": {"clock_gettime"}},
 }  # fmt: skip
+EMULATED = [pytest.param("darwin", marks=pytest.mark.long), "win32"]  # Windows lacks more
 SYSTEM = {"darwin": "macOS", "win32": "Windows"}
 
 IMPORT_ALL = """
@@ -172,7 +173,7 @@ class Answers(NamedTuple):
     left: set[str]
 
 
-@pytest.fixture(scope="module", params=systems.EMULATED)
+@pytest.fixture(scope="module", params=EMULATED)
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     folder = tmp_path_factory.mktemp(request.param)
     done = systems.run(request.param, VERBS, *WORKS, *WORKS_WITH_EXTRAS, *REFUSED, folder=folder)
@@ -181,7 +182,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Answers(request.param, lines, {path.name for path in folder.iterdir()})
 
 
-@pytest.mark.parametrize("system", systems.EMULATED)
+@pytest.mark.parametrize("system", EMULATED)
 def test_the_emulated_systems_lack_what_only_linux_has(system: str, tmp_path: Path) -> None:
     for module, names in KNOWN[system].items():
         assert names <= systems.missing(module, system)
@@ -189,14 +190,14 @@ def test_the_emulated_systems_lack_what_only_linux_has(system: str, tmp_path: Pa
     assert systems.run(system, code, folder=tmp_path).stdout == f"{system} False\n"
 
 
-@pytest.mark.parametrize("system", systems.EMULATED)
+@pytest.mark.parametrize("system", EMULATED)
 def test_every_module_but_those_of_testbeds_is_imported(system: str, tmp_path: Path) -> None:
     portable = [name for name in structure.modules() if name not in LINUX_ONLY]
     done = systems.run(system, IMPORT_ALL, *portable, folder=tmp_path)
     assert json.loads(done.stdout) == {}, done.stderr
 
 
-@pytest.mark.parametrize("system", systems.EMULATED)
+@pytest.mark.parametrize("system", EMULATED)
 def test_where_there_is_no_apt_a_program_is_named_and_no_package(system: str, tmp_path: Path) -> None:
     write_program(tmp_path / "apt-cache", "#!/bin/sh\nprintf 'made:\\n  Candidate: 1.0\\n'\n")
     code = "import os; os.environ['PATH'] = '.'; from thalweg.emulation.packages import install_line as line"
@@ -208,7 +209,7 @@ def test_the_modules_of_linux_are_named_as_they_are_called() -> None:
     assert structure.modules().keys() >= LINUX_ONLY
 
 
-@pytest.mark.parametrize("system", systems.EMULATED)
+@pytest.mark.parametrize("system", EMULATED)
 def test_the_base_install_imports_what_is_public_plans_and_simulates(system: str, tmp_path: Path) -> None:
     extras = [module for modules in EXTRAS.values() for module in modules]
     done = systems.run(system, BASE, folder=tmp_path, absent=extras)

@@ -31,7 +31,7 @@ def cells(test: str, faults: list[str]) -> list[Any]:
     return [Cell(test, step, fault) for step, fault in itertools.product(STEPS, faults)]
 
 
-@pytest.mark.parametrize(("size", "share"), [("quick", 0.05), ("usual", 0.2)])
+@pytest.mark.parametrize(("size", "share"), [("quick", 0.05), ("usual", 0.125)])
 @pytest.mark.parametrize("columns", [1, 2, 5, 6, 10, 15])
 def test_every_row_and_column_and_outcome_of_a_matrix_stays(size: str, share: float, columns: int) -> None:
     matrix = cells("test_a", FAULTS[:columns])

@@ -120,6 +120,7 @@ def test_a_killed_one_is_cleared_away(folder: Path, victim: str) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_cannot_come_up_leaves_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "0"]) == 2
     out, err = capfd.readouterr()

@@ -185,6 +185,7 @@ def test_an_interrupt_is_passed_on_as_soon_as_the_command_runs() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=patience(60)).returncode == 128 + signal.SIGINT
 
 
+@pytest.mark.long
 @pytest.mark.uml
 def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uml.sys, "executable", "/bin/false")

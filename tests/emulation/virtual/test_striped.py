@@ -20,7 +20,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import WINDOW
 
 RESHAPES = int(os.environ.get("THALWEG_STRIPES", "16"))
-PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "3"))
+PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "2"))
 
 
 def test_two_trees_carry_twice_as_much() -> None:
@@ -93,6 +93,7 @@ def test_trees_change_one_at_a_time_while_the_others_go_on(monkeypatch: pytest.M
     assert ran.most <= WINDOW * 4
 
 
+@pytest.mark.long
 def test_moves_under_a_storm() -> None:
     ran = Ran(wide(0), wide(1), moves=RandomMoves(20), plan=FaultPlan(3, (STORM,)), partitions=300)
     assert ran.indices == list(range(300))

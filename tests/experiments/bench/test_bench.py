@@ -127,6 +127,7 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_failover(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     options = FailoverOptions(size_kib=4, state_kib=64, every=2, rounds=1, partitions=6, warm_up=2)
     answer = bench_failover(options)
@@ -138,6 +139,7 @@ def test_failover(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert "a byte changes, which is told" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_graph(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     answer = bench_graph(GraphOptions(size_kib=4, rounds=1, partitions=6, warm_up=2))
     assert {len(flow.sources) + len(flow.operators) for flow in (bench_dataflow(8, 1), bench_graph_dataflow(1))} == {15}
@@ -182,6 +184,7 @@ def test_plan_answers_for_every_model_start_and_number_of_servers(capsys: pytest
     assert all(text in table for text in ("expected-period", "global", "thalweg, once", "3 servers"))
 
 
+@pytest.mark.long
 def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["bench", "cost-space", "--queries", "1", "--rounds", "1"]
     assert invoke([*options, "--json"]) == 0
@@ -195,6 +198,7 @@ def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.Captur
     assert all(0 < row["median_s"] <= row["longest_s"] < 0.25 for row in answer["queries"])
 
 
+@pytest.mark.long
 def test_bimodal_answers_for_every_way_and_network(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["bench", "bimodal", "--rounds", "2"]
     assert invoke([*options, "--json"]) == 0
@@ -328,6 +332,7 @@ def test_ballast_is_right_only_with_its_state() -> None:
         other.restore(bytes(8))
 
 
+@pytest.mark.long
 def test_records_are_counted_as_by_a_loop_and_too_few_batches_refused() -> None:
     answer = bench_records(RecordsOptions(rows=64, batches=256, rounds=1))
     assert answer["thalweg_rows_per_s"] > 0

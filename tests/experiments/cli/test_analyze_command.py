@@ -86,6 +86,7 @@ def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
     assert "moves" not in json.loads(done.stdout)["placements"]["global"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run: Any, tmp_path: Path) -> None:
     good, bad = filled(new_run("good")), filled(new_run("bad", seed=2))
@@ -179,7 +180,9 @@ def test_one_run_has_the_same_figures_with_spark_and_without(new_run: Any, words
 
 
 @pytest.mark.usefixtures("no_java")
-@pytest.mark.parametrize("without", [(), ("pyspark", "py4j")], ids=["no Java", "no PySpark"])
+@pytest.mark.parametrize(
+    "without", [pytest.param((), marks=pytest.mark.long), ("pyspark", "py4j")], ids=["no Java", "no PySpark"]
+)
 def test_one_run_is_analysed_without_java(new_run: Any, without: tuple[str, ...]) -> None:
     folder = filled(new_run()).write()
     done = analyze_alone(str(folder), without=without)

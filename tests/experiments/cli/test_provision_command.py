@@ -308,6 +308,7 @@ def test_bytes_have_prices_by_region(write: Any, tmp_path: Path) -> None:
 COMPARED = ["provision", "--compare", "2", "--n", "26", "--alpha", "1.9"]
 
 
+@pytest.mark.long
 def test_every_way_to_rent_machines_is_compared_with_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([*COMPARED, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -67,6 +67,7 @@ def test_the_plans_of_many_seeds_are_kept() -> None:
     assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch", "stayed barrier", "stayed epoch")), moves
 
 
+@pytest.mark.long
 def test_the_plans_of_graphs_are_kept() -> None:
     """The same for several consumers, sinks and queries, filters and windows; ``thalweg sweep … --graphs``."""
     outcomes, moves, queries, nothing = Counter[str](), Counter[str](), Counter[str](), 0

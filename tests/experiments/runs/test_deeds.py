@@ -169,6 +169,7 @@ LESS = (
 LESS += ("--missing", "nothing")
 
 
+@pytest.mark.long
 def test_a_simulated_run_goes_on_without_a_source_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

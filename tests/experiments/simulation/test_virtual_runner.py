@@ -107,6 +107,7 @@ def test_operators_with_state_run_above_the_trees(thalweg: Run, tmp_path: Path, 
     assert at == {"client"} or stripes == "auto"
 
 
+@pytest.mark.long
 def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, tmp_path: Path) -> None:
     line = [*SMALL, "--placement", "global", "--placement", "local", "--k", "2", "--period", "60", "--json", "--bytes"]
     result = json.loads(thalweg(*line, "--out", "here")[1].splitlines()[-1])

@@ -222,6 +222,7 @@ def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
     check_a_death(World(**stream, **moving(data, stream["mood"])))
 
 
+@pytest.mark.long
 def test_the_tree_does_change() -> None:
     """The harness itself: other shapes happen, in the worst weather as well, and moves by both protocols between."""
     outcomes: Counter[str] = Counter()
@@ -240,6 +241,7 @@ def test_the_tree_does_change() -> None:
     assert outcomes["states"] > 5, outcomes
 
 
+@pytest.mark.long
 def test_operators_do_move() -> None:
     """The harness itself: the moves that the tests above are about happen, and in the worst weather as well."""
     moves: Counter[str] = Counter()
@@ -259,6 +261,7 @@ def test_operators_do_move() -> None:
     assert moves["gated: moved epoch"] > 3, moves
 
 
+@pytest.mark.long
 def test_the_adversary_does_what_it_says() -> None:
     """The harness itself: its misdeeds reach the cores, or the tests above would prove nothing."""
     counts: Counter[str] = Counter()
