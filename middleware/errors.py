@@ -126,7 +126,7 @@ def distribution_of(module: str) -> str:
 
 
 def absent(modules: Iterable[str]) -> list[str]:
-    """Return those of the modules that are not installed, by the names that pip knows them by."""
+    """Return the names in pip of the modules that are not installed."""
     from importlib.util import find_spec
 
     return [distribution_of(module) for module in modules if find_spec(module) is None]

@@ -28,7 +28,7 @@ BUSY = 10  # processes that compute beside the tests of the part ``load``
 
 
 class Part(NamedTuple):
-    """One command of a group: what it shows, and within how many minutes it has to end."""
+    """Command of a group, with the promise that it checks and its limit in minutes."""
 
     group: str
     shows: str
@@ -93,7 +93,7 @@ PARTS = (
 
 
 class Outcome(NamedTuple):
-    """How a part ended: its exit status, None if its limit ended it, and the last line of what it printed."""
+    """Exit status, duration and last line of output of a part. The status is None if the limit ended the part."""
 
     part: Part
     status: int | None

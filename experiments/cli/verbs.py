@@ -1,4 +1,4 @@
-"""The verbs of ``thalweg``. They are imported when they run: the table says what each is for."""
+"""The verbs of ``thalweg``, with the line of help of each. A verb is imported when it runs."""
 
 from __future__ import annotations
 

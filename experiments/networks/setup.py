@@ -18,7 +18,7 @@ DETACHABLE = ("netns", "docker")
 
 
 def backend_names() -> dict[str, str]:
-    """Return the backends of testbeds that stay up, each with what its hosts are."""
+    """Return the backends of testbeds that stay up, and a description of the hosts of each."""
     return {name: TESTBEDS[name] for name in DETACHABLE}
 
 

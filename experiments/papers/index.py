@@ -43,10 +43,10 @@ POOLS: Mapping[str, str] = {
 
 
 def figure_names() -> dict[str, str]:
-    """Return the figures of all studies, each with its paper, or with its subject where it is ours."""
+    """Return the figures of all studies with their papers. Figures of our own have a subject in place of a paper."""
     return {name: meaning for figures in FIGURES.values() for name, meaning in figures.items()}
 
 
 def pool_names() -> Mapping[str, str]:
-    """Return the pools that have a name of their own, and what is drawn from each."""
+    """Return the named pools, with a description of each."""
     return POOLS

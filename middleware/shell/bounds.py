@@ -1,4 +1,4 @@
-"""Bounds of what waits on a host's connections, which its sockets keep and its guard watches."""
+"""Bounds of the data that waits on a host's connections. The host's sockets keep them, and its guard watches them."""
 
 from __future__ import annotations
 

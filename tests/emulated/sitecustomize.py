@@ -67,7 +67,7 @@ def install(system: str, missing: dict[str, list[str]], absent: list[str]) -> No
 
 
 class Forwarded:
-    """A module with some of its names replaced; all others are the module's own, also when they are set."""
+    """A module with some names replaced. Other names are read from the module and set in it."""
 
     def __init__(self, module: ModuleType, **replaced: Any) -> None:
         self.__dict__.update(_module=module, **replaced)

@@ -156,7 +156,7 @@ def test_a_shell_completes_verbs_without_importing_them() -> None:
 def test_examples_work(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that need neither root nor results of others."""
+    """Run the examples that need neither root nor results of other examples."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     tried = 0

@@ -1,4 +1,4 @@
-"""What machines are, and the one line that refuses what Linux alone has."""
+"""Facts about the machine, and the line that refuses parts that need Linux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting on any system: epoll, what takes its place, and the bell that ends it."""
+"""Waiting on any system: epoll, its substitute, and the bell that ends a wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture(params=["linux", "win32"])
 def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[waiting.Bell]:
-    """One over a pipe, and one over sockets."""
+    """Two bells: over a pipe, and over sockets."""
     monkeypatch.setattr(sys, "platform", request.param)
     bell = waiting.Bell()
     yield bell
