@@ -75,10 +75,10 @@ class Channel:
 
     def room(self) -> bool:
         """Whether there is room for a value; raises where none is wanted. Under the lock."""
+        if self.ended is not None:  # first: the application's own end is said whether or not the run has ended since
+            raise UsageError(f"nothing can be pushed to {self.name!r}, which is closed")
         if self.unwanted:
             raise RunError(f"nothing can be pushed to {self.name!r}: {self.unwanted}")
-        if self.ended is not None:
-            raise UsageError(f"nothing can be pushed to {self.name!r}, which is closed")
         return len(self.values) < self.ahead  # R2
 
     def take(self, taker: object, index: int) -> Any:
