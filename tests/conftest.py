@@ -47,7 +47,7 @@ PROGRAMS = "programs"  # the name in THALWEG_REQUIRE of all that the mark ``prog
 
 # How many examples a property is tried on: the same few at every change, other ones, and many, at night. A slow or busy
 # machine is no defect, so neither has a deadline or a check of health. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
-for _name, _examples in (("ci", 10), ("long", 50), ("night", 250)):
+for _name, _examples in (("ci", 6), ("long", 50), ("night", 250)):
     settings.register_profile(
         _name, max_examples=_examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=_name == "ci"
     )

@@ -72,6 +72,7 @@ def test_apt_is_asked_once(path: Path) -> None:
     assert find_package("gcc") == "gcc"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("apt-cache"), reason="needs apt")
 def test_apt_itself_is_understood() -> None:
     known = subprocess.run(["apt-cache", "policy", "dpkg"], capture_output=True, text=True, check=True)

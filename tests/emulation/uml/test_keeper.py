@@ -141,6 +141,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.program("ping")
 def test_a_program_opens_one_that_ends_with_it(folder: Path) -> None:
     before = set(psutil.Process().children(recursive=True))

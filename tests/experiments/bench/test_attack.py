@@ -18,6 +18,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ENDLESS)
 def test_hosts_live_and_their_run_is_right_under_20000_frames(attack: str) -> None:
     (row,) = bench_attack(AttackOptions(6_667, 1, (attack,)))["attacks"]

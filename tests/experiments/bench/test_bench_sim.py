@@ -82,6 +82,7 @@ def test_interfaces_do_one_thing_at_a_time_control_first() -> None:
     assert began == [("first", 0.0), ("elsewhere", 0.0), ("control", 1.0), ("older", 2.0), ("last", 3.0)]
 
 
+@pytest.mark.long
 @needs_simpy
 def test_both_models_come_to_the_same() -> None:
     answer = bench_sim(SimOptions(servers=(8,), images=40, placements=STAYING, rounds=3, memory=()))
@@ -91,6 +92,7 @@ def test_both_models_come_to_the_same() -> None:
         assert row["ratio"] > 0
 
 
+@pytest.mark.long
 def test_without_simpy_its_figures_are_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

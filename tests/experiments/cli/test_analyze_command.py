@@ -162,6 +162,7 @@ def full(run: Any) -> Any:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 @pytest.mark.parametrize("words", [["--moves"], pytest.param(["--json", "--no-plots"], marks=pytest.mark.long)])

@@ -108,6 +108,7 @@ def test_the_example_is_proven_and_its_prices_are_dated(capsys: pytest.CaptureFi
     assert "USD 0.0351 an hour (0.0344 for machines, 0.0007 for what they send)" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_what_is_launched_reaches_the_throughput_and_misses_it_on_the_next_cheaper_machines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_run_goes_on_or_ends_whatever_its_guests_do(seed: int) -> None:
     assert result.outcome != "failed", result
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(st.integers(1000, 10**6))
 def test_every_sink_of_a_graph_gets_what_one_machine_would_give_whatever_moves(seed: int) -> None:
@@ -111,6 +112,7 @@ def test_an_operator_of_which_nobody_wants_anything_any_more_as_it_comes_ends_th
     assert (result.outcome, result.delivered) == ("delivered", result.expected)
 
 
+@pytest.mark.long
 def test_a_guest_of_which_an_answer_to_another_word_counted_is_told_which_sink_is_whose() -> None:
     result, _ = run_trial(drawn_plan(991_241, graph=True))
     assert (result.outcome, result.queries["subscribed"]) == ("delivered", 5)
@@ -279,6 +281,7 @@ def test_a_state_that_is_lost_shows(graph: bool, monkeypatch: pytest.MonkeyPatch
     assert kinds <= {"contents", ""}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [slice(1), slice(1, None)], ids=["the last one's", "the others'"])
 def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
     """The harness itself: all of them count, also of those whose outputs the last has had all the time."""
@@ -328,6 +331,7 @@ def test_a_way_may_be_taken_for_dead_where_it_is_cut_for_long(
     assert may_be_dead(FaultPlan(1, planned), HOSTS) == dead
 
 
+@pytest.mark.long
 def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways that only another tree needs are among them: of every six seeds two change the tree."""
     plans = [FaultPlan(seed, (Outage("h1", "h2", 3.0),)) for seed in range(1, 25)]

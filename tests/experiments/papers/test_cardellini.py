@@ -90,6 +90,7 @@ def test_schedulers_run_beside_the_optimum(
     assert result.value(optimum, "settled").mean <= 100
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_problem_of_figure_9_is_proven(spark_session: SparkSession, tmp_path: Path) -> None:
     result = swept(spark_session, SOLVED, Solving, "odp-9", tmp_path, 1)

@@ -36,12 +36,12 @@ def texts(data: FigureData, pool: str = "paper") -> str:
     ("number", "seen"),
     [
         ("6", ("The median configuration runs global at", "and thalweg at", "bound of all trees")),
-        ("7", ("More hosts to choose from change local's mean speed-up by",)),
-        ("8", ("global over one-shot", "thalweg over global")),
+        pytest.param("7", ("More hosts to choose from change local's mean speed-up by",), marks=pytest.mark.long),
+        pytest.param("8", ("global over one-shot", "thalweg over global"), marks=pytest.mark.long),
         ("stripes", ("On independent links as many trees as repay take", "as many as repay")),
-        ("9", ("global is fastest with a period of", "min, thalweg with")),
-        ("10", ("Mean speed-up of the binary tree:",)),
-        ("sensitivity", ("By what traces are made by",)),
+        pytest.param("9", ("global is fastest with a period of", "min, thalweg with"), marks=pytest.mark.long),
+        pytest.param("10", ("Mean speed-up of the binary tree:",), marks=pytest.mark.long),
+        pytest.param("sensitivity", ("By what traces are made by",), marks=pytest.mark.long),
     ],
 )
 def test_every_figure_is_drawn(number: str, seen: tuple[str, ...], spark_session: SparkSession, tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_queries_whose_operators_move_use_less_while_latencies_change(
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-12.png"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_hosts_find_coordinates_and_the_filter_steadies_them(
     spark_session: SparkSession, collection: str, tmp_path: Path

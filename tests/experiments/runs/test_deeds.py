@@ -193,6 +193,7 @@ def test_a_host_is_waited_for_as_long_in_virtual_time_as_on_a_testbed(tmp_path: 
     assert (found["delivered"], found["digest"]) == (60, load_run(tmp_path).reference_digest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("testbed", ["loopback", pytest.param("netns", marks=[pytest.mark.netns, pytest.mark.long])])
 def test_a_run_of_processes_goes_on_without_a_source(tmp_path: Path, testbed: str) -> None:
     options = ("--testbed", testbed, *(("--link-mean", "0.2mbit", "--no-prove") if testbed == "netns" else ()))
@@ -203,6 +204,7 @@ def test_a_run_of_processes_goes_on_without_a_source(tmp_path: Path, testbed: st
     assert found["digest"] == found["reference_digest"] != load_run(tmp_path).reference_digest
 
 
+@pytest.mark.long
 def test_a_file_says_that_operators_go_on_without_a_source(tmp_path: Path) -> None:
     lost = SCENARIO.partition('[[event]]\nat = "50s"')[0].replace("30s", "1d")
     (tmp_path / "s.toml").write_text(f'missing = "nothing"{lost}')
@@ -247,6 +249,7 @@ def test_the_events_of_a_file_befall_processes_on_namespaces(tmp_path: Path) -> 
     assert found["recoveries"][-1]["moved"]["source@h1"] == "h3"
 
 
+@pytest.mark.long
 def test_hosts_are_killed_and_come_back_as_processes(tmp_path: Path) -> None:
     found = run(
         *("--testbed", "loopback", "--servers", "2", "--images", "150", "--image-bytes", "20000", "--time-scale", "20"),

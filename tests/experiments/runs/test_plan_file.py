@@ -71,6 +71,7 @@ def test_a_machine_that_is_too_slow_or_a_card_that_is_too_small_sets_the_pace(
     assert ran(plan, capsys, "--testbed", "sim")["mean_interarrival_s"] == pytest.approx(1.28, rel=0.02)
 
 
+@pytest.mark.long
 def test_another_workloads_operators_are_where_a_plan_has_them(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_operators_move_as_latencies_change_and_the_sinks_get_the_same(tmp_path:
     assert not any(row["peer"] == "h4" for row in moves["constant"])
 
 
+@pytest.mark.long
 def test_a_report_of_a_recorded_graph_draws_it_and_its_latencies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_report_of_a_recorded_graph_draws_it_and_its_latencies(
     assert all(name in page for name in ("found1", "joint1", "all at", "counts", "alarms", "3 moved"))
 
 
+@pytest.mark.long
 def test_processes_give_the_same_while_operators_move(simulated: tuple[RunSummary, Path], tmp_path: Path) -> None:
     summary = ran(tmp_path / "a", "random-moves", testbed="loopback", time_scale=60.0)
     assert summary.placements["random-moves"].relocations > 0

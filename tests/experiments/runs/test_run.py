@@ -74,6 +74,7 @@ def test_loopback_delivers_what_a_single_machine_makes(tmp_path: Path) -> None:
     assert "a is not empty" in again.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "says"),
     [
@@ -123,6 +124,7 @@ def own_mounts(*, root: bool = True) -> list[str]:
     pytest.skip("needs mounts of its own: root, or user namespaces outside a chroot")
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_hosts_know_their_load_where_proc_is_another_process_namespaces(tmp_path: Path) -> None:
     """A part of /proc is covered, as containers have it: then the kernel lets nobody inside mount it anew."""
@@ -143,6 +145,7 @@ def test_hosts_know_their_load_where_proc_is_another_process_namespaces(tmp_path
         assert 1 << 24 < load["max_rss_bytes"] < 1 << 30
 
 
+@pytest.mark.long
 def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
     said = result(
         *("run", "--testbed", "loopback", "--servers", "4", "--images", "40", "--image-bytes", "4000", "--seed", "7"),
@@ -322,6 +325,7 @@ def test_a_full_disk_is_said_in_a_line_and_nothing_is_left(tmp_path: Path, testb
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
     write_folder(tmp_path / "mine", 2, 3)
     common = ("run", "--testbed", "loopback", "--servers", "2", "--folder", "mine", "--placement", "one-shot")

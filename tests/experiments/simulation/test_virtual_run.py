@@ -358,6 +358,7 @@ def falling(*slow: str) -> dict[Link, LinkRate]:
 CHOSEN = get_strategy("thalweg").initial
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "least"),
     [

@@ -92,6 +92,7 @@ def test_a_run_prints_one_object_and_leaves_a_run_folder_like_any_other(thalweg:
     assert "virtual time" in thalweg(*SMALL, "--placement", "one-shot", "--out", "b")[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stripes", ["3", "auto"])
 def test_operators_with_state_run_above_the_trees(thalweg: Run, tmp_path: Path, stripes: str) -> None:
     line = (*SMALL, "--placement", "thalweg", "--operator", "running", "--bytes", "--validate", "--stripes", stripes)
@@ -125,6 +126,7 @@ def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, 
     assert len(events) == 1
 
 
+@pytest.mark.long
 def test_readmes_run_delivers_everything_with_any_seed(tmp_path: Path) -> None:
     """Twenty seeds until partitions flow, at 0.1 s each; at night two hundred, to the end."""
     night = os.environ.get("HYPOTHESIS_PROFILE") == "night"

@@ -52,6 +52,7 @@ def test_everything_is_delivered_once_and_in_order(placement: str, interface: st
     assert (came.plans > 0) == (placement == "global")
 
 
+@pytest.mark.long
 def test_links_that_rest_for_minutes_fail_no_run(tmp_path: Path) -> None:
     for number in range(3):
         steps = (0, 2e6), (100, 900), (160 + number, 0), (400, 2e6), (700, 2e6)
@@ -71,6 +72,7 @@ def test_the_result_is_that_of_the_configuration_whatever_ran_before() -> None:
     assert result(placement="local", period_s=60.0) == alone
 
 
+@pytest.mark.long
 def test_the_result_is_the_same_in_every_process() -> None:
     script = (
         "import msgspec; from thalweg.experiments.sweeps.simulation import *\n"

@@ -135,6 +135,7 @@ def test_graphs_are_drawn_in_layers_and_no_edge_runs_through_a_node(dice: Any) -
             assert all(abs(x - x1) > 0.9 or abs(y - y1) > 0.9 for _, x1, y1 in around)
 
 
+@pytest.mark.long
 def test_pictures_of_moves(new_run: Any) -> None:
     """Each host has its colour, the one it has in the legend; a crowded placement is drawn, too."""
     run = new_run(images=40)

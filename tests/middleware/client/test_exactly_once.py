@@ -174,6 +174,7 @@ def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
     check(mixed_world(**stream, driver=driver, adaptation=adaptation), count_of(stream))
 
 
+@pytest.mark.long
 @given(streams(6, 6, 25, 25), st.data())
 @settings(phases=PHASES)
 def test_the_application_changes_the_tree_while_operators_decide_for_themselves(

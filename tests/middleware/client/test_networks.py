@@ -180,6 +180,7 @@ def test_relays_pass_on_what_is_large_and_what_is_small_and_are_left_and_taken_w
     assert max(size for _, size in passed["h2"]) >= LARGE > 256 * 1024 > min(size for _, size in passed["h2"])
 
 
+@pytest.mark.long
 def test_a_relay_that_dies_is_left_and_nothing_is_lost(tmp_path: Path) -> None:
     tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(LARGE,)), MIX)
 
@@ -211,6 +212,7 @@ def test_a_relay_that_dies_is_left_and_nothing_is_lost(tmp_path: Path) -> None:
     assert_reference([each.value for each in values], tree, len(values))
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_its_networks_again(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
     """All goes over the one whose bytes cost less, as so little is wanted."""
     tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(20_000,)), MIX)

@@ -126,6 +126,7 @@ class Sized(NodeCode):
         return Made(index, 100_000, 0.0)
 
 
+@pytest.mark.long
 def test_an_operator_moves_while_latencies_change_and_nothing_is_lost() -> None:
     """The way from the source to the client takes half a second more from 300 s on, and by another host it does not."""
     hosts, flow = ("h1", "h2", "client"), chain(Code("composite"), Code("composite"), client="client")
@@ -185,6 +186,7 @@ def asked_of(task: Task, latency_s: np.ndarray, planner: CostSpace = PLAIN) -> t
     return found.result, set(found.asked)
 
 
+@pytest.mark.long
 def test_of_many_hosts_it_asks_for_the_latencies_of_a_few() -> None:
     """As many pairs for 400 hosts as for 100, and nearly the optimum; coordinate descent asks for still less."""
     asked, worse = {}, []

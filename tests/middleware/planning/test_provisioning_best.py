@@ -121,6 +121,7 @@ def agrees(instance: Instance) -> None:
     assert found.proven
 
 
+@pytest.mark.long
 @settings(max_examples=12)  # of up to 4,140 ways to part operators
 @given(st.integers(0, 2**32))
 def test_what_is_best_of_machines_that_can_be_had_in_any_number(seed: int) -> None:
@@ -139,6 +140,7 @@ def several() -> list[tuple[Instance, Rented]]:
     return [(instance, best(instance, Effort(steps=250, runs=1))) for instance in draws]
 
 
+@pytest.mark.long
 def test_answers_to_the_papers_problems_are_proven(several: list[tuple[Instance, Rented]]) -> None:
     ratios = []
     for instance, found in several:
