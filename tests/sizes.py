@@ -1,8 +1,8 @@
 """Three sizes of a test run: ``pytest --size quick``, ``usual`` and ``long``, which ``make`` calls.
 
-The mark ``long`` names a test that is too long for every change, and ``thorough`` one that is too long for a look in
-between. The mark ``matrix`` stands for a test of many cells, of which the smaller sizes run some of every row and every
-column. Without ``--size`` every test that is asked for runs, whatever its marks.
+The mark ``long`` names a test that is too long for every change. The mark ``matrix`` stands for a test of many cells, of
+which the smaller sizes run some of every row and every column. The quick size collects the folders of pure code alone.
+Without ``--size`` every test that is asked for runs, whatever its marks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -26,7 +27,11 @@ class Size(NamedTuple):
     processor_s: float | None
 
 
-QUICK_WITHOUT = frozenset({"thorough", "long", "netns", "netem", "docker", "uml", "spark", "timed"})
+TESTS = Path(__file__).parent
+QUICK = ("middleware", "operators", "emulation", "test_docs.py", "test_architecture.py", "test_sizes.py")
+NOT_QUICK = ("middleware/client", "middleware/shell", "emulation/virtual", "emulation/uml", "emulation/containers")
+"""Of the folders in QUICK those whose tests run processes, containers, or long worlds."""
+QUICK_WITHOUT = frozenset({"long", "netns", "netem", "docker", "uml", "spark", "timed"})
 SIZES = {
     "quick": Size(QUICK_WITHOUT, 150.0),
     "usual": Size(frozenset({"long"}), 600.0),
@@ -65,13 +70,21 @@ def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
     return left_out
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect for the quick size only what is pure, and texts."""
+    if config.getoption("size") != "quick" or not collection_path.is_relative_to(TESTS):
+        return None
+    inner = collection_path.relative_to(TESTS).as_posix()
+    inside = any(f"{inner}/".startswith(f"{part}/") or f"{part}/".startswith(f"{inner}/") for part in QUICK)
+    return None if inside and inner not in NOT_QUICK else True
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--size", choices=list(SIZES), help="run the tests of this size, as make test-quick and others do")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: too long for every change; make test-long runs it")
-    config.addinivalue_line("markers", "thorough: too long for make test-quick")
     config.addinivalue_line("markers", "matrix: make test runs one of eight cells, make test-long all of them")
 
 
