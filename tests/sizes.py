@@ -1,8 +1,8 @@
 """Three sizes of a test run: ``pytest --size quick``, ``usual`` and ``long``, which ``make`` calls.
 
-The mark ``long`` names a test that is too long for every change. The mark ``matrix`` stands for a test of many cells, of
-which the smaller sizes run some of every row and every column. The quick size collects the folders of pure code alone.
-Without ``--size`` every test that is asked for runs, whatever its marks.
+The mark ``long`` names a test that is too long for every change. The mark ``matrix`` stands for a test of many cells,
+of which the smaller sizes run some of every row and every column. The quick size collects the folders of pure code
+alone. Without ``--size`` every test that is asked for runs, whatever its marks.
 """
 
 from __future__ import annotations
