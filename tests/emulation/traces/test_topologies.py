@@ -11,9 +11,8 @@ from thalweg.middleware.errors import UsageError
 TRANSIT = 50  # routers of transit domains come first
 
 
-@pytest.mark.parametrize(
-    "preset", [pytest.param(preset, marks=pytest.mark.long) if preset == "paper" else preset for preset in PRESETS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("preset", PRESETS)
 def test_a_topology_has_the_papers_size_and_diameter_and_routes_add_up(preset: str) -> None:
     found = transit_stub(preset, 3)
     latency_s = found.latency_s

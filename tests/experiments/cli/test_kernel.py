@@ -67,6 +67,7 @@ def test_no_kernel_boots_for_a_folder_that_is_in_use(
     assert "Not a directory; choose another --out" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.uml
 def test_a_run_in_it_looks_like_any_other(tmp_path: Path) -> None:
     command = [*CLI, "run", "--kernel", "uml", "--servers", "2", "--images", "4", "--placement", "one-shot"]

@@ -66,6 +66,7 @@ def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(tmp_path: Path, m
     assert said == {"sweep": identity, "out": str(folder), "runs": 12, "done": 12, "failed": 0, "skipped": 8}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_json_of_a_paper_s_figure_has_its_rows_beside_what_is_published(tmp_path: Path) -> None:

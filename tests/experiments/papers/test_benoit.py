@@ -46,6 +46,7 @@ def verdicts(data: FigureData[Any]) -> dict[str, str]:
     return {one.claim: one.verdict for one in data.results[0].verdicts}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_cost_rises_and_platforms_end_where_alpha_does_it(spark_session: SparkSession, tmp_path: Path) -> None:
     data = swept(spark_session, "benoit-3", tmp_path, of=lambda arm: arm.nodes == 20 or arm.alpha < 1)
@@ -73,6 +74,7 @@ def test_the_second_half_of_table_2_is_the_low_rate(spark_session: SparkSession,
     print_figures(data)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_heuristics_pay_is_beside_the_optimum(spark_session: SparkSession, tmp_path: Path) -> None:
     data = swept(spark_session, "benoit-9", tmp_path, 2, lambda arm: arm.sizes == "small" and arm.nodes in (20, 30))

@@ -49,6 +49,7 @@ def verdicts(result: FigureResult[Any, Any]) -> dict[str, str]:
     return {one.claim: one.verdict for one in result.verdicts}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_best_response_and_the_best_availability_cost_each_other(
     spark_session: SparkSession, tmp_path: Path
@@ -74,6 +75,7 @@ def test_what_is_lost_is_by_the_ways_of_a_tuple() -> None:
     assert lost(instance, where) == pytest.approx(1 - 0.99**5)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("number", "optimum", "metric"),

@@ -122,6 +122,7 @@ def six(spark_session: SparkSession) -> FigureData:
     return figure_data(spark_session, table(made))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSession) -> None:
     """Against numpy, with failed, missing and repeated runs: what failed is left out on both sides of a ratio."""
@@ -183,6 +184,7 @@ def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSess
     assert cells(result)[1][2][:2] == ["local", "9/10"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_defaults_given_or_not_are_the_same_arm(spark_session: SparkSession) -> None:
     """A ten-minute period that was asked for is the default one; download-all has neither period nor k."""
@@ -232,6 +234,7 @@ def test_fig_6_as_in_the_paper(six: FigureData) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_fig_6_otherwise_than_in_the_paper(six: FigureData) -> None:
     """On measured pools claims are decided, too, but the paper's values are no target."""
@@ -248,6 +251,7 @@ def test_fig_6_otherwise_than_in_the_paper(six: FigureData) -> None:
     assert "pool real: the paper's values are no target" in result.notes
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_one_pool_has_no_spread(six: FigureData) -> None:
     result = get(six, "6", "regions")
@@ -258,6 +262,7 @@ def test_one_pool_has_no_spread(six: FigureData) -> None:
     assert "±" not in "".join(map(verdict_line, result.verdicts))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> None:
     result = get(six, "6")
@@ -338,6 +343,7 @@ def test_fig_10(spark_session: SparkSession) -> None:
     assert [one.verdict for one in data.conclusions if one.conclusion == 5] == ["holds", "does not hold"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_session: SparkSession) -> None:
     seconds = {
@@ -366,6 +372,7 @@ def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_sessio
     assert [row[0] for row in single(result)[1]] == ["1 tree"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSession) -> None:
     seconds = {"": 4.0, "fixed": 8.0, "steady": 3.0, "ahead": 3.5}
@@ -409,6 +416,7 @@ def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSessi
     assert "transfers of a host that do not interlock" in text
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> None:
     result = get(six, "6")
@@ -433,6 +441,7 @@ def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> Non
     assert told["global, by periods"]["of global, by periods"] == "1.00 ± 0.00"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_pools_that_are_made_otherwise_are_beside_each_other(spark_session: SparkSession) -> None:
     """Each is compared on its own networks, and measured by what is published."""
@@ -453,6 +462,7 @@ def test_pools_that_are_made_otherwise_are_beside_each_other(spark_session: Spar
     assert (result.pool, result.binding, ratio_cells(result)[1]) == ("paper", True, [])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_without_the_base_or_without_any_success(spark_session: SparkSession) -> None:
     arms = FIGURES["6"].sweep.arms()
@@ -468,6 +478,7 @@ def test_without_the_base_or_without_any_success(spark_session: SparkSession) ->
     assert ratio_cells(get(data, "6", "real"))[1] == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSession) -> None:
     """Nothing moved: times differ in the fourth digit, always in the paper's favour."""
@@ -523,6 +534,7 @@ def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
     assert "best 10 min" in verdict_line(nine.verdicts[0])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_options_that_the_paper_had_not_make_its_values_no_target(spark_session: SparkSession) -> None:
     arms = FIGURES["6"].sweep.with_more(MINE).arms()
@@ -565,6 +577,7 @@ def test_no_difference_is_below_5_percent_and_not_just_unknown(changes: list[flo
     assert changes_less(value, SAME) == shown
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_no_run_fails_without_a_reason(spark_session: SparkSession) -> None:
     """Of one image there is no time between images, and nothing went wrong."""
@@ -639,6 +652,7 @@ def test_the_terminal_shows_it_in_80_columns(six: FigureData) -> None:
 # --- another paper ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_another_paper_needs_only_its_own_folder(

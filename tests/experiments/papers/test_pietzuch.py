@@ -136,6 +136,7 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "made"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_queries_whose_operators_move_use_less_while_latencies_change(
     spark_session: SparkSession, collection: str, tmp_path: Path

@@ -146,6 +146,7 @@ def plan_of(seed: int, *, graph: bool) -> FaultPlan:
     return replace(plan, faults=tuple([each for each in plan.faults if getattr(each, "host", "") != CLIENT]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("graph", [False, True])
 def test_everything_comes_once_and_in_order_whatever_client_takes_it(worlds: list[Resuming], graph: bool) -> None:
     outcomes, seed = Counter[str](), FIRST_SEED
