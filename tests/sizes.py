@@ -1,8 +1,8 @@
 """Three sizes of a test run: ``pytest --size quick``, ``usual`` and ``long``, which ``make`` calls.
 
 The mark ``long`` names a test that is too long for every change. The mark ``matrix`` stands for a test of many cells,
-of which the smaller sizes run some of every row and every column. The quick size collects the folders of pure code
-alone. Without ``--size`` every test that is asked for runs, whatever its marks.
+of which the usual size runs some of every row and every column. The quick size runs none of them, and collects the
+folders of pure code alone. Without ``--size`` every test that is asked for runs, whatever its marks.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ class Size(NamedTuple):
 
 TESTS = Path(__file__).parent
 QUICK = ("middleware", "operators", "emulation", "test_docs.py", "test_architecture.py", "test_sizes.py")
-NOT_QUICK = ("middleware/client", "middleware/shell", "emulation/virtual", "emulation/uml", "emulation/containers")
+NOT_QUICK = (
+    *("middleware/client", "middleware/shell", "middleware/core/relocation", "middleware/core/monitoring"),
+    *("emulation/virtual", "emulation/uml", "emulation/containers"),
+)
 """Of the folders in QUICK those whose tests run processes, containers, or long worlds."""
-QUICK_WITHOUT = frozenset({"long", "netns", "netem", "docker", "uml", "spark", "timed"})
+QUICK_WITHOUT = frozenset({"long", "matrix", "netns", "netem", "docker", "uml", "spark", "timed"})
 SIZES = {
-    "quick": Size(QUICK_WITHOUT, 150.0),
+    "quick": Size(QUICK_WITHOUT, 130.0),
     "usual": Size(frozenset({"long"}), 600.0),
     "long": Size(frozenset(), None),
 }
 BUSY_SHARE = 0.85  # of the processors, while tests run: some wait
 
 
-EVERY = {"quick": 20, "usual": 8, "long": 1}  # of so many cells of a matrix one stays
+EVERY = {"usual": 8}  # of so many cells of a matrix one stays
 SMALL = 10  # a test of fewer cells runs whole
 
 
@@ -50,7 +53,7 @@ def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
     Of each test, one of ``EVERY`` cells stays, and every value of every parameter stays in one cell at least: each step
     and each fault is tried at every change.
     """
-    if (every := EVERY[size]) == 1:
+    if (every := EVERY.get(size, 1)) == 1:
         return set()
     matrices = defaultdict[str, list[pytest.Item]](list)
     for item in items:
