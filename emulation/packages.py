@@ -75,6 +75,6 @@ def _ask(apt: str, names: Sequence[str]) -> frozenset[str] | None:
     for line in answer.stdout.splitlines():
         if not line.startswith(" "):
             package = line.rpartition(":")[0]
-        elif _CANDIDATE.match(line):  # R1
+        elif _CANDIDATE.match(line):  # R1: a purely virtual package has none
             found.add(package)
     return frozenset(found)

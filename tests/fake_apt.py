@@ -1,4 +1,4 @@
-"""A stand-in for apt on a PATH of its own: what it can install, and what it knows by name only."""
+"""Stand-in for apt on a PATH of its own, with packages that it can install and packages that it knows by name only."""
 
 from __future__ import annotations
 

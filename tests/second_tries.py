@@ -79,7 +79,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 class ToldAtOnce:
-    """Report of each failure as soon as it happens. A run that is ended before its summary has reported it."""
+    """Report of each failure as soon as it happens, so that a run that never reaches its summary has reported it."""
 
     def __init__(self, config: pytest.Config):
         self.config = config

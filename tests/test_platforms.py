@@ -166,7 +166,7 @@ class Answer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What all command lines came to on a system, and what was in their folder afterwards."""
+    """Answers of all command lines on a system, and the names of the files that they left."""
 
     system: str
     lines: dict[str, Answer]

@@ -54,7 +54,7 @@ class _Paged:
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         before = args[: args.index("--")] if "--" in args else args
-        ctx.meta[WHOLE] = pages.EVERYTHING in before  # R2
+        ctx.meta[WHOLE] = pages.EVERYTHING in before  # R2: only --help-all shows all options
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             if not parameter.expose_value and parameter.default is None:  # one of Typer's own flags
                 parameter.default = False  # None would be converted, by a library that is slow to import

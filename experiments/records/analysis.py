@@ -193,7 +193,7 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 @contextmanager
 def reading_log(folder: Path) -> Iterator[None]:
-    """Turn what a damaged event log makes its readers raise into one UsageError that names the log."""
+    """Raise UsageError with the name of the log if its readers fail on damaged records."""
     try:
         yield
     except FileNotFoundError:  # nothing is wrong with the log: it is elsewhere

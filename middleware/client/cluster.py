@@ -273,7 +273,7 @@ class _Watch:
                 self._ends, self._over = new_ends(), False
                 self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
             self._fates.pop(name, None)
-            self._ends.add(self._processes[name], name)  # R2
+            self._ends.add(self._processes[name], name)  # R2: before its end can be waited for
 
     def start(self) -> None:
         if not self._thread.ident:

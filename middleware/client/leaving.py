@@ -62,4 +62,4 @@ def _forked() -> None:
 
 
 atexit.register(_close_all)  # R1
-in_forked_children(_forked)  # R2
+in_forked_children(_forked)  # R2: a child has none of the threads

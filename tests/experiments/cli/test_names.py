@@ -137,7 +137,7 @@ def test_pages_list_what_is_registered(names: dict[Key, list[str]]) -> None:
 
 @pytest.fixture
 def called(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Run a command line to its end, which must be a good one; on testbeds it is virtual time that runs."""
+    """Run a command line and require exit status 0. Testbeds are replaced by virtual time."""
     monkeypatch.setattr(launcher, "execute", execute_as_on_testbeds)
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
     monkeypatch.chdir(tmp_path)
