@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from patience import patience
 from runtime_codes import ALLOW, MIX
 
 from thalweg.middleware.client.client import Client
@@ -46,6 +50,28 @@ def everywhere(client: Client, flow: Dataflow, **options: Any) -> StripedRun:
     run = client.run(flow, trees[0].placement, stripes=trees, **options)
     assert isinstance(run, StripedRun)
     return run
+
+
+@contextmanager
+def kept_going(run: Iterator[Any]) -> Iterator[None]:
+    """Take from a run, in a thread of its own, until the block ends.
+
+    A test that takes until something else has happened may learn of that one partition too late, when a subscription
+    or a query that it takes from no more holds up the run. So leave these inside the block.
+    """
+    ended = threading.Event()
+
+    def take() -> None:
+        while not ended.is_set():
+            next(run)
+
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(take)
+        try:
+            yield
+        finally:
+            ended.set()
+            taking.result(patience(20))
 
 
 def told(value: Any) -> Any:

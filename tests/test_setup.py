@@ -26,7 +26,7 @@ echo "$@" >>{folder}/calls
 [ "$1" = install ] || exit 0
 for word; do
   case $word in
-    install|-*) ;;
+    install|-*|DPkg::Lock::Timeout=*) ;;  # waits while another apt runs
     *) grep -q "^$word " {folder}/candidates || exit 100  # no installation candidate
        for program in $(sed -n "s/^$word //p" {folder}/brings); do
          cp {folder}/does-$program {folder}/bin/$program

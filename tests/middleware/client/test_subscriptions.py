@@ -10,19 +10,21 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from patience import patience
+from queried import kept_going
 from runtime_codes import ALLOW, MIX
 
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.subscription import ticket_of
+from thalweg.middleware.client.stream import Delivered
+from thalweg.middleware.client.subscription import Subscription, ticket_of
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves
@@ -49,6 +51,13 @@ def graph(**params: Any) -> Dataflow:
     return flow
 
 
+def leaving(subscription: Subscription[Any], count: int) -> list[Delivered[Any]]:
+    """Take so many partitions, then leave at once: a subscription that nobody takes from holds up the run."""
+    got = list(islice(subscription, count))
+    subscription.detach()
+    return got
+
+
 @pytest.fixture
 def bob(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster, name="bob") as bob:
@@ -67,13 +76,11 @@ def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Cl
     mover, where = RandomMover(RandomMoves(4), run, client.hosts), set[str]()
     with ThreadPoolExecutor() as pool:
         theirs = pool.submit(lambda: list(joint))
-        some = pool.submit(lambda: list(islice(out, 20)))
+        some = pool.submit(leaving, out, 20)
         for each in run:
             got.append(each)
             where |= set(run.placement.values())
             mover.on_delivered()
-            if some.done():
-                out.detach()
         assert [each.index for each in got] == list(range(90))
         assert [each.index for each in theirs.result(patience(20))] == list(range(joint.first_index, 90)), (
             "also what was left"
@@ -113,14 +120,17 @@ def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client
         held, first = bob.subscribe(run, "joint"), bob.subscribe(run, "source@h1")
         begun = pool.submit(next, first)
         taken = pool.submit(lambda: list(islice(run, 40)))
-        indices = [next(held).index]
-        while not begun.done():  # first may begin later than held, which sets the pace until then
-            indices.append(next(held).index)
-        assert begun.result().index == first.first_index
-        assert indices == list(range(held.first_index, held.first_index + len(indices)))
-        assert not taken.done(), "nobody takes from these two"
+        indices = list[int]()
+        # first may begin later than held, which sets the pace until then
+        drained = pool.submit(
+            lambda: indices.extend(each.index for each in takewhile(lambda _: not begun.done(), held))
+        )
+        assert begun.result(patience(20)).index == first.first_index
+        assert not taken.done(), "nobody takes from first any more"
         run.move({"op1": "h1"})
         held.detach()
+        drained.result(patience(20))
+        assert indices == list(range(held.first_index, held.first_index + len(indices)))
         assert not taken.done()
         run.allow("carol")
         assert len(taken.result(patience(20))) == 40
@@ -129,17 +139,13 @@ def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client
         while run.placement["op1"] != "h1":
             next(run)
         run.allow("bob")
-        with bob.subscribe(run, "joint") as again:
-            came = pool.submit(next, again)
-            while not came.done():
-                next(run)
+        with kept_going(run), bob.subscribe(run, "joint") as again:
+            next(again)
         run.allow()
         with pytest.raises(RunError, match="does not let 'bob' subscribe; it has to be among the run's subscribers"):
             next(bob.subscribe(run, "joint"))
-        with run.attach(graph(), subscribers=["bob"]) as other:
-            joined = pool.submit(lambda: other.first_index)
-            while not joined.done():
-                next(run)
+        with kept_going(run), run.attach(graph(), subscribers=["bob"]) as other:
+            assert other.first_index > 0
             with pytest.raises(RunError, match="does not let 'bob' subscribe to 'out'"):
                 next(bob.subscribe(run, "out"))
 
@@ -220,12 +226,9 @@ def test_with_keys_a_subscriber_is_who_proved_its_key() -> None:
         with bob, mallory, alice.run(graph(), {"joint": "h2", "op1": "h1"}, subscribers=["bob"]) as run:
             with pytest.raises(RunError, match="does not let 'mallory' subscribe"):
                 next(mallory.subscribe(run.ticket, "joint"))
-            joint = bob.subscribe(run.ticket, "joint")
-            with ThreadPoolExecutor() as pool:
-                theirs = pool.submit(lambda: list(islice(joint, 5)))
-                while not theirs.done():
-                    next(run)
-            assert [each.index for each in theirs.result()] == list(range(joint.first_index, joint.first_index + 5))
+            with kept_going(run), bob.subscribe(run.ticket, "joint") as joint:
+                indices = [each.index for each in islice(joint, 5)]
+            assert indices == list(range(joint.first_index, joint.first_index + 5))
 
 
 def test_the_example_says_what_each_got() -> None:
