@@ -107,7 +107,9 @@ def test_a_signal_is_passed_on(kernel: Kernel) -> None:
 
 
 @pytest.mark.uml
-@pytest.mark.parametrize("victim", ["launcher", "outer", "kernel"])
+@pytest.mark.parametrize(
+    "victim", ["outer", *(pytest.param(victim, marks=pytest.mark.long) for victim in ("launcher", "kernel"))]
+)
 def test_whatever_is_killed_nothing_stays(victim: str) -> None:
     code = "from thalweg.emulation.uml.kernel import run_inside; run_inside(['sh', '-c', 'echo up; sleep 100'])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as launcher:
@@ -133,7 +135,7 @@ def test_who_is_not_the_first_process_of_a_kernel_powers_nothing_off() -> None:
 
 
 @pytest.mark.uml
-@pytest.mark.parametrize("victim", ["launcher", "kernel"])
+@pytest.mark.parametrize("victim", ["launcher", pytest.param("kernel", marks=pytest.mark.long)])
 def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     code = (
@@ -174,6 +176,7 @@ def test_an_interrupt_is_passed_on_once() -> None:
         assert launcher.wait(patience(20)) == 9
 
 
+@pytest.mark.long
 @pytest.mark.uml
 def test_an_interrupt_is_passed_on_as_soon_as_the_command_runs() -> None:
     code = (

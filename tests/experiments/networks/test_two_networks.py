@@ -94,6 +94,7 @@ def test_what_hosts_pass_on_is_told_and_saves_what_a_weak_uplink_costs(
     assert line.endswith(" MB) from h1 to client")
 
 
+@pytest.mark.long
 @pytest.mark.netns
 def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = ran(file, capsys, "netns", "--images", "8")

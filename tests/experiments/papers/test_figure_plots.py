@@ -35,7 +35,11 @@ def texts(data: FigureData, pool: str = "paper") -> str:
 @pytest.mark.parametrize(
     ("number", "seen"),
     [
-        ("6", ("The median configuration runs global at", "and thalweg at", "bound of all trees")),
+        pytest.param(
+            "6",
+            ("The median configuration runs global at", "and thalweg at", "bound of all trees"),
+            marks=pytest.mark.long,
+        ),
         pytest.param("7", ("More hosts to choose from change local's mean speed-up by",), marks=pytest.mark.long),
         pytest.param("8", ("global over one-shot", "thalweg over global"), marks=pytest.mark.long),
         ("stripes", ("On independent links as many trees as repay take", "as many as repay")),

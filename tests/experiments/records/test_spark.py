@@ -38,6 +38,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return there
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_killed_process_takes_its_jvm_along_and_the_next_session_removes_its_folders(temporary: Path) -> None:
     with subprocess.Popen(

@@ -234,7 +234,7 @@ def test_what_cannot_be_attached_is_said_in_one_line(client: Client) -> None:
         run.attach(second(), {"op2": "h1"})
 
 
-@pytest.mark.parametrize("where", ["processes", pytest.param("netns", marks=pytest.mark.netns)])
+@pytest.mark.parametrize("where", ["processes", pytest.param("netns", marks=[pytest.mark.netns, pytest.mark.long])])
 def test_the_example_says_what_sharing_saves(where: str) -> None:
     told = runpy.run_path(str(EXAMPLE))["main"](where)
     assert told["shared"] == ("source@h1", "source@h2", "source@h3", "pair", "all") or where == "netns"

@@ -83,6 +83,7 @@ def test_where_an_operator_is_not_reorderable_all_of_them_move_and_the_tree_stay
     assert_reference(values, flow, len(values))
 
 
+@pytest.mark.long
 def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decided(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
