@@ -277,9 +277,13 @@ class Striping:
 
     def _give_up(self, index: int) -> None:
         """Have an index given out again, unless it is not wanted any more, or others have it."""
-        wanted = self.next <= index < (math.inf if self._end is None else self._end)
-        if wanted and index not in self.held and not any(stripe.has(index) for stripe in self.stripes):
+        if self._is_wanted(index) and not any(stripe.has(index) for stripe in self.stripes):
             insort(self._free, index)
+
+    def _is_wanted(self, index: int) -> bool:
+        """Return whether the stream still needs that partition: it is not delivered, not held, and before the end."""
+        before_end = self._end is None or index < self._end
+        return self.next <= index and before_end and index not in self.held
 
     def on_follows(self, stripe: Stripe, first: int) -> None:
         """R7: a stripe begins anew, some of its nodes with partition ``first``."""
@@ -485,7 +489,7 @@ class Striping:
         for stripe, waits_s in (known | stuck).items():
             for place, each in enumerate(stripe.open):
                 then_s, index = waits_s + place * paces[stripe].period_s, each.index
-                if index < self.next or index in self.held or having[index] > 1:
+                if not self._is_wanted(index) or having[index] > 1:
                     continue
                 at_s, _, other = min((free_s[other], other.number, other) for other in known if other is not stripe)
                 if then_s > LATE * max(at_s, (index - self.next) * stream_s, self._limits.retry_s):

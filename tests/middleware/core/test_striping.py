@@ -265,6 +265,19 @@ def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
     assert played.delivered == list(range(40))
 
 
+def test_partitions_past_the_end_are_asked_of_no_other_stripe_while_the_application_takes_its_time() -> None:
+    """A slow stripe still has some of these. A fast one would make them in an instant, and be asked for them again."""
+    played = Played([0.3, 0.3], partitions=None, length=12)
+    wants = played.stream.on_next
+    played.stream.on_next = lambda: wants() if len(played.delivered) < 11 else None  # type: ignore[method-assign]
+    played.begin().go(until_s=1.4)
+    played.takes_s = [0.01, 60.0]
+    played.go(until_s=20.0)
+    assert len(played.delivered) == 11
+    assert any(each.index >= 12 for each in played.stream.stripes[1].open)
+    assert played.asked[0] < 20
+
+
 def test_the_first_partition_of_a_stripe_is_waited_for_as_long_as_those_of_others_take() -> None:
     played = Played([20.0, 20.0, 20.0, 1000.0], partitions=40, window=32).begin()
     played.go(until_s=150.0)
