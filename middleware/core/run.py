@@ -139,7 +139,7 @@ FROM_CLIENT = frozenset(
     }
 )  # fmt: skip
 TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish, m.Leave, m.Stable, m.Impassable})
-FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
+FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.GoesOn, m.Failed, m.Pong, m.Removed})
 
 
 class RunCore:

@@ -25,7 +25,7 @@ from thalweg.middleware.protocol.fields import (
     Told,
     Way,
 )
-from thalweg.middleware.protocol.installing import AheadInstall, Install
+from thalweg.middleware.protocol.installing import AnyInstall
 
 # --- an operator changes hosts (core.relocation.handover) -----------------------------------------
 
@@ -163,6 +163,10 @@ class CommitWays(Commit, frozen=True):
     ways: tuple[Way, ...] = ()
 
 
+AnyPropose = Propose | ProposeWays  # wherever one is said, any of them may be
+AnyCommit = Commit | CommitWays
+
+
 class Abort(OfProposal, frozen=True):
     """From the client to all: proposal ``number`` is off, sources resume."""
 
@@ -233,7 +237,7 @@ class Enrol(OfRun, frozen=True):
 
     number: Index
     sink: Name
-    install: Install | AheadInstall
+    install: AnyInstall
 
 
 class Unsubscribe(OfRun, frozen=True):

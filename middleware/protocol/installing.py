@@ -129,6 +129,9 @@ class AheadLasting(Lasting, frozen=True):
     ahead: Ahead = 1
 
 
+AnyInstall = Install | AheadInstall | Lasting | AheadLasting  # wherever one is said, any of them may be
+
+
 class Stable(OfRun, frozen=True):
     """To the client: ``hosts`` have a replica of ``node`` at partition ``index``; with none of them it has no state."""
 

@@ -68,7 +68,7 @@ class Demand(OfRun, frozen=True):
     critical: bool = False
     news: News | None = None
     again: bool = False
-    commit: Commit | CommitWays | None = None
+    commit: AnyCommit | None = None
 
 
 class Partition(OfRun, frozen=True):
@@ -84,7 +84,7 @@ class Partition(OfRun, frozen=True):
     end: End = False
     hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     news: News | None = None
-    commit: Commit | CommitWays | None = None
+    commit: AnyCommit | None = None
 
 
 class Located(OfRun, frozen=True):
@@ -178,10 +178,7 @@ Control = (
     | Ping
     | Pings
     | Pong
-    | Install
-    | AheadInstall
-    | Lasting
-    | AheadLasting
+    | AnyInstall
     | GoesOn
     | Stable
     | Lacks
@@ -204,11 +201,9 @@ Control = (
     | Resumed
     | Wish
     | Relocated
-    | Propose
-    | ProposeWays
+    | AnyPropose
     | Vote
-    | Commit
-    | CommitWays
+    | AnyCommit
     | Impassable
     | Abort
     | Retire
