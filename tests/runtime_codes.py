@@ -277,3 +277,11 @@ class Marks(Operator):
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return f"{self.watermark_s}"
+
+
+class LateRows(Source):
+    """Batches of two rows: one of its second, and from the third on one of the very first second, which is late."""
+
+    def produce(self, index: int) -> Any:
+        self.watermark_s = float(index)
+        return pa.record_batch({"t": [float(index), 0.0 if index > 2 else float(index)]})

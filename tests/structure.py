@@ -16,7 +16,7 @@ FOLDERS = ("middleware", "operators", "emulation", "experiments")
 FLOORS: tuple[str, ...] = (
     "middleware middleware.arithmetic middleware.errors",
     "middleware.platform",
-    "middleware.arrays middleware.dataflow middleware.files middleware.parcels",
+    "middleware.arrays middleware.dataflow middleware.files middleware.logbook middleware.parcels",
     "middleware.loading middleware.network",
     "middleware.protocol",
     "middleware.core middleware.core.notes",

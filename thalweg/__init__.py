@@ -12,6 +12,7 @@ An embedder needs nothing but what is here::
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,7 @@ __all__ = [
     "star_tree",
 ]
 __version__ = "0.1.0"
+logging.getLogger("thalweg").addHandler(logging.NullHandler())  # what becomes of log records is the application's
 
 # Where the names come from. They are imported when first used, so that a host process, which needs few of them, stays
 # small and starts fast.

@@ -5,6 +5,7 @@ Exit status: 0 done, 1 failed, 2 the input cannot be used, 130 interrupted, 143 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from thalweg.middleware.errors import ThalwegError, UsageError, extra_with, one_
 def main(argv: list[str] | None = None) -> None:
     """Entry point; never returns."""
     stop_on_signals()
+    logging.basicConfig(format="thalweg: %(levelname)s: %(message)s")  # warnings and errors, on standard error
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))
 
 

@@ -164,6 +164,8 @@ class Client:
         self.shell = Shell(config, weakly(self._on_application), self._keys)
         self.shell.speak(self._roster.version)
         self._roster.peers[name] = self.shell.me
+        if self._journal is not None:
+            self._journal.logbook = self.shell.logbook
         self._measuring = Measuring(self._roster, self.shell.tell, self.shell.me)
         self._preparing = Preparing(self._roster, self._measuring, self._allow, config.core.capacity)
         self._numbers = itertools.count()

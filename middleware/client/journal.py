@@ -16,7 +16,6 @@ R6. What SQLite leaves out of what was written last (``-wal``), as it is damaged
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sqlite3
 import threading
@@ -29,6 +28,7 @@ import msgspec
 
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.platform.files import lock
@@ -58,7 +58,6 @@ _FORGET_OVER = (
     "DELETE FROM entries WHERE kind='over' AND number NOT IN"
     " (SELECT number FROM entries WHERE kind='over' ORDER BY number DESC LIMIT ?)"
 )
-_log = logging.getLogger("thalweg")
 _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 
 
@@ -144,6 +143,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.logbook = Logbook("")  # that of the client, once it has one
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], int] = {}
         self._over: dict[str, None] = {}  # R4: of this client's, in order
@@ -245,8 +245,9 @@ class Journal:
                     self._file.execute(_PRUNE, (run, kind, LAST))
             except sqlite3.Error as error:
                 if not self._full:
-                    why = "runs go on, and cannot be resumed from here on"
-                    _log.warning("the journal %s cannot be written: %s; %s", self.folder, one_line(error), why)
+                    reason, then = one_line(error), "runs go on, and cannot be resumed from here on"
+                    text = f"the journal {self.folder} cannot be written: {reason}; {then}"
+                    self.logbook.write("journal-trouble", text, run=run, reason=reason)
                 self._full = True
 
     # --- reading --------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, expect, nearest, shown
 from thalweg.middleware.loading import reorderable
+from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network, where_joined
 from thalweg.middleware.planning import CostModel, Planner, Stripe, get_cost_model, get_strategy
 from thalweg.middleware.planning.asking import Probe
@@ -202,4 +202,4 @@ def _check_left(run_id: str, first: int, end: int | None) -> None:
 
 def _say(found: Found, client: str) -> None:
     if found.said:
-        logging.getLogger("thalweg").warning("client %r: %s", client, found.said)
+        Logbook(client).write("journal-trouble", found.said, reason=found.said)

@@ -29,7 +29,7 @@ What this host's own application takes of other clients' runs is in ``visit``; w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from msgspec import UNSET
@@ -120,6 +120,14 @@ class HostCore(Runs):
         """Whether a partition is for a node that is on another host."""
         run = self.runs.get(message.run)
         return run is not None and isinstance(message, m.Partition) and message.consumer not in run.flow.nodes
+
+    def lagging(self) -> Iterator[tuple[str, str, str, str, int]]:
+        """Consumers that nodes here wait for: run, node, consumer, its host, and the partition not taken."""
+        for run in self.runs.values():
+            where = run.directory.locations
+            for node, consumer, index in run.flow.lagging():
+                there = where.get(consumer or node)
+                yield run.id, node, consumer, self.host if there is None else there.host, index
 
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""

@@ -46,6 +46,14 @@ class Timer(StrEnum):
     STRIPES = "stripes"
 
 
+NOTED = frozenset(  # kinds of records that shells also log: they are made where no event log is kept, too
+    {
+        "drained", "fault", "joined", "late", "plan", "proposal", "query", "recovered", "relocated", "replaced",
+        "reshaped", "undeliverable", "uneven", "unexpected",
+    }
+)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Desk:
     """What the outboxes of one host share: the clock, and what lies there for the shell and for the host itself."""
@@ -112,7 +120,8 @@ class Outbox:
         return f"{timer} {self.run} {what}" if what else f"{timer} {self.run}"
 
     def record(self, kind: str, **fields: Any) -> None:
-        if self.desk.recording:
+        """Record a row of the event log."""
+        if self.desk.recording or kind in NOTED:
             self.emit(e.Record(self.run, kind, fields))
 
     def fail(

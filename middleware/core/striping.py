@@ -255,7 +255,7 @@ class Striping:
             )  # fmt: skip
             self._over = True
             return
-        self._record(stripe, "fault", peer=failed.host, detail={"what": failed.reason})
+        self._record(stripe, "fault", peer=failed.host, detail={"about": "tree", "what": failed.reason})
         self._hooks.act(e.RunAbandoned(stripe.run))
         self._go_on()
 

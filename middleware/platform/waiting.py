@@ -30,6 +30,18 @@ def new_poller() -> Poller:
     return select.epoll() if hasattr(select, "epoll") else _Selected()
 
 
+def takes_more(descriptor: int) -> bool:
+    """Return whether a few kilobytes can be written to a pipe now, without waiting for its reader.
+
+    A system that cannot tell is assumed to take them.
+    """
+    if not hasattr(select, "poll"):
+        return True
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return any(events & select.POLLOUT for _, events in poller.poll(0))
+
+
 class _Selected:
     """Poller by kqueue, poll or select."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 import zmq
@@ -29,7 +31,7 @@ from thalweg.middleware.loading import DEFAULT_ALLOW, check_packages, check_root
 from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.platform.processes import raise_descriptor_limit
-from thalweg.middleware.platform.waiting import signal_pipe
+from thalweg.middleware.platform.waiting import signal_pipe, takes_more
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -41,6 +43,9 @@ from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 from thalweg.middleware.shell.sockets import new_identity
 
+LEVELS = ("debug", "info", "warning", "error")
+LOG_LINE = "%(asctime)s.%(msecs)03d %(levelname)s {host}: %(message)s"
+LOG_TIME = "%Y-%m-%dT%H:%M:%S"
 ENLIST_S = 2.0  # between two times that a host says to a client that it is there
 
 
@@ -140,6 +145,12 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 def _add_measurement(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--records", metavar="FILE", help="Append the event log to this file, as JSON Lines.")
     group.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        default="warning",
+        help="Least level of the log lines on standard error, each with its time, level and host.",
+    )
+    group.add_argument(
         "--forecaster",
         default=MonitorConfig().forecaster,
         metavar="NAME",
@@ -176,6 +187,30 @@ def _complain(what: str) -> None:
         print(f"thalweg host: {what}", file=sys.stderr, flush=True)
 
 
+class _Lines(logging.StreamHandler[TextIO]):
+    """Log lines of a host on standard error, none of which holds up the host or ends it.
+
+    A line is left out if nobody reads the others, or standard error is closed.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line if there is room for it."""
+        with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+            if not takes_more(self.stream.fileno()):
+                return
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Go on without the line."""
+
+
+def log_lines(host: str, level: str) -> None:
+    """Have all loggers of this process write lines to standard error, from that level on."""
+    lines = _Lines(sys.stderr)
+    lines.setFormatter(logging.Formatter(LOG_LINE.format(host=host.replace("%", "%%")), LOG_TIME))
+    logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
+
+
 def _serve(argv: list[str] | None) -> int:
     _fill_streams()
     options = parser().parse_args(argv)
@@ -209,12 +244,12 @@ def _serve(argv: list[str] | None) -> int:
             os.write(woken, b"x")
 
     def on_application(command: e.Command) -> None:
-        if isinstance(command, e.Fail) and not command.run:
-            _complain(command.reason)
+        if isinstance(command, e.Fail) and not command.run:  # logged
             stop_now()
         elif isinstance(command, e.Drained) and (asked.is_set() or not command.why):
             if command.why:  # a supervisor that sends SIGTERM does not ask
-                _complain(f"it ends with what it holds: {command.why}")
+                text = f"the host ends with what it holds: {command.why}"
+                shells[0].logbook.write("host-stays", text, reason=command.why)
             stop_now()
 
     limits = CoreConfig(
@@ -235,6 +270,7 @@ def _serve(argv: list[str] | None) -> int:
         speaks=_read_versions(options.protocol),
         core=limits.limited(options.limit),
     )
+    log_lines(config.name, options.log_level)
     shell = Shell(config, on_application, keys)
     shells.append(shell)
     if options.join:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.logbook import WORDS, Logbook
 from thalweg.middleware.platform.files import BINARY, lock, write_at
 
 _FLUSH_ROWS = 256
@@ -43,13 +44,14 @@ class Recorder:
     Raises UsageError for one that cannot be written.
 
     A record has ``t`` (seconds of emulated time since its run's start), ``wall`` (Unix time), ``host``,
-    ``placement`` (the run's label), ``kind``, and the kind's own fields.
+    ``placement`` (the run's label), ``kind``, and the kind's own fields. ``logbook`` logs what an operator should know
+    of it, with or without a path.
     """
 
     def __init__(self, host: str, path: Path | None, time_scale: float = 1.0) -> None:
-        self._host = host
+        self._host, self.logbook = host, Logbook(host)
         self._scale = time_scale
-        self._log = None if path is None else Log(host, path)
+        self._log = None if path is None else Log(host, path, self.logbook)
         self._queue: SimpleQueue[tuple[bytes, int, int] | None] = SimpleQueue()
         self._handed_bytes = 0
         self._lost = 0  # rows that could not wait
@@ -73,6 +75,9 @@ class Recorder:
         self.flush()
 
     def write(self, run: str, kind: str, fields: dict[str, Any]) -> None:
+        """Log a record, and write it to the file if there is one."""
+        if kind in WORDS:
+            self.logbook.record(run, kind, fields)
         if self._log is None:
             return
         wall = time.time()
@@ -122,8 +127,8 @@ class Recorder:
 class Log:
     """The file of a recorder. UsageError for one that cannot be written."""
 
-    def __init__(self, host: str, path: Path) -> None:
-        self._host, self._path = host, path
+    def __init__(self, host: str, path: Path, logbook: Logbook) -> None:
+        self._host, self._path, self._logbook = host, path, logbook
         try:  # not for appending, by which no line can be written over
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o666)
             self._end = _end_of(self._file)
@@ -203,11 +208,10 @@ class Log:
     def tell(self, reason: str) -> None:
         """Log, once, why records are missing."""
         if not self._told:
-            import logging  # only failures need it: a host starts sooner without
-
             self._told = True
-            what = f"thalweg host {self._host!r}: cannot write the records {self._path}: {reason}"
-            logging.getLogger("thalweg").error("%s; the runs go on, and what is missing is counted", what)
+            what = f"cannot write the records {self._path}: {reason}"
+            goes_on = "the runs go on, and what is missing is counted"
+            self._logbook.write("records-missing", f"{what}; {goes_on}", reason=reason)
 
     def _tell_gap(self, at: int) -> bool:
         """Say there how many rows are missing, if that can be."""

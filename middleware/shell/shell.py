@@ -33,6 +33,7 @@ from zmq.backend import zmq_poll
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
+from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.platform.processes import resident_bytes
 from thalweg.middleware.platform.waiting import READABLE, Bell, new_poller
 from thalweg.middleware.protocol import events as e
@@ -108,6 +109,7 @@ class Shell:
         except BaseException:
             self._sockets.destroy(0)
             raise
+        self._sockets.logbook = self.logbook
         me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
         self.core = HostCore(me, config.core.dilated(config.time_scale), tuple(sorted(registered())), config.speaks)
         self.core.desk.recording = self._recorder.active
@@ -129,7 +131,7 @@ class Shell:
         self._asleep = False
         self._stopping = False
         allowed = Allowed(config.allow, config.data_roots, config.core.max_picture_bytes)
-        self._workers = Workers(self.tell, allowed, config.core.max_threads)
+        self._workers = Workers(self.tell, allowed, config.core.max_threads, self.logbook)
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._quick_call: Call | None = None  # under way, where it may take too long
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
@@ -154,6 +156,11 @@ class Shell:
         """Queue an event for the core; any thread."""
         self._inbox.append(event)
         self._wake()
+
+    @property
+    def logbook(self) -> Logbook:
+        """The log records of this host."""
+        return self._recorder.logbook
 
     @property
     def me(self) -> m.Peer:
@@ -199,7 +206,9 @@ class Shell:
             return
         self.failure = type(error).__name__  # before anything that takes memory
         try:
-            self.failure = f"the host {self.config.name!r} stopped: {self.failure}: {one_line(error)}"
+            why = f"{self.failure}: {one_line(error)}"
+            self.failure = f"the host {self.config.name!r} stopped: {why}"
+            self.logbook.write("host-stopped", self.failure, reason=why)
             self._on_application(e.Fail("", self.failure))
         except Exception:  # nobody can be told; ``failure`` tells
             return
@@ -380,6 +389,7 @@ class Shell:
 
     def _reject(self, reason: str) -> None:
         self.frames_rejected += 1
+        self.logbook.write("message-refused", f"a message was refused: {reason}", reason=reason)
         if self.frames_rejected - self._rejected_before <= REJECTED_ROWS:
             self._recorder.write_to_all("rejected", {"detail": {"reason": reason}})
 
@@ -446,11 +456,8 @@ class Shell:
         self._recorder.write(run, "error", {"detail": {"reason": said, "event": what}})
         if not run or run != self._broke:
             self._broke = run
-            import logging  # only failures need it: a host starts sooner without
-
-            logging.getLogger("thalweg").error(
-                "thalweg host %r: run %s broke at %s: %s", self.config.name, run or "(none)", what, said
-            )
+            text = f"run {run or '(none)'} broke at {what}: {said}"
+            self.logbook.write("runtime-broke", text, run=run, reason=said)
         return f"a defect of the runtime there broke the run at {what}: {said}"
 
     def _have_made(self, command: Task) -> None:
@@ -473,6 +480,9 @@ class Shell:
                 self._workers.close_node(command)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
                 self._have_made(command)
+            case e.Fail(run, reason, node, host) if run:
+                self.logbook.write("run-failed", reason, run=run, peer=host, node=node, reason=reason)
+                self._on_application(command)
             case e.Drained(why):
                 self._sockets.answer_drainers(m.Drained(why))
                 self._on_application(command)
@@ -482,10 +492,15 @@ class Shell:
                     self._sockets.approach(line)
             case e.OpenRun(install, nodes):
                 self._recorder.open_run(install.run, install.label, install.epoch_s)
+                here = ", ".join(map(repr, nodes)) or "nothing"
+                text = f"run {install.run} of client {install.client!r} begins, with {here} here"
+                self.logbook.write("run-begun", text, run=install.run, peer=install.client)
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 self._workers.open(install.run, coded, install.call_timeout_s)
                 self._record_load()
             case e.CloseRun(run, follows, kept):
+                text = f"run {run} goes on here as {follows}" if follows else f"run {run} is over here"
+                self.logbook.write("run-over", text, run=run)
                 self._record_load()
                 self._workers.pass_on(run, follows, kept)
                 self._workers.close(run, follows=bool(follows))
@@ -532,6 +547,8 @@ class Shell:
             self._recorder.write_to_all("rejected", {"detail": {"reason": f"{more} more"}})
         self._rejected_before = self.frames_rejected
         self._record_load()
+        self.logbook.watch(self.core.lagging())
+        self.logbook.flush()
         self._recorder.flush()
 
     def _record_load(self) -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import secrets
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ import zmq.backend
 
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.platform import on_linux
 from thalweg.middleware.protocol import frames
@@ -66,7 +66,6 @@ TOLD_S = 60.0  # between two lines that say the same
 URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
 Socket = zmq.Socket[bytes]
 End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
-_log = logging.getLogger("thalweg")
 _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 _recv = zmq.backend.Socket.recv  # as a function: pyzmq's sockets look names up in Python
 
@@ -131,7 +130,7 @@ class Sockets:
         limits: CoreConfig | None = None,
         speaks: m.Speaks = frames.SPEAKS,
     ) -> None:
-        self.speaks = speaks
+        self.speaks, self.logbook = speaks, Logbook(name)
         self.heard = speaks[1]  # the version of the frame that is being seen to
         self.version = speaks[1]  # of what is said first here
         self._versions: dict[str, int] = {}  # of other clients' runs, whatever their generation
@@ -372,7 +371,7 @@ class Sockets:
         self._told_s = {said: at_s for said, at_s in self._told_s.items() if now - at_s < TOLD_S}
         if len(self._told_s) < 16:  # whoever is told much reads nothing
             self._told_s[what] = now
-            _log.warning("host %r: %s: %s", self._name, what, more)
+            self.logbook.write("peer-unreachable", f"{what}: {more}", about=what, reason=more)
 
     # --- sending ---------------------------------------------------------------------------------------
 

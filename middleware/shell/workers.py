@@ -16,7 +16,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import queue
@@ -28,11 +27,11 @@ from functools import partial
 
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.loading import Allow
+from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import NodeCode, OwnCode, StateCall
 
-_log = logging.getLogger("thalweg")
 Task = e.RunOperator | StateCall
 
 PROMPT = min(4, os.cpu_count() or 1)
@@ -78,8 +77,8 @@ class Call:
 class Slot:
     """The code of one node, constructed once, by the first worker that needs it."""
 
-    def __init__(self, node: Node, allow: Allow, lane: Lane | None = None) -> None:
-        self.node = node
+    def __init__(self, node: Node, allow: Allow, lane: Lane | None = None, logbook: Logbook | None = None) -> None:
+        self.node, self._logbook = node, logbook or Logbook("")
         self.lane = lane or Lane("", None)
         self.code: NodeCode | None = None
         self.gone = False  # nobody wants its answers any more
@@ -151,8 +150,8 @@ class Slot:
         if not self._logged:
             self._logged = True
             where = event.cause.traceback if event.cause else ""
-            said = f"run {event.run}: node {event.node!r}: {event.reason}" + (where and f"\n{where}")
-            _log.error("%s", said)  # on standard error, where nobody says otherwise
+            text = f"run {event.run}: node {event.node!r}: {event.reason}"
+            self._logbook.write("node-failed", text, more=where, run=event.run, node=event.node, reason=event.reason)
         return event
 
 
@@ -162,7 +161,10 @@ class Workers:
     ``due_s``: when ``overdue`` is to be asked next.
     """
 
-    def __init__(self, done: Callable[[e.Event], None], allow: Allow, max_threads: int = 64) -> None:
+    def __init__(
+        self, done: Callable[[e.Event], None], allow: Allow, max_threads: int = 64, logbook: Logbook | None = None
+    ) -> None:
+        self._logbook = logbook
         self.due_s = math.inf
         self._done = done
         self._allow = allow
@@ -186,7 +188,8 @@ class Workers:
 
     def _slot(self, run: str, node: Node) -> Slot:
         self.close_node(e.CloseNode(run, node.name))
-        slot = self._slots[run, node.name] = Slot(node, self._allow, self._lanes.setdefault(run, Lane(run, None)))
+        lane = self._lanes.setdefault(run, Lane(run, None))
+        slot = self._slots[run, node.name] = Slot(node, self._allow, lane, self._logbook)
         return slot
 
     def pass_on(self, run: str, follows: str, nodes: Iterable[str]) -> None:

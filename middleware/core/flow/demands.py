@@ -348,7 +348,7 @@ class Demands:
             return NO_NOTES
         if event.end and self._indices is not None:  # R11
             event = msgspec.structs.replace(event, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
-        if self._desk.recording:
+        if self._desk.recording or event.late_rows is not UNSET:
             self._record_made(node, event)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s

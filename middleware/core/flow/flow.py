@@ -19,7 +19,7 @@ R7. Operators go on from one generation of a run to the next (``relocation.survi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -33,7 +33,7 @@ from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
 from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.flow.node_states import ENDED, GATHERING, RUNNING
+from thalweg.middleware.core.flow.node_states import ENDED, GATHERING, IDLE, RUNNING
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
@@ -392,6 +392,22 @@ class Flow(Demands):
             if not gone.isdisjoint(node.takers):
                 yield from self._perform(node, node.part(gone))
                 yield from self._recall(node, node.leave_heard())
+
+    def lagging(self) -> Iterator[tuple[str, str, int]]:
+        """Nodes here that wait for a consumer, that consumer, and the partition that it has not taken.
+
+        Of a node with several consumers it is one that is behind another. The application takes of sinks, and has no
+        name.
+        """
+        for name, node in self.nodes.items():
+            if node.node.kind == "sink":
+                if node.state is IDLE and node.index > self._tree.first.get(name, 0):
+                    yield name, "", node.index - 1
+            elif len(node.takers) > 1 and not node.unheard:
+                wanted = {who: each.demanded for who, each in node.takers.items() if each.demanded < LAST}
+                least = min(wanted.values(), default=0)
+                if any(each > least for each in wanted.values()):
+                    yield from ((name, who, least) for who, each in wanted.items() if each == least)
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""

@@ -224,7 +224,8 @@ class Runs:
         self._lease.rung()
         for run in self._each():
             if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
-                run.out.record("fault", peer=run.install.client, detail={"what": "client silent, run dropped"})
+                detail = {"about": "client", "what": "client silent, run dropped"}
+                run.out.record("fault", peer=run.install.client, detail=detail)
                 visit = self._visits.get(run.id)
                 if visit is not None:
                     lease_s = self.config.patience * self.config.lease_s

@@ -245,7 +245,7 @@ class Coordinator:
             if led.strange.get(sender) != message.instance:
                 led.strange[sender] = message.instance
                 what = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
-                led.out.record("fault", peer=sender, detail={"what": what})
+                led.out.record("fault", peer=sender, detail={"about": "version", "what": what})
             return False
         return not led.hooks.rests(sender)
 
@@ -326,7 +326,9 @@ class Coordinator:
                 if cut:
                     led.remote.discard(away)
                     other = sender if away == gone else gone
-                    led.directory.lose(away, f"and host {other!r} do not reach each other; is a way cut?")
+                    how = f"and host {other!r} do not reach each other; is a way cut?"
+                    led.directory.lose(away, how)
+                    led.out.record("fault", peer=away, detail={"about": "host", "what": how})
                 return
         if not (message.node and led.hooks.fails(held or [message.node], about, **told)):
             led.out.fail(about, **told)
@@ -488,7 +490,8 @@ class Coordinator:
             return
         if host in directory.guests:  # R6
             led.heard_s.pop(host, None)
-            out.record("fault", peer=host, detail={"what": f"{how}; what it subscribed to ends"})
+            what = f"{how}; what it subscribed to ends"
+            out.record("fault", peer=host, detail={"about": "subscriber", "what": what})
             yield Lost(host)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
@@ -499,6 +502,7 @@ class Coordinator:
         if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):  # R8
             led.remote.discard(host)
             directory.lose(host, how)
+            out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run begins anew without it"})
             return
         if held:
             about = f"host {host!r}, which holds {', '.join(held)}, {how}"
@@ -508,7 +512,7 @@ class Coordinator:
         led.remote.discard(host)
         led.installing.discard(host)
         directory.lose(host, how)
-        out.record("fault", peer=host, detail={"what": f"{how}; the run goes on without it"})
+        out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
             self._tell_lost(led, other)
         if gone and isinstance(led.install, m.Lasting):  # R8

@@ -215,7 +215,7 @@ class Checkpoints:
             why = (
                 event.error or f"it has {len(event.state)} bytes; this host keeps up to {self._limits.max_state_bytes}"
             )
-            out.record("fault", node=name, detail={"what": f"there is no replica of it: {why}"})
+            out.record("fault", node=name, detail={"about": "replica", "what": why})
         elif event.keeps is False:
             self._stateless.add(name)
             out.send(self._client, m.Stable(out.run, name, index))

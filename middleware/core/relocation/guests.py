@@ -143,9 +143,10 @@ class Guests:
         if self._out.now - since_s <= silent_s:
             return
         for name in sorted(self._directory.guests.intersection(waited)):
-            why = f"it has not answered for {silent_s:g} s what all are told"
-            self._out.record("fault", peer=name, detail={"what": f"{why}; what it subscribed to ends"})
-            yield from self._end_all(name, why)
+            why = f"has not answered for {silent_s:g} s what all are told"
+            detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
+            self._out.record("fault", peer=name, detail=detail)
+            yield from self._end_all(name, f"it {why}")
             yield Lost(name)
 
     def _end_all(self, name: str, why: str) -> Notes:

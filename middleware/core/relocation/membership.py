@@ -85,7 +85,7 @@ class Membership:
         assert self._entering is not None
         host = self._entering[0]
         self._directory.lose(host, how)
-        self._out.record("fault", peer=host, detail={"what": f"{how}; the run goes on without it"})
+        self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         yield Lost(host)
 
     def on_leave(self, sender: str, message: m.Leave) -> Notes:

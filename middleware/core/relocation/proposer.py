@@ -36,6 +36,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 DRAINED = "its host is drained"
+SAME = "nothing would change"
 
 
 class Proposer:
@@ -110,8 +111,8 @@ class Proposer:
         dataflow: Dataflow | None = None,
         free: tuple[Code, ...] = (),
         ways: tuple[m.Way, ...] | None = None,
-    ) -> bool:
-        """Change over to ``placement`` as soon as no other change is under way; False when nothing would change.
+    ) -> str:
+        """Change over to ``placement`` as soon as no other change is under way; return why not, or an empty text.
 
         With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others. With ``ways`` to
         other networks between hosts.
@@ -121,7 +122,7 @@ class Proposer:
             if self.next is not None:
                 self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
             self.next = Wish(placement, reason, dataflow, free, ways)
-            return True
+            return ""
         if ways is not None and self._directory.ways.goes_over(ways):
             ways = None
         tree, directory, number = self._tree, self._directory, self._count + 1
@@ -134,12 +135,12 @@ class Proposer:
                 grown = reshape(tree.dataflow, dataflow, placement, hosts, reorderable, number, first)
             except DataflowError as error:
                 self._record(0, (), "aborted", str(error), reason)
-                return False
+                return str(error)
             if not grown.grafts:
                 placement, grown = grown.moves, None
         moves = () if grown is not None else self._moves(placement)
         if not moves and grown is None and ways is None:
-            return False
+            return SAME
         self._count = number
         pins = (tree.dataflow.by_name[name].pinned for name in tree.dataflow.sources)
         voters = {host for host in pins if host is not None} | {move.source for move in moves}
@@ -150,15 +151,16 @@ class Proposer:
             shape = m.Shape(grown.grafts, present)
             voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}  # R6
         if self._lasts and (gone := voters - directory.hosts):
-            self._record(0, (), "aborted", f"host {min(gone)!r} has no part in the run", reason)
-            return False
+            why = f"host {min(gone)!r} has no part in the run"
+            self._record(0, (), "aborted", why, reason)
+            return why
         proposal = Proposal(number, moves, voters, reason, self._out.now, shape, ways=ways)
         if grown is not None:
             where = hosts | {graft.node: graft.host for graft in grown.grafts}
             proposal.trees = {"before": as_rows(tree.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
             proposal.then = grown.moves
         self._begin(proposal)
-        return True
+        return ""
 
     def on_wish(self, sender: str, message: m.Wish) -> None:
         """An operator's host would have it elsewhere (R3 of ``looks``): one moves at a time."""

@@ -35,7 +35,7 @@ from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_
 from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Sounded, Started
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.proposer import SAME, Proposer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
@@ -283,28 +283,29 @@ class Planned:
             return
         self._search = None
         self._looks += 1
-        proposed = self._propose(event)
-        self._record(search, event, proposed)
+        self._record(search, event, self._propose(event))
         if self._looks == self._options.looks:
             return
         after = search.begun_s + self._options.period_s
         self._out.wake(Timer.PLAN, max(after, self._out.now))
 
-    def _propose(self, event: e.Planned) -> bool:
-        """Whether what was planned is worth a proposal, and changes something."""
+    def _propose(self, event: e.Planned) -> str:
+        """Propose what was planned; return why it is dropped, empty where it is not."""
         placement, directory = event.placement or {}, self._directory
         ways = None if event.ways is UNSET else event.ways  # R5
-        if not (directory.hosts - directory.vacating).issuperset(placement.values()):
-            return False  # one that was lost, or is to leave, may have been planned with
+        left = {*placement.values()} - (directory.hosts - directory.vacating)
+        if left:  # one that was lost, or is to leave, may have been planned with
+            return f"host {min(left)!r} has no part in the run, or is to leave it"
         if not event.worth:
-            return ways is not None and self._proposer.propose({}, "other networks", ways=ways)
+            dropped = str(event.detail.get("why", "")) or "it is not worth its moves"
+            return dropped if ways is None else self._proposer.propose({}, "other networks", ways=ways) and dropped
         if event.dataflow is not None:
             return self._proposer.propose(placement, "a better plan", event.dataflow, event.free, ways)
         where = directory.where(directory.locations)
         still = directory.senders if directory.guests else {}  # R4
         moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
         if not moves:
-            return ways is not None and self._proposer.propose({}, "other networks", ways=ways)
+            return SAME if ways is None else self._proposer.propose({}, "other networks", ways=ways)
         return self._proposer.propose(moves, "a better plan", ways=ways)
 
     def _probe(self, links: frozenset[Link]) -> Notes:
@@ -388,7 +389,7 @@ class Planned:
         pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
         return {link for pair in pairs for link in (over[pair].links[0] if pair in over else (Link(*pair),))}
 
-    def _record(self, search: _Search, event: e.Planned, proposed: bool) -> None:
+    def _record(self, search: _Search, event: e.Planned, dropped: str) -> None:
         now, here = self._out.now, self._directory.where(self._tree.dataflow.by_name)
         links = {
             ">".join(tuple(link)): [each.rate_bps, each.count, each.spread_bps, _age_s(each, now)]
@@ -397,7 +398,10 @@ class Planned:
         there = {**here, **(event.placement or {})} if event.dataflow is None else event.placement
         detail = {
             "placement": there,
-            "decision": "propose" if proposed else "stay",
+            "decision": "stay" if dropped else "propose",
+            **({"dropped": dropped} if dropped else {}),
+            **({"failed": event.failed} if event.failed else {}),
+            **({"differs": True} if there != here else {}),
             "probed": len(search.asked),
             **({"sounded": search.sounded} if search.sounded else {}),
             "rounds": search.rounds,

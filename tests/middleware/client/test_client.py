@@ -292,6 +292,9 @@ def test_the_lines_of_the_code_that_failed_arrive_and_are_logged_on_its_host(
     assert logged.count('raise ValueError("two lines') == 1
     assert logged.count('raise RuntimeError("never")') == 1
     assert ": node 'o': ValueError at partition 2: two lines of text\nTraceback" in logged
+    lines = [line for line in logged.splitlines() if ": run " in line]
+    assert len(lines) == 2
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} ERROR h1: run ", line) for line in lines)
 
 
 def test_code_may_print_more_than_anybody_reads_and_finds_no_input(

@@ -97,7 +97,7 @@ def test_a_host_whose_operators_nobody_takes_stays_unless_it_is_told_to_end(capf
         assert ending.result() == 0
         came += [partition.value for partition in islice(run, 3)]
         assert_reference(came, flow, len(came))
-    assert f"thalweg host: it ends with what it holds: {why}" in capfd.readouterr().err
+    assert f"WARNING h2: the host ends with what it holds: {why}" in capfd.readouterr().err
 
 
 def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:

@@ -71,8 +71,8 @@ def test_beyond_max_sockets_hosts_of_no_run_are_hung_up_on_first_and_then_idle_o
         with caplog.at_level(logging.WARNING):
             assert [sockets.post("r", "x4", PING) for _ in range(20)] == [False] * 20  # all are in use
         assert [record.message.partition(";")[0] for record in caplog.records] == [
-            "host 'a': max_sockets=6 are in use: no further host is dialled",
-            "host 'a': 'x4' cannot be dialled: Too many open files",
+            "max_sockets=6 are in use: no further host is dialled",
+            "'x4' cannot be dialled: Too many open files",
         ]
         for line in lines_of(sockets, "r").values():
             line.used = line.host == "x2"

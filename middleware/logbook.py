@@ -1,0 +1,335 @@
+"""Log records of hosts and clients, which all go to the logger ``thalweg``.
+
+Rules:
+
+- R1: This module configures nothing: handlers and levels are the application's, or those of ``thalweg host``.
+- R2: ``EVENTS`` has a row for every event, with its level. Every log record has all ``FIELDS`` as attributes.
+- R3: ``WORDS`` is the only place that turns a record of the event log into a log record. Cores log nothing.
+- R4: An event that peers or data can cause often is logged once in ``QUIET_S`` for each peer, or node. Log records that
+  are suppressed are counted, and the next log record of the same event and peer has their number.
+- R5: Text of other hosts is logged as one printable line, and what is remembered for R4 is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from thalweg.middleware.errors import in_seconds, one_line, printable
+
+LOG = logging.getLogger("thalweg")
+SLOW_S = 10.0  # that a consumer is waited for before that is logged
+QUIET_S = 1.0  # between two log records of the same event and peer
+REMEMBERED = 256  # events and peers, for R4
+FIELDS = ("event", "host", "run", "peer", "node", "index", "size_bytes", "duration_s", "reason", "suppressed")
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+
+class Event(NamedTuple):
+    """A kind of log record: its level, and whether R4 limits its rate."""
+
+    level: int
+    often: bool = False
+
+
+EVENTS: dict[str, Event] = {
+    "run-failed": Event(ERROR),
+    "node-failed": Event(ERROR),
+    "runtime-broke": Event(ERROR),
+    "host-stopped": Event(ERROR),
+    "records-missing": Event(ERROR),
+    "host-lost": Event(WARNING),
+    "host-refused": Event(WARNING, often=True),
+    "host-stays": Event(WARNING),
+    "client-lost": Event(WARNING),
+    "subscriber-lost": Event(WARNING),
+    "tree-lost": Event(WARNING),
+    "route-failed": Event(WARNING, often=True),
+    "peer-unreachable": Event(WARNING, often=True),
+    "message-refused": Event(WARNING, often=True),
+    "move-refused": Event(WARNING),
+    "planner-failed": Event(WARNING),
+    "query-refused": Event(WARNING),
+    "rows-late": Event(WARNING, often=True),
+    "consumer-slow": Event(WARNING, often=True),
+    "replica-missing": Event(WARNING, often=True),
+    "journal-trouble": Event(WARNING),
+    "run-begun": Event(INFO),
+    "run-over": Event(INFO),
+    "run-recovered": Event(INFO),
+    "host-joined": Event(INFO),
+    "host-drained": Event(INFO),
+    "operator-moved": Event(INFO),
+    "placement-changed": Event(INFO),
+    "tree-changed": Event(INFO),
+    "move-dropped": Event(INFO),
+    "plan-taken": Event(INFO),
+    "plan-dropped": Event(INFO),
+    "query-begun": Event(INFO),
+    "query-left": Event(INFO),
+    "sources-uneven": Event(INFO),
+    "plan-kept": Event(DEBUG),
+    "message-dropped": Event(DEBUG, often=True),
+}
+
+
+class Line(NamedTuple):
+    """A log record's event and message, and its reason where there is one."""
+
+    event: str
+    text: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """When an event of a peer was logged last, and how many of it were suppressed since."""
+
+    at_s: float
+    suppressed: int = 0
+    text: str = ""
+
+
+class Logbook:
+    """The log records of one host or client, named ``host`` in them. Any thread may write.
+
+    ``clock`` gives seconds that never decrease.
+    """
+
+    def __init__(self, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.host, self._clock = host, clock
+        self._lock = threading.Lock()
+        self._quiet: dict[tuple[str, str], _Quiet] = {}
+        self._lagging: dict[tuple[str, str, str], tuple[int, float]] = {}  # what is waited for, and since when
+
+    def write(self, event: str, text: str, *, about: str = "", more: str = "", **fields: Any) -> None:
+        """Write a log record of ``event``, with these ``FIELDS``.
+
+        ``about`` is whom R4 counts by, if that is neither the field ``peer`` nor ``node``. ``more`` are further lines.
+        """
+        level, often = EVENTS[event]
+        if not LOG.isEnabledFor(level):
+            return
+        suppressed = 0
+        text = one_line(text)
+        if often:
+            key = event, str(about or fields.get("peer") or fields.get("node") or "")
+            if (before := self._count(key, text)) is None:
+                return
+            suppressed = before
+        self._emit(event, text, more, fields, suppressed)
+
+    def record(self, run: str, kind: str, fields: Mapping[str, Any]) -> None:
+        """R3: write a log record of a record of the event log, where ``WORDS`` has its kind."""
+        words = WORDS.get(kind)
+        line = None if words is None else words(fields)
+        if line is not None:
+            known = {name: value for name in FIELDS if (value := fields.get(name)) is not None}
+            self.write(line.event, line.text, **known, run=run, reason=line.reason)
+
+    def flush(self) -> None:
+        """R4: write how many log records were suppressed, of peers that have been quiet since."""
+        now, due = self._clock(), []
+        with self._lock:
+            for key, quiet in list(self._quiet.items()):
+                if now - quiet.at_s >= QUIET_S:
+                    del self._quiet[key]
+                    if quiet.suppressed:
+                        due.append((key, quiet))
+        for (event, peer), quiet in due:
+            self._emit(event, quiet.text, "", {"peer": peer}, quiet.suppressed - 1)
+
+    def watch(self, lagging: Iterable[tuple[str, str, str, str, int]]) -> None:
+        """Log consumers that others have waited for at least ``SLOW_S``; to be called every few seconds.
+
+        ``lagging``: of each run, node, consumer, the consumer's host, and the partition that the consumer has not
+        demanded yet. A sink is waited for by its producers; its consumer is the application, without a name.
+        """
+        now, before, self._lagging = self._clock(), self._lagging, {}
+        for run, node, consumer, host, index in lagging:
+            at, since_s = before.get((run, node, consumer), (-1, now))
+            self._lagging[run, node, consumer] = index, since_s if at == index else now
+            if at != index or now - since_s < SLOW_S:
+                continue
+            who = f"consumer {consumer!r} on host {host!r}" if consumer else "the application"
+            what = f"has not taken partition {index} of {node!r} for {in_seconds(now - since_s)}"
+            wait = "others that want the next one wait" if consumer else "nodes that feed this sink wait"
+            self.write(
+                "consumer-slow", f"{who} {what}; {wait}", about=f"{node} {consumer}", run=run, peer=host, node=node,
+                index=index, duration_s=now - since_s,
+            )  # fmt: skip
+
+    def _count(self, key: tuple[str, str], text: str) -> int | None:
+        """R4: how many were suppressed before this log record; None where it is suppressed itself."""
+        now = self._clock()
+        with self._lock:
+            quiet = self._quiet.get(key)
+            if quiet is None and len(self._quiet) >= REMEMBERED:  # R5: of too many peers all are counted as one
+                key = key[0], ""
+                quiet = self._quiet.get(key)
+            if quiet is not None and now - quiet.at_s < QUIET_S:
+                quiet.suppressed, quiet.text = quiet.suppressed + 1, text
+                return None
+            self._quiet[key] = _Quiet(now)
+            return 0 if quiet is None else quiet.suppressed
+
+    def _emit(self, event: str, text: str, more: str, fields: Mapping[str, Any], suppressed: int) -> None:
+        extra: dict[str, Any] = dict.fromkeys(FIELDS, "") | {"index": None, "size_bytes": None, "duration_s": None}
+        extra |= {name: one_line(value) if isinstance(value, str) else value for name, value in fields.items()}
+        extra |= {"event": event, "host": self.host, "suppressed": suppressed}
+        if suppressed:
+            text = f"{text} ({suppressed} more like this)"
+        LOG.log(EVENTS[event].level, "%s", text + (more and f"\n{printable(more)}"), extra=extra, stacklevel=3)
+
+
+# --- what cores record, in words ----------------------------------------------------------------------
+
+Fields = Mapping[str, Any]
+NEVER_BEGUN = frozenset({"a later proposal took its place", "the run ended before", "the stream ended first"})
+LOST = frozenset({"host", "subscriber"})
+
+
+def _detail(fields: Fields) -> Mapping[str, Any]:
+    detail = fields.get("detail")
+    return detail if isinstance(detail, Mapping) else {}
+
+
+def _fault(fields: Fields) -> Line:
+    detail, peer, node = _detail(fields), fields.get("peer", ""), fields.get("node", "")
+    about, what = detail.get("about", "route"), detail.get("what", "")
+    if about == "client":
+        return Line("client-lost", f"client {peer!r} has been silent for longer than its lease; its run ends here")
+    if about in LOST:
+        return Line(f"{about}-lost", f"{about} {peer!r} {what}", what)
+    if about == "version":
+        return Line("host-refused", f"host {peer!r} {what}", what)
+    if about == "replica":
+        return Line("replica-missing", f"there is no replica of {node!r}: {what}", what)
+    if about == "tree":
+        return Line("tree-lost", f"one of the trees of the stream has ended: {what}", what)
+    via = f" over {detail['via']}" if detail.get("via") else ""
+    via += f" by way of {', '.join(detail['relays'])}" if detail.get("relays") else ""
+    of = f" of {node!r}" if node else ""
+    what = what or "a transfer got stuck, or lost its connection"
+    waited = "" if fields.get("duration_s") is None else f", for {in_seconds(fields['duration_s'])}"
+    return Line("route-failed", f"route to host {peer!r}{via}{of}: {what}{waited}", what)
+
+
+def _unexpected(fields: Fields) -> Line:
+    detail, node = _detail(fields), fields.get("node")
+    kind = detail.get("message", "a message")
+    about = f" about {node!r}" if node else ""
+    what = detail.get("what") or "the run does not allow it, or does not expect it now"
+    return Line("message-refused", f"{kind} of {fields.get('peer', '')!r}{about} changes nothing: {what}", what)
+
+
+def _undeliverable(fields: Fields) -> Line:
+    text = f"partition {fields.get('index')} of {fields.get('peer', '')!r} cannot be forwarded: nobody has"
+    return Line("message-dropped", f"{text} {fields.get('node', '')!r}")
+
+
+def _late(fields: Fields) -> Line:
+    rows, node, index = fields.get("value"), fields.get("node", ""), fields.get("index")
+    what = "they came after the watermark"
+    return Line("rows-late", f"{rows} rows of {node!r} are left out of partition {index}: {what}", what)
+
+
+def _relocated(fields: Fields) -> Line:
+    detail, node, peer, index = _detail(fields), fields.get("node"), fields.get("peer"), fields.get("index")
+    why, reason = detail.get("why", ""), detail.get("reason", "")
+    if detail.get("outcome") == "moved":
+        return Line("operator-moved", f"{node!r} has moved to host {peer!r} with partition {index} ({reason})", reason)
+    event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
+    return Line(event, f"{node!r} stays, and does not move to host {peer!r} ({reason}): {why}", why)
+
+
+def _moves(detail: Mapping[str, Any]) -> str:
+    moves = detail.get("moves", ())
+    return ", ".join(f"{node!r} to host {target!r}" for node, _, target in moves) or "other networks between hosts"
+
+
+def _proposal(fields: Fields) -> Line:
+    detail, index = _detail(fields), fields.get("index")
+    why, reason = detail.get("why", ""), detail.get("reason", "")
+    if detail.get("outcome") == "committed":
+        after = 0 if index is None else index + 1
+        return Line("placement-changed", f"from partition {after} on: {_moves(detail)} ({reason})", reason)
+    event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
+    return Line(event, f"not moved: {_moves(detail)} ({reason}): {why}", why)
+
+
+def _reshaped(fields: Fields) -> Line:
+    detail = _detail(fields)
+    why, reason = detail.get("why", ""), detail.get("reason", "")
+    if detail.get("outcome") == "reshaped":
+        return Line("tree-changed", f"from partition {fields.get('index')} on: another tree ({reason})", reason)
+    event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
+    return Line(event, f"the tree stays as it is ({reason}): {why}", why)
+
+
+def _query(fields: Fields) -> Line:
+    detail = _detail(fields)
+    guest, why = detail.get("guest"), detail.get("why", "")
+    who = f"query {detail.get('query')}" if guest is None else f"subscriber {guest!r} of {detail.get('node')!r}"
+    outcome = detail.get("outcome")
+    if outcome == "begun":
+        return Line("query-begun", f"{who} begins with partition {fields.get('index')}")
+    if outcome == "left":
+        return Line("query-left", f"{who} has left" + (f": {why}" if why else ""), why)
+    return Line("query-refused", f"{who} cannot begin: {why}", why)
+
+
+def _plan(fields: Fields) -> Line:
+    detail = _detail(fields)
+    planner, why = f"planner {detail.get('planner', '')!r}", detail.get("why", "")
+    if detail.get("failed"):
+        return Line("planner-failed", f"{planner} has given no plan, and operators stay: {why}", why)
+    if detail.get("decision") == "propose":
+        return Line("plan-taken", f"the plan of {planner} is carried out: {why}", why)
+    if detail.get("differs"):
+        why = detail.get("dropped") or why
+        return Line("plan-dropped", f"the plan of {planner} is not carried out: {why}", why)
+    return Line("plan-kept", f"{planner} keeps operators where they are")
+
+
+def _replaced(fields: Fields) -> Line | None:
+    detail = _detail(fields)
+    why = detail.get("why", "")
+    if not why:
+        return None
+    return Line("planner-failed", f"planner {detail.get('planner', '')!r} has not placed operators anew: {why}", why)
+
+
+def _recovered(fields: Fields) -> Line:
+    detail, pause_s = _detail(fields), fields.get("duration_s")
+    pause = "" if pause_s is None else f" after {in_seconds(pause_s)}"
+    lost = "; ".join(f"host {host!r} {how}" for host, how in detail.get("hosts", {}).items())
+    return Line("run-recovered", f"the run goes on{pause} as generation {detail.get('generation')}: {lost}", lost)
+
+
+def _uneven(fields: Fields) -> Line:
+    detail, index = _detail(fields), fields.get("index")
+    ended, on = (", ".join(map(repr, detail.get(which, ()))) for which in ("ended", "went_on"))
+    return Line("sources-uneven", f"sources {ended} ended before partition {index}, which {on} had")
+
+
+WORDS: dict[str, Callable[[Fields], Line | None]] = {
+    "fault": _fault,
+    "unexpected": _unexpected,
+    "undeliverable": _undeliverable,
+    "late": _late,
+    "relocated": _relocated,
+    "proposal": _proposal,
+    "reshaped": _reshaped,
+    "query": _query,
+    "plan": _plan,
+    "replaced": _replaced,
+    "recovered": _recovered,
+    "uneven": _uneven,
+    "joined": lambda fields: Line("host-joined", f"host {fields.get('peer', '')!r} has joined the run"),
+    "drained": lambda fields: Line("host-drained", f"host {fields.get('peer', '')!r} was drained, and has left"),
+}
