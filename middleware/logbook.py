@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from thalweg.middleware.errors import in_seconds, one_line, printable
@@ -92,6 +92,7 @@ class _Quiet:
     at_s: float
     suppressed: int = 0
     text: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the last one that was suppressed
 
 
 class Logbook:
@@ -118,7 +119,7 @@ class Logbook:
         text = one_line(text)
         if often:
             key = event, str(about or fields.get("peer") or fields.get("node") or "")
-            if (before := self._count(key, text)) is None:
+            if (before := self._count(key, text, fields)) is None:
                 return
             suppressed = before
         self._emit(event, text, more, fields, suppressed)
@@ -139,9 +140,9 @@ class Logbook:
                 if now - quiet.at_s >= QUIET_S:
                     del self._quiet[key]
                     if quiet.suppressed:
-                        due.append((key, quiet))
-        for (event, peer), quiet in due:
-            self._emit(event, quiet.text, "", {"peer": peer}, quiet.suppressed - 1)
+                        due.append((key[0], quiet))
+        for event, quiet in due:
+            self._emit(event, quiet.text, "", quiet.fields, quiet.suppressed - 1)
 
     def watch(self, lagging: Iterable[tuple[str, str, str, str, int]]) -> None:
         """Log consumers that others have waited for at least ``SLOW_S``; to be called every few seconds.
@@ -163,7 +164,7 @@ class Logbook:
                 index=index, duration_s=now - since_s,
             )  # fmt: skip
 
-    def _count(self, key: tuple[str, str], text: str) -> int | None:
+    def _count(self, key: tuple[str, str], text: str, fields: Mapping[str, Any]) -> int | None:
         """R4: how many were suppressed before this log record; None where it is suppressed itself."""
         now = self._clock()
         with self._lock:
@@ -172,7 +173,7 @@ class Logbook:
                 key = key[0], ""
                 quiet = self._quiet.get(key)
             if quiet is not None and now - quiet.at_s < QUIET_S:
-                quiet.suppressed, quiet.text = quiet.suppressed + 1, text
+                quiet.suppressed, quiet.text, quiet.fields = quiet.suppressed + 1, text, fields
                 return None
             self._quiet[key] = _Quiet(now)
             return 0 if quiet is None else quiet.suppressed

@@ -21,6 +21,9 @@ R7. Of a run that outlives its hosts there is one generation here, the newest th
     told who leads the run: to a client that has begun a later one itself that says nothing.
 R8. A stream of this application's that goes over several trees is a run for each of them (``core.striping``): the
     application hears of the stream.
+R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of them in a row counts as
+    failed for the run that they name, or where that cannot be read for all runs that it has a part in. A host that
+    does not lead the run tells its client only while it waits for the other.
 
 The run of an event is found here, once; what happens in it is in ``run``, how runs begin and end in ``hosting.runs``.
 What this host's own application takes of other clients' runs is in ``visit``; what it measures of links in
@@ -39,6 +42,7 @@ from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
+from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, Undecoded
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.renewal import Part, part_of
 from thalweg.middleware.core.relocation.visit import check_visit
@@ -65,6 +69,7 @@ class HostCore(Runs):
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, self._lasting.current, self._act)  # R8
+        self._undecoded = Undecoded()  # R9
         self._streams, self._led = self._stripes.led, self._lasting.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 
@@ -145,6 +150,8 @@ class HostCore(Runs):
     def _on_message(self, event: e.MessageReceived) -> None:
         if self.coordinator.led:
             self.coordinator.heard(event.sender)
+        if self._undecoded:
+            self._undecoded.end(event.sender)
         if event.via is not UNSET and type(event.message) is m.Probe:
             self.links.on_probe(event.sender, event.message, event.via)
             return
@@ -170,6 +177,24 @@ class HostCore(Runs):
                 self._measured(self.links.hear(sender, message))
         elif kind not in OF_RUNS:
             self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
+
+    def _on_undecoded(self, event: e.DecodingFailed) -> None:
+        """R9: a host has sent what does not decode."""
+        sender = event.sender
+        if not self._undecoded.add(sender):
+            return
+        how = f"has sent {MOST_IN_A_ROW} messages in a row that do not decode; does it run another version?"
+        for run in [*self.runs.values()]:
+            if event.run not in ("", run.id) or not run.knows(sender) or sender == self.host:
+                continue
+            self._at_work = run.id
+            if run.setting.leads:
+                self._told(run.id, self.coordinator.on_garbled(run.id, sender, how))
+            elif (waits := run.waits_for(sender)) is not None:
+                node, what = waits
+                why = f"host {sender!r}, {what}, {how}"
+                run.out.send(run.install.client, m.Failed(run.id, node, why, lost=sender))
+        self._at_work = ""
 
     def _of_application(self, event: Any) -> None:
         self._of_run(self._lasting.current(event) if self._led else event)
@@ -504,6 +529,7 @@ class HostCore(Runs):
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[HostCore, Any], None]]] = {
         e.MessageReceived: _on_message,
+        e.DecodingFailed: _on_undecoded,
         e.TimerFired: _on_timer,
         e.OperatorFinished: _on_finished,
         e.OperatorFailed: _on_failed_call,

@@ -32,6 +32,13 @@ class MessageReceived(Event, frozen=True):
     via: str | UnsetType = UNSET
 
 
+class DecodingFailed(Event, frozen=True):
+    """A message from host ``sender`` could not be decoded; ``run``: the run that it names, if that can be read."""
+
+    sender: str
+    run: str = ""
+
+
 class TimerFired(Event, frozen=True):
     """The timer set under ``key`` is due."""
 

@@ -29,7 +29,7 @@ MAX_RIDING = 16
 _PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
 _RIDING_PREFIX = RIDING + bytes([PROTOCOL_VERSION])
 _greeting = msgspec.msgpack.Decoder(m.Hello | m.Welcome)
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError)
+_UNDECODABLE = (msgspec.DecodeError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError, UsageError)
 _encoder = msgspec.msgpack.Encoder()
 _control = msgspec.msgpack.Decoder(m.Control)
 _Riders = Annotated[tuple[m.Credit, ...], msgspec.Meta(max_length=MAX_RIDING)]
@@ -104,6 +104,68 @@ def _with_its_bytes(message: m.Control) -> m.Control:
     if isinstance(message, m.State) and message.inline is None:
         raise ProtocolError(f"the state of {message.node!r} came as control, without its bytes")
     return message
+
+
+def subject_of(frame: memoryview | bytes) -> tuple[str, str]:
+    """Return the type and the run that a frame names, as far as its first bytes tell, whether it decodes or not.
+
+    Nothing after the run is looked at, so a damaged or hostile frame takes no memory. Of the header of a bulk message
+    they are those of the partition, probe or state in it. What cannot be read is empty.
+    """
+    head = bytes(frame[3 : 3 + _SUBJECT_BYTES])
+    try:
+        at = _past_array(head, 0)
+        if frame[:2] == RIDING:
+            at = _past_array(head, at)
+        kind, at = _read_text(head, at)
+        if kind in _IN_BULK:
+            for _ in range(3):  # the transfer's number, its size, the offset
+                at = _past_integer(head, at)
+            kind, at = _read_text(head, _past_array(head, at))
+    except (ValueError, IndexError):
+        return "", ""
+    if not kind.isidentifier() or len(kind) > _LONGEST_KIND:
+        return "", ""
+    try:
+        return kind, _read_text(head, at)[0]
+    except (ValueError, IndexError):  # a message of no run, or a damaged one
+        return kind, ""
+
+
+_SUBJECT_BYTES = 512
+_LONGEST_KIND = 64
+_IN_BULK = frozenset({m.Chunk.__name__, m.RelayedChunk.__name__})
+
+
+def _past_array(head: bytes, at: int) -> int:
+    """Where the items of a msgpack array begin."""
+    if head[at] & 0xF0 == 0x90:
+        return at + 1
+    if head[at] == 0xDC:
+        return at + 3
+    raise ValueError
+
+
+def _past_integer(head: bytes, at: int) -> int:
+    """Where a msgpack integer above 0 ends."""
+    if head[at] < 0x80:
+        return at + 1
+    if 0xCC <= head[at] <= 0xCF:
+        return at + 1 + (1 << head[at] - 0xCC)
+    raise ValueError
+
+
+def _read_text(head: bytes, at: int) -> tuple[str, int]:
+    """A short msgpack text, and where it ends."""
+    if head[at] & 0xE0 == 0xA0:
+        begin, size = at + 1, head[at] & 0x1F
+    elif head[at] == 0xD9:
+        begin, size = at + 2, head[at + 1]
+    else:
+        raise ValueError
+    if begin + size > len(head):
+        raise ValueError
+    return head[begin : begin + size].decode(), begin + size
 
 
 def decode_chunk(frame: memoryview | bytes, speaks: m.Speaks = SPEAKS) -> m.Chunk:

@@ -45,12 +45,12 @@ from thalweg.middleware.shell.bounds import EARLY_S
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.recorder import Recorder
+from thalweg.middleware.shell.rejections import Rejections
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import ANSWERS, Listening, Sockets
 from thalweg.middleware.shell.workers import Call, Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
-REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; the others are only counted
 ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 INCOMING = int(zmq.POLLIN)
@@ -119,7 +119,7 @@ class Shell:
         self._worked = self._epoch, time.process_time()  # until when the load is recorded, and the seconds worked
         self._timers: list[tuple[float, str]] = []
         self._timer_at: dict[str, float] = {}
-        self.frames_rejected = self._rejected_before = 0  # so far, and when the house was kept last
+        self._rejections = Rejections(self._recorder, self.logbook)
         self.failure = ""
         self._broke = ""  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
@@ -165,6 +165,11 @@ class Shell:
     @property
     def me(self) -> m.Peer:
         return self.core.me
+
+    @property
+    def frames_rejected(self) -> int:
+        """How many messages were not taken so far."""
+        return self._rejections.count
 
     @property
     def alive(self) -> bool:
@@ -264,18 +269,18 @@ class Shell:
                 try:
                     self._take_control()
                 except ProtocolError as error:
-                    self._reject(str(error))
+                    self._rejections.add(str(error))
             if at_bulk:
                 try:
                     self._take_bulk(bulk)
                 except ProtocolError as error:
-                    self._reject(str(error))
+                    self._rejections.add(str(error))
             if at_others:
                 for name in at_others:
                     try:
                         self._take_bulk(sockets.others[name], name)
                     except ProtocolError as error:
-                        self._reject(str(error))
+                        self._rejections.add(str(error))
             if self._quick and not self._make_quick_calls():
                 return False
             while self._inbox:
@@ -330,7 +335,11 @@ class Shell:
         sender, identity, (frame,) = taken
         now = time.monotonic()
         sockets, data = self._sockets, frame.bytes
-        messages = frames.decode_all(data, sockets.speaks)
+        try:
+            messages = frames.decode_all(data, sockets.speaks)
+        except ProtocolError as error:
+            self._undecoded(sender, data, error)
+            return
         sockets.heard = data[2]
         for message in messages:
             if type(message) is m.Credit:
@@ -364,7 +373,12 @@ class Shell:
         self._answers_s = now + ANSWERS_S
         for host, frame in self._sockets.answers():
             try:
-                for message in frames.decode_all(frame, self._sockets.speaks):
+                messages = frames.decode_all(frame, self._sockets.speaks)
+            except ProtocolError as error:
+                self._undecoded(host, frame, error)
+                continue
+            try:
+                for message in messages:
                     if type(message) not in ANSWERS:
                         raise ProtocolError(f"{type(message).__name__} of {host!r}, where it is to answer")
                     if isinstance(message, m.Credit):
@@ -372,14 +386,18 @@ class Shell:
                     else:
                         self.handle(e.MessageReceived(host, message), now)
             except ProtocolError as error:
-                self._reject(str(error))
+                self._rejections.add(str(error))
 
     def _take_bulk(self, router: zmq.Socket[bytes], via: str | UnsetType = UNSET) -> None:
         taken = self._sockets.take(router, 2)
         if taken is None:
             return
         sender, identity, (head, frame) = taken
-        chunk = frames.decode_chunk(head.bytes, self._sockets.speaks)
+        try:
+            chunk = frames.decode_chunk(head.bytes, self._sockets.speaks)
+        except ProtocolError as error:
+            self._undecoded(sender, head.bytes, error)
+            return
         try:
             self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic(), via)
         except ProtocolError:
@@ -387,11 +405,11 @@ class Shell:
         except Exception as error:  # R3
             self.break_run(chunk.message.run, chunk.message, error)
 
-    def _reject(self, reason: str) -> None:
-        self.frames_rejected += 1
-        self.logbook.write("message-refused", f"a message was refused: {reason}", reason=reason)
-        if self.frames_rejected - self._rejected_before <= REJECTED_ROWS:
-            self._recorder.write_to_all("rejected", {"detail": {"reason": reason}})
+    def _undecoded(self, sender: str, frame: bytes, error: ProtocolError) -> None:
+        """A message does not decode: it changes nothing, and is no secret."""
+        kind, run = frames.subject_of(frame)
+        self._rejections.add(str(error), sender, kind, run)
+        self.handle(e.DecodingFailed(sender, run), time.monotonic())
 
     # --- commands --------------------------------------------------------------------------------------
 
@@ -542,10 +560,7 @@ class Shell:
         self._sockets.look_at_members()
         self._bulk.keep_house(now)
         self._sockets.hang_up_idle(now)
-        more = self.frames_rejected - self._rejected_before - REJECTED_ROWS
-        if more > 0:
-            self._recorder.write_to_all("rejected", {"detail": {"reason": f"{more} more"}})
-        self._rejected_before = self.frames_rejected
+        self._rejections.keep_house()
         self._record_load()
         self.logbook.watch(self.core.lagging())
         self.logbook.flush()

@@ -353,6 +353,13 @@ class Coordinator:
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
+    def on_garbled(self, run: str, host: str, how: str) -> Notes:
+        """A host of the run, or a guest, sends what does not decode: it has failed for this run."""
+        led = self.led.get(run)
+        there = set() if led is None or led.directory is None else led.directory.hosts
+        if led is not None and not led.removing and host in led.remote | _guests_of(led) | there:
+            yield from self._lost(led, host, how, gone=False, wait=False)
+
     def on_timer(self, timer: Timer, run: str) -> None:
         """What was sent to begin a run, or to end it, is to be sent again."""
         led, limits = self.led.get(run), self._limits

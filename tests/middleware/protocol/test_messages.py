@@ -348,3 +348,39 @@ def test_whoever_speaks_another_version_is_greeted_and_told_which_are_spoken() -
 )
 def test_a_run_speaks_the_newest_version_that_all_know(ranges: list[tuple[int, int]], version: int) -> None:
     assert frames.agreed(ranges) == version
+
+
+@given(st.one_of(control_messages, chunks))
+def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_not(message: Any) -> None:
+    about = message.message if isinstance(message, m.Chunk) else message
+    expected = type(about).__name__, about.run if isinstance(about, m.OfRun) else ""
+    frame = frames.encode(message)
+    kind, run = frames.subject_of(frame)
+    assert (kind, run if expected[1] else "") == expected  # of no run: the first text that it holds
+    if not isinstance(message, m.Chunk):
+        assert frames.subject_of(frames.encode_riding(message, [CREDIT])) == (kind, run)
+    if expected[1]:
+        at = frame.index(expected[1].encode()) + len(expected[1].encode())
+        assert frames.subject_of(frame[:at] + b"\xc1" * 9) == expected
+
+
+@given(st.binary(max_size=600))
+def test_what_names_nothing_names_nothing(noise: bytes) -> None:
+    for magic in (frames.MAGIC, frames.RIDING):
+        kind, run = frames.subject_of(magic + VERSION + noise)
+        assert not kind or kind.isidentifier()
+        assert len(kind) <= 64
+        assert len(run) <= 512
+
+
+@pytest.mark.parametrize("wrong", [ValueError, TypeError, OverflowError, KeyError, ZeroDivisionError, RecursionError])
+def test_whatever_the_check_of_a_field_raises_is_a_protocol_error(
+    monkeypatch: pytest.MonkeyPatch, wrong: type[Exception]
+) -> None:
+    class Checks:
+        def decode(self, _: bytes) -> None:
+            raise wrong("a defect of the check")
+
+    monkeypatch.setattr(frames, "_control", Checks())
+    with pytest.raises(ProtocolError, match=r"^a control frame does not decode: .*a defect of the check"):
+        frames.decode_control(frames.encode(m.Ping("r")))

@@ -23,19 +23,23 @@ from flows import chain
 from patience import patience
 from runtime_codes import ALLOW
 
+from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment
 from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import HostLostError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.logbook import QUIET_S
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bulk import Bulk
-from thalweg.middleware.shell.shell import REJECTED_ROWS, Shell, ShellConfig
+from thalweg.middleware.shell.rejections import ROWS
+from thalweg.middleware.shell.shell import Shell, ShellConfig
 from thalweg.middleware.shell.sockets import Listening, Sockets
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
@@ -247,11 +251,63 @@ def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.
             assert time.monotonic() < until_s
         host._housekeeping_s = host._due_s = 0.0
         host.tell(e.TimerFired("retry"))
-        while host._rejected_before < 500:
+        while host._rejections.before < 500:
             assert time.monotonic() < until_s
     rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
     said = [row["detail"]["reason"] for row in rows if row["kind"] == "rejected"]
-    assert said == ["a frame of 7 bytes is not Thalweg's"] * REJECTED_ROWS + [f"{500 - REJECTED_ROWS} more"]
+    assert said == ["a frame of 7 bytes is not Thalweg's"] * ROWS + [f"{500 - ROWS} more"]
+
+
+def test_what_does_not_decode_is_recorded_and_logged_with_its_type_and_its_sender_once_a_second(
+    tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    records = tmp_path / "log"
+    bad = frames.encode(m.Demand("r7", "p", "c", 1, 65))
+    with running(ShellConfig("h1", insecure=True, records=str(records))) as host, caplog.at_level("WARNING", "thalweg"):
+        host._recorder.open_run("r7", "", 0.0)
+        rude = dial(host.me.control, b"h9/1")
+        begun_s = time.monotonic()
+        for _ in range(200):
+            rude.send(bad)
+        until_s = time.monotonic() + patience(10)
+        while host.frames_rejected < 200:
+            assert time.monotonic() < until_s
+        lines = [line for line in caplog.records if vars(line).get("event") == "message-refused"]
+        assert 1 <= len(lines) <= 1 + (time.monotonic() - begun_s) / QUIET_S
+    first = vars(lines[0])
+    assert lines[0].getMessage() == (
+        "a message of type Demand of run r7 from 'h9' was dropped: a control frame does not decode:"
+        " Expected `int` <= 64 - at `$[5]`"
+    )
+    assert (first["host"], first["peer"], first["run"]) == ("h1", "h9", "r7")
+    rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
+    row = next(row for row in rows if row["kind"] == "rejected")
+    assert (row["peer"], row["detail"]["message"], row["detail"]["run"]) == ("h9", "Demand", "r7")
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_host_that_sends_garbage_is_out_of_its_run_and_of_no_other(
+    dial: Callable[..., zmq.Socket[bytes]], lasting: bool
+) -> None:
+    """Someone of h2's name sends it, as h2 would; the run is idle meanwhile, but for h2's answers to pings."""
+    with LocalCluster(3, allow=ALLOW, transport="tcp") as cluster, Client(cluster, allow=ALLOW) as client:
+        run = client.run(BLOCKS, {"o": "h2"}, failover=Failover() if lasting else None)
+        other = client.run(BLOCKS, {"o": "h2"})
+        came = [next(run).index, next(other).index]
+        garbled = dial(client.shell.me.control, b"h2/1")
+        bad = frames.encode(m.Relocated(run.id, "", True, m.Location("o", "h2", 1)))
+        for _ in range(3 * MOST_IN_A_ROW):  # answers of h2 itself may come in between
+            garbled.send(bad)
+        if lasting:
+            while run.placement["o"] == "h2":
+                came.append(next(run).index)
+            assert came[2:] == list(range(1, len(came) - 1))
+            assert next(run).index == len(came) - 1
+        else:
+            with pytest.raises(RunError, match="host 'h2', which holds o, has sent 16 messages in a row that do not"):
+                for _ in run:
+                    pass
+        assert next(other).index == 1
 
 
 def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Callable[..., zmq.Socket[bytes]]) -> None:

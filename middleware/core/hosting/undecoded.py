@@ -1,0 +1,32 @@
+"""Hosts whose messages do not decode here: for each the length of the present row of them.
+
+A message that decodes ends the row. A host that has sent ``MOST_IN_A_ROW`` in a row has failed for the runs that it has
+a part in (``core.host``, R9).
+"""
+
+from __future__ import annotations
+
+MOST_IN_A_ROW = 16
+REMEMBERED = 1024  # hosts: over TCP without keys anybody may give any name
+
+
+class Undecoded:
+    """The only writer of these rows."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, sender: str) -> bool:
+        """Count one more; return whether the row has got so long that the host has failed (again)."""
+        row = self._rows.pop(sender, 0) + 1
+        self._rows[sender] = row  # the latest is the last
+        if len(self._rows) > REMEMBERED:
+            del self._rows[next(iter(self._rows))]
+        return row % MOST_IN_A_ROW == 0
+
+    def end(self, sender: str) -> None:
+        """A message of this host has decoded."""
+        self._rows.pop(sender, None)
