@@ -45,6 +45,7 @@ EVENTS: dict[str, Event] = {
     "host-lost": Event(WARNING),
     "host-refused": Event(WARNING, often=True),
     "host-stays": Event(WARNING),
+    "host-slept": Event(WARNING),
     "client-lost": Event(WARNING),
     "subscriber-lost": Event(WARNING),
     "tree-lost": Event(WARNING),
@@ -199,9 +200,11 @@ def _detail(fields: Fields) -> Mapping[str, Any]:
     return detail if isinstance(detail, Mapping) else {}
 
 
-def _fault(fields: Fields) -> Line:
+def _fault(fields: Fields) -> Line | None:
     detail, peer, node = _detail(fields), fields.get("peer", ""), fields.get("node", "")
     about, what = detail.get("about", "route"), detail.get("what", "")
+    if about == "itself":  # the shell has logged it, once for all runs
+        return None
     if about == "client":
         return Line("client-lost", f"client {peer!r} has been silent for longer than its lease; its run ends here")
     if about in LOST:

@@ -401,7 +401,9 @@ class FaultyWorld(World):
 
     def _stop(self, fault: Stop) -> None:
         host = self.hosts[fault.host]
-        self._stopped[host] = max(self._stopped.get(host, 0.0), fault.at_s + fault.for_s)
+        self._stopped[host] = until_s = max(self._stopped.get(host, 0.0), fault.at_s + fault.for_s)
+        if fault.for_s >= host.core.config.liveness_s / 3:  # what ``WOKE_S`` is of it on sockets
+            self._schedule(until_s, self._tell, (host, e.Woke(fault.for_s)))  # before what came meanwhile
 
     def _restart(self, name: str) -> None:
         self.down.discard(name)

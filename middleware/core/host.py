@@ -24,6 +24,8 @@ R8. A stream of this application's that goes over several trees is a run for eac
 R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of them in a row counts as
     failed for the run that they name, or where that cannot be read for all runs that it has a part in. A host that
     does not lead the run tells its client only while it waits for the other.
+R10. If this host did not run itself (``Woke``), all others get a fresh period before silence counts again. That happens
+     once in ``liveness_s`` at most, so a host that sleeps again and again finds out who is gone.
 
 The run of an event is found here, once; what happens in it is in ``run``, how runs begin and end in ``hosting.runs``.
 What this host's own application takes of other clients' runs is in ``visit``; what it measures of links in
@@ -559,6 +561,7 @@ class HostCore(Runs):
         e.RunAbandoned: Runs._on_abandoned,
         e.ProbesRequested: _on_probes_requested,
         e.RunBroken: Runs._on_broken,
+        e.Woke: Runs._on_woke,
     }
     _MESSAGES: ClassVar[dict[type[Any], Callable[[HostCore, str, Any], None]]] = {
         m.Hello: _on_hello,

@@ -330,6 +330,12 @@ class PlannedAnew(Planned, frozen=True):
     """The answer to ``PlanAnew``: a placement of what is to be placed, or why there is none."""
 
 
+class Woke(Event, frozen=True):
+    """This host did not run for ``slept_s`` until now, as it was stopped or its machine suspended."""
+
+    slept_s: float
+
+
 class RunBroken(Event, frozen=True):
     """Something raised that never should, in the core over an event of the run, or in doing what it commanded.
 

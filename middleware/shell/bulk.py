@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
@@ -320,16 +321,32 @@ class Bulk:
         for out in [out for out in self._outgoing.values() if out.message.run == run]:
             self._end(out)
 
+    def slept(self, slept_s: float) -> None:
+        """Leave the time in which this process did not run out of what transfers have taken."""
+        for out in self._outgoing.values():
+            out.progress_s += slept_s
+            out.pieces = deque([(end, sent_s + slept_s) for end, sent_s in out.pieces])
+        for incoming in self._incoming.values():
+            incoming.seen_s += slept_s
+
+    def lost(self, now: float) -> None:
+        """Give up all that is being sent, as its connections are gone."""
+        for out in list(self._outgoing.values()):
+            self._give_up(out, now)
+
+    def _give_up(self, out: Sending, now: float) -> None:
+        self._end(out)
+        out.to.chunk_bytes = CHUNK_BYTES
+        if isinstance(out, Passage):
+            self._passed(out, now, arrived=False)
+        elif isinstance(out, Outgoing):
+            self._shell.handle(e.TransferFailed(out.peer, out.message, out.via), now)
+
     def keep_house(self, now: float) -> None:
         """Give up what does not go on, and forget who has gone; to be called every few seconds."""
         for out in list(self._outgoing.values()):
             if now - out.progress_s > STUCK_S:
-                self._end(out)
-                out.to.chunk_bytes = CHUNK_BYTES
-                if isinstance(out, Passage):
-                    self._passed(out, now, arrived=False)
-                elif isinstance(out, Outgoing):
-                    self._shell.handle(e.TransferFailed(out.peer, out.message, out.via), now)
+                self._give_up(out, now)
         for key, incoming in list(self._incoming.items()):
             if now - incoming.seen_s > STUCK_S:
                 del self._incoming[key]

@@ -31,7 +31,7 @@ from msgspec import UNSET, UnsetType
 from zmq.backend import zmq_poll
 
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
+from thalweg.middleware.errors import ProtocolError, UsageError, expect, in_seconds, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.platform.processes import resident_bytes
@@ -41,6 +41,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
+from thalweg.middleware.shell.awake import STALE_S, WOKE_S, Awake
 from thalweg.middleware.shell.bounds import EARLY_S
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
@@ -115,8 +116,9 @@ class Shell:
         self.core.desk.recording = self._recorder.active
         self._bulk = Bulk(self, self._sockets, self.core, config.core, config.time_scale)
         self._on_application = on_application or (lambda command: None)
-        self._epoch = time.monotonic()
-        self._worked = self._epoch, time.process_time()  # until when the load is recorded, and the seconds worked
+        begun_s = time.monotonic()
+        self._awake = Awake(begun_s)
+        self._worked = begun_s, time.process_time()  # until when the load is recorded, and the seconds worked
         self._timers: list[tuple[float, str]] = []
         self._timer_at: dict[str, float] = {}
         self._rejections = Rejections(self._recorder, self.logbook)
@@ -134,7 +136,7 @@ class Shell:
         self._workers = Workers(self.tell, allowed, config.core.max_threads, self.logbook)
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._quick_call: Call | None = None  # under way, where it may take too long
-        self._housekeeping_s = self._epoch + HOUSEKEEPING_S
+        self._housekeeping_s = begun_s + HOUSEKEEPING_S
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings
         self._answers_s = 0.0  # not before this are answers looked for
         self._turns = 0  # so many messages of either router could have been taken
@@ -232,7 +234,9 @@ class Shell:
         sockets.stirred = True
         at_control: Any = 0  # whether a message of that router waits
         at_bulk: Any = 0
-        now = time.monotonic()
+        awake, now = self._awake, time.monotonic()
+        if now > awake.limit_s:
+            self._wake_up(now)
         while not self._stopping:
             self._turns += 1
             if sockets.stirred:  # R4
@@ -253,7 +257,13 @@ class Shell:
             if others:
                 at_others &= {name for name, _, _, asked in others if name in at_others and zmq_poll(asked, 0)}
                 busy = busy or at_others
-            for descriptor, _ in poll(0.0 if busy else due_s - now):
+            if busy:
+                awake.expect(now)
+                wait_s = 0.0
+            else:
+                awake.expect(due_s)
+                wait_s = due_s - now
+            for descriptor, _ in poll(wait_s):
                 if descriptor == control_fd:
                     at_control = 1
                 elif descriptor == bulk_fd:
@@ -286,6 +296,8 @@ class Shell:
             while self._inbox:
                 self.handle(self._inbox.popleft(), time.monotonic())
             now = time.monotonic()
+            if now > awake.limit_s:
+                self._wake_up(now)
             if now >= early_s:
                 self._see_to_what_is_due(now)
         return True
@@ -415,7 +427,10 @@ class Shell:
 
     def handle(self, event: e.Event, now: float, asker: bytes = b"") -> None:
         """Tell the core, and do what it commands; ``asker``: the connection from which the event came."""
-        scaled = (now - self._epoch) * self._time_scale
+        awake = self._awake
+        if now > awake.limit_s:
+            self._wake_up(now)
+        scaled = (now - awake.epoch) * self._time_scale
         try:
             commands = self.core.handle(event, scaled)
         except Exception as error:  # R3
@@ -538,12 +553,15 @@ class Shell:
     def _set_timer(self, command: e.SetTimer) -> None:
         self._timer_at[command.key] = command.at_s
         heapq.heappush(self._timers, (command.at_s, command.key))
-        self._due_s = min(self._due_s, self._epoch + command.at_s / self.config.time_scale)
+        self._due_s = min(self._due_s, self._awake.epoch + command.at_s / self._time_scale)
 
     def _do_what_is_due(self, now: float) -> None:
         if now >= self._answers_s:  # before what they answer is repeated
             self._take_answers(now)
-        scaled = (now - self._epoch) * self.config.time_scale
+        suspended_s = self._awake.suspended(now)
+        if suspended_s:
+            self._tell_slept(suspended_s, now, "its machine was suspended")
+        scaled = (now - self._awake.epoch) * self._time_scale
         while self._timers and self._timers[0][0] <= scaled:
             at, key = heapq.heappop(self._timers)
             if self._timer_at.get(key) == at:
@@ -554,7 +572,24 @@ class Shell:
             self._keep_house(now)
         self._due_s = self._housekeeping_s
         if self._timers:
-            self._due_s = min(self._due_s, self._epoch + self._timers[0][0] / self.config.time_scale)
+            self._due_s = min(self._due_s, self._awake.epoch + self._timers[0][0] / self._time_scale)
+
+    def _wake_up(self, now: float) -> None:
+        """Leave the time in which this process did not run out of what the core is told."""
+        stopped_s = self._awake.stopped(now)
+        self._workers.slept(stopped_s)
+        self._bulk.slept(stopped_s)
+        if stopped_s >= WOKE_S:
+            self._tell_slept(stopped_s, now, "it was stopped, or something held it up")
+
+    def _tell_slept(self, slept_s: float, now: float, why: str) -> None:
+        """Notify the core, log it, and dial other hosts anew if their connections are dead by now."""
+        text = f"this process did not run for {in_seconds(slept_s)} ({why}); others may have given it up"
+        self.logbook.write("host-slept", text, duration_s=slept_s * self._time_scale, reason=why)
+        if slept_s >= STALE_S:
+            self._sockets.hang_up_all()
+            self._bulk.lost(now)
+        self.handle(e.Woke(slept_s * self._time_scale), now)
 
     def _keep_house(self, now: float) -> None:
         self._sockets.look_at_members()

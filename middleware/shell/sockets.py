@@ -335,6 +335,10 @@ class Sockets:
                 busy |= line.ends
         self._hang_up(self.dealers.keys() - busy)
 
+    def hang_up_all(self) -> None:
+        """Hang up on every host; each is dialled anew when it is next sent something."""
+        self._hang_up(list(self.dealers))
+
     def _hang_up(self, ends: Collection[End]) -> None:
         if ends:
             for line in self._all_lines():

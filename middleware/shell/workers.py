@@ -264,6 +264,15 @@ class Workers:
 
     # --- what is due -----------------------------------------------------------------------------------
 
+    def slept(self, slept_s: float) -> None:
+        """Leave the time in which this process did not run out of what calls have taken."""
+        with self._lock:
+            for call in self._calls:
+                call.begun_s += slept_s
+            for lane in self._waiting.values():
+                for slot in lane.waiting:
+                    slot.waits_s += slept_s
+
     def overdue(self, now: float) -> list[e.OperatorFailed]:
         """Give threads to calls that have waited, and up those that take too long (R3, R5)."""
         failed: list[e.OperatorFailed] = []

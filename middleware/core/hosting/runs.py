@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from thalweg.middleware.arithmetic import plain_sum
@@ -16,6 +17,7 @@ from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import SIGN, base_of
@@ -56,6 +58,7 @@ class Runs:
         self.past = Past(self.config)
         self._visits = Visits(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
+        self._refreshed_s = -math.inf  # R10
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -197,6 +200,23 @@ class Runs:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))
         self._visits.end(run_id, reason)
+
+    # --- this host did not run ---------------------------------------------------------------------------
+
+    def _on_woke(self, event: e.Woke) -> None:
+        """R10: give all others a fresh period, but not before the last one that they got so is over."""
+        now, silent_s = self.out.now, self.config.patience * self.config.liveness_s
+        fresh = now >= self._refreshed_s + silent_s
+        what = f"did not run for {in_seconds(event.slept_s)}"
+        for run in self._each():
+            run.out.record("fault", peer=self.host, detail={"about": "itself", "what": what}, duration_s=event.slept_s)
+            if fresh:
+                run.heard_s = now
+        if fresh:
+            self._refreshed_s = now
+            self.silence.refresh()
+            self._visits.refresh()
+        self.coordinator.woke(event.slept_s, fresh=fresh)
 
     # --- runs that end -----------------------------------------------------------------------------------
 

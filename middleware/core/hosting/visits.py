@@ -63,6 +63,11 @@ class Visits:
         if visit is not None and sender == visit.owner.name:
             visit.heard_s = now
 
+    def refresh(self) -> None:
+        """Give all clients of runs a fresh period, as this host did not run."""
+        for visit in self._visits.values():
+            visit.heard_s = self._out.now
+
     def _go_home(self, run_id: str) -> None:
         """Have no part in a run any more of which nothing is wanted."""
         if self._visits[run_id].over:

@@ -41,6 +41,10 @@ class Answers:
             self._took.append(math.log(max(SOON_S, now - self._asked_s)))
             self._asked_s = None
 
+    def forget_asked(self) -> None:
+        """Leave the answer that is awaited out of the times, as this host did not run meanwhile."""
+        self._asked_s = None
+
     def silence_s(self, interval_s: float, least_s: float, most_s: float) -> float:
         """How long nothing may come from there, which is asked every ``interval_s``."""
         took = self._took

@@ -24,8 +24,8 @@ R8. A run that outlives its hosts begins anew where R4 would end it (``relocatio
     silent while others had still to take their parts is none of these times. Who had a part in the generation before
     is heard, or not, as it was there, also before it has taken the next one.
 R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
-    long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was stopped itself
-    counts for nobody.
+    long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was late itself
+    is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host`` says.
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
     it first (``judges``), and begins anew, or nothing comes of it. That the code of a node has failed, who has
     the node may say; that it cannot go on itself, any host, which is then lost, where the run outlives that. So is
@@ -111,6 +111,7 @@ class _Led:
         self.answers: dict[str, Answers] = {}
         self.heard_s = dict.fromkeys(self.remote, now)
         self.strange: dict[str, str] = {}  # hosts that do not speak the run's version, as they were started last
+        self.slept_s = 0.0  # for how long this host did not run, at most
 
     def follow(self, before: _Led, heard_s: Mapping[str, float]) -> None:
         """R8: hosts are as they were in the generation before; ``heard_s``: when anything came from there."""
@@ -160,7 +161,8 @@ class Coordinator:
         if not led.needed:
             yield from self._ready(led)
         out.wake(Timer.INSTALL, out.now + self._limits.retry_s)
-        self._ping_by(led.asked_as, out.now + led.pace_s(self._limits)[0])
+        led.ping_at_s = out.now + led.pace_s(self._limits)[0]
+        self._ping_by(led.asked_as, led.ping_at_s)
 
     def goes_on(self, run: str) -> bool:
         """Whether this host leads ``run``, and it is not being removed."""
@@ -260,7 +262,11 @@ class Coordinator:
         led = self.led.get(run)
         if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
             return
-        yield from self._lost(led, sender, "no longer knows the run; was it restarted?")
+        how, lease_s = "no longer knows the run; was it restarted?", self._limits.patience * self._limits.lease_s
+        if led.slept_s > lease_s:
+            slept = f"this client did not run for {in_seconds(led.slept_s)}"
+            how = f"has dropped the run, as {slept}, and a host waits for {in_seconds(lease_s)} (lease_s)"
+        yield from self._lost(led, sender, how)
 
     def on_welcome(self, sender: str, message: m.Welcome) -> Iterator[tuple[str, Note]]:
         """A host was sent an ``Install`` for what it was before it was restarted; notes, with the run they are of."""
@@ -426,6 +432,17 @@ class Coordinator:
             led.ping_at_s = now + ping_s
         if any(self._watches(led) for led in every):
             self._ping_by(name, now + ping_s)
+
+    def woke(self, slept_s: float, *, fresh: bool) -> None:
+        """R9: note that this host did not run. If ``fresh``, count the silence of all others from now on."""
+        now = self._out.now
+        for led in self.led.values():
+            led.slept_s = max(led.slept_s, slept_s)
+            led.ping_at_s = max(led.ping_at_s, now)
+            for answers in led.answers.values():
+                answers.forget_asked()
+            if fresh:
+                led.begun_s, led.heard_s = now, dict.fromkeys(led.heard_s, now)
 
     def _watches(self, led: _Led) -> bool:
         """Whether its hosts are asked whether they are there."""

@@ -8,6 +8,7 @@ R1. A host waits for another where it repeats a demand or a claim, or where a tr
 R2. The suspicion is over when that comes, or when nothing is waited for there any more, as after a move.
 R3. When it has lasted for ``lease_s`` times ``patience`` the client is told (``Failed``, as often as the other is
     pinged), and ends the run with both names. A host that the client itself does not hear, it gives up sooner.
+R4. If this host did not run itself (``Woke``), the period of R3 begins anew.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class Suspicions:
             node, what = waits
             why = f"host {host!r}, {what}, has not answered it for {lease_s:g} s; is a way cut?"
             self._out.of(run).send(client, m.Failed(run, node, why, lost=host))
+
+    def refresh(self) -> None:
+        """Give all that are suspected a fresh period, as this host did not run (R4)."""
+        self.since_s = dict.fromkeys(self.since_s, self._out.now)
 
     def go_on(self) -> None:
         """All have been checked."""

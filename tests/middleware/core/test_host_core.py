@@ -201,6 +201,25 @@ def test_a_client_whose_own_part_broke_fails_the_run_and_removes_it(make_book: B
     book << e.RunBroken("x", "why", "h2") >> [told, e.CloseRun("x")]  # over its Install
 
 
+def test_a_host_that_did_not_run_gives_clients_a_fresh_period(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1", CoreConfig(lease_s=10))
+    book << got("client", make_install()) >> ANY
+    (
+        book.at(60)
+        << e.Woke(59)
+        >> [
+            e.Record(
+                "r",
+                "fault",
+                {"peer": "h1", "detail": {"about": "itself", "what": "did not run for 59 s"}, "duration_s": 59},
+            )
+        ]
+    )
+    book << e.TimerFired("lease") >> [e.SetTimer("lease", 65.0)]
+    book.at(70) << e.TimerFired("lease") >> [e.SetTimer("lease", 75.0)]
+    book.at(75) << e.TimerFired("lease") >> [e.CloseRun("r")]
+
+
 def test_the_lease_drops_a_run_whose_client_is_silent(make_book: Book, make_install: Make) -> None:
     config = CoreConfig(lease_s=10)
     book = installed(make_book, make_install(), "h1", config)

@@ -112,7 +112,8 @@ def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
 def test_patience_lengthens_what_a_host_may_be_silent(make_book: Book, make_install: Make) -> None:
     book = make_book("client", msgspec.structs.replace(CONFIG, patience=2.0))
     book << e.RunRequested(make_install()) >> ANY
-    book.at(8.0) << e.TimerFired("ping r") >> [e.SetTimer("ping r", 10.0)]
+    for now in (2.0, 4.0, 6.0, 8.0, 10.0):
+        book.at(now) << e.TimerFired("ping r") >> [e.SetTimer("ping r", now + 2)]
     reason = "host 'h1', which holds s, did not install the run within 10 s"
     book.at(11.0) << e.TimerFired("ping r") >> [lost("h1", reason)]
 
@@ -121,6 +122,27 @@ def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
     ready.at(4.0) << got("h1", m.Demand("another", "a", "b", 0)) >> []
     ready << got("h2", m.Pong("r")) >> []
     ready.at(8.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 10.0)]
+
+
+def test_a_client_that_did_not_run_gives_its_hosts_a_fresh_period_once(ready: Playbook) -> None:
+    ready.at(22.0) << e.Woke(21.0) >> []
+    ready << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 24.0)]
+    ready.at(24.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 26.0)]
+    ready.at(26.0) << e.Woke(1.0) >> []  # so soon again: the period of 5 s goes on
+    ready << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 28.0)]
+    reason = "host 'h1', which holds s, has been silent for 5 s"
+    ready.at(28.0) << e.TimerFired("ping r") >> [lost("h1", reason)]
+
+
+def test_a_ping_that_is_late_before_any_other_counts_for_nobody(ready: Playbook) -> None:
+    ready.at(22.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 24.0)]
+
+
+def test_a_client_that_slept_for_longer_than_hosts_wait_says_so(ready: Playbook) -> None:
+    ready.at(70.0) << e.Woke(69.0) >> []
+    slept = "this client did not run for 69 s, and a host waits for 60 s (lease_s)"
+    reason = f"host 'h2', which holds o, has dropped the run, as {slept}"
+    ready << got("h2", m.Pong("r", False)) >> [lost("h2", reason)]
 
 
 def test_a_host_that_lost_the_run_ends_it(ready: Playbook) -> None:

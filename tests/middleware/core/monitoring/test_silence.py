@@ -45,6 +45,16 @@ def test_a_host_that_is_waited_for_in_vain_is_pinged_and_then_the_client_is_told
         waiting.at(at_s) << e.TimerFired("silence") >> [PING, told, e.SetTimer("silence", at_s + 1.0)]
 
 
+def test_a_host_that_did_not_run_itself_suspects_others_anew(waiting: Playbook) -> None:
+    waiting.at(7.5) << e.TimerFired("retry") >> ANY
+    waiting.at(30.0) << e.Woke(22.0) >> ANY
+    for at_s in (30.5, 35.5):
+        waiting.at(at_s) << e.TimerFired("silence") >> ANY
+        assert not [message for message in waiting.sent(CLIENT) if isinstance(message, m.Failed)]
+    waiting.at(36.5) << e.TimerFired("silence") >> ANY
+    assert [message.lost for message in waiting.sent(CLIENT)] == ["h1"]
+
+
 def test_an_answer_is_the_end_of_it_and_other_words_are_not(waiting: Playbook) -> None:
     """What comes from h1 shows nothing of the way to it."""
     waiting.at(7.5) << e.TimerFired("retry") >> ANY
