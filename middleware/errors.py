@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import UnionType
 
 EXTRAS = {  # of pyproject.toml, by the modules that are imported; the first that brings a module is advised
@@ -80,6 +80,25 @@ class RunError(ThalwegError):
         super().__init__(said)
         self.node, self.host, self.index = node, host, index
         self.cause_type, self.remote_traceback = cause_type, remote_traceback
+
+
+class JournalError(ThalwegError):
+    """A client's journal cannot be written, so that what was committed is known to this process alone."""
+
+
+class JournalGapError(JournalError):
+    """A journal lacks entries of a run, or cannot show that it has all of them.
+
+    ``run`` is the run's id, None if the journal does not know it. ``missing`` has by sink the partitions that the
+    application has committed and the journal does not have, as (first, the one after the last). ``missing`` is empty
+    if nobody knows them, or if other entries are missing.
+    """
+
+    def __init__(
+        self, said: str, *, run: str | None = None, missing: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        super().__init__(said)
+        self.run, self.missing = run, dict(missing or {})
 
 
 class HostLostError(RunError):

@@ -120,6 +120,7 @@ def test_the_floors_tell_circles_and_arrows_that_point_up() -> None:
 MANY = {  # of keywords that applications give: each is documented where it stands
     "Client.__init__",
     "Client.run",
+    "Client.resume",
     "ArrayJoin.__init__",
     "LocalCluster.__init__",
     "SceneSource.__init__",

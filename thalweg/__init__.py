@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         DataflowError,
         HostAbsentError,
         HostLostError,
+        JournalError,
+        JournalGapError,
         OperatorError,
         PlacementError,
         ProtocolError,
@@ -86,6 +88,8 @@ __all__ = [
     "HostAbsentError",
     "HostLostError",
     "ImageFolderSource",
+    "JournalError",
+    "JournalGapError",
     "Link",
     "LinkEstimate",
     "LinkProof",
@@ -141,8 +145,9 @@ _HOME = {
     "thalweg.middleware.client.subscription": "Subscription",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
-    "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError OperatorError"
-    " PlacementError ProtocolError RunError TestbedError ThalwegError TraceError UsageError",
+    "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError JournalError"
+    " JournalGapError OperatorError PlacementError ProtocolError RunError TestbedError ThalwegError TraceError"
+    " UsageError",
     "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.parcels": "NOTHING Nothing",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",

@@ -382,6 +382,7 @@ class Client:
         run: str | None = None,
         *,
         start: int | None = None,
+        accept_loss: bool = False,
         strict: bool = False,
         nothing: bool = False,
         adaptation: GlobalMoves | None = None,
@@ -399,6 +400,8 @@ class Client:
         Args:
             run: its ``Run.id``; None: the only one there is that is not over.
             start: the partition to begin with, where the application knows itself what it has had.
+            accept_loss: go on although the journal lacks entries of the run, after the last partition that is known to
+                be committed. Later ones that were committed come again.
             strict, nothing: as for :meth:`run`.
             adaptation, planner, model: how operators move from now on, as for :meth:`run`; default: as
                 hosts decide, or as the name of the placement says with which the run was begun. A planner that was an
@@ -407,10 +410,10 @@ class Client:
         It has its further networks again, as far as hosts are there that are joined to them. Queries that were attached
         go on as well: ``Run.attached`` has them by their numbers, 1 for the first that was; one that nobody takes from
         holds up the others, so take from each, or ``detach`` it. Raises UsageError for a run that is over, or not in
-        the journal, and without one.
+        the journal, and without one; JournalGapError, with the missing partitions, where the journal has lost entries.
         """
         self._roster.check_open()
-        run_id, found = find(self._journal, run)
+        run_id, found = find(self._journal, run, accept_loss=accept_loss, start=start)
         self._opened.check_not_here(run_id)
         if start is not None:
             check_start(start)
@@ -427,6 +430,9 @@ class Client:
         again._journal = self._journal
         again._take_up(on.queries, on.starts, found.left)
         again._first = min([on.starts[sink] for sink in again._sinks], default=0)
+        if start is not None and self._journal is not None:  # another client begins there as well
+            for sink in again._sinks:
+                self._journal.had(run_id, sink, start - 1)
         again.ways, again.networks = on.ways, on.networks
         self._opened.begin(again)
         self.shell.tell(on.request(again._sinks))

@@ -1,4 +1,4 @@
-"""What a client writes down of its runs, so that another can go on with them: a folder with an SQLite file.
+"""What a client writes down of its runs, so that another can go on with them: a folder with an SQLite file and a mark.
 
 Rules:
 
@@ -9,8 +9,15 @@ R3. A partition counts as had when the application takes the next one, or, where
     done with, when it says so.
 R4. Of a run of which nothing is left to be had there is that alone, and of the newest ``MOST_OVER`` of these.
 R5. A file that cannot be used as it is now, as the disk is full, is left as it is.
-R6. What SQLite leaves out of what was written last (``-wal``), as it is damaged, is said as well: the entries before
-    that count.
+R6. The mark (``mark``) says which entries the file needs of every run that is not over. An entry is in the file before
+    the mark says so. If the file lacks one of them, or the mark is missing, the run has a gap, which is said to whoever
+    resumes it.
+R7. An entry is on the disk before its writing returns. New entries about replicas alone are an exception: an older one
+    of them is as right.
+R8. An entry that cannot be written waits, and is tried again every ``RETRY_S``; the mark counts it meanwhile. When it
+    is written, the file also says which partitions had no entries of their own (kind ``gap``).
+R9. What can be written neither to the file nor to the mark, as the folder was removed, is an error of who commits.
+R10. The files are their owner's alone. No link is followed, and no file is truncated that another may have made.
 """
 
 from __future__ import annotations
@@ -20,28 +27,32 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
 
+from thalweg.middleware.client.mark import Count, Live, Mark
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.errors import JournalError, UsageError, one_line
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
-from thalweg.middleware.platform.files import lock
+from thalweg.middleware.platform.files import lock, open_private, sync
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 VERSION = 1
-FILE, LOCK = "journal.sqlite", "lock"
+FILE, LOCK, MARK = "journal.sqlite", "lock", "mark"
 LAST = 8  # entries of a run and kind that are kept
 PRUNE = 64  # of them, before that is seen to
 MOST_ODD = 10_000  # entries that cannot be read, one after the other
 MOST_OVER = 256  # runs of which it is known that they are over
 MOST_BYTES = 1 << 30  # of a file that says it was longer
+RETRY_S = 1.0  # between two tries to write what could not be written
+OPEN_S, BUSY_S = 1.0, 0.05  # how long another process that has locked the file is waited for
+HOLDER = "process "  # how the lock's content begins
 SOUND = {  # errors that say nothing of what is in the file
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
@@ -49,6 +60,7 @@ SOUND = {  # errors that say nothing of what is in the file
 _ENTRIES = (
     "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, run TEXT, kind TEXT, body BLOB, checksum INTEGER)"
 )
+_INSERT = "INSERT OR REPLACE INTO entries (number, run, kind, body, checksum) VALUES (?, ?, ?, ?, ?)"
 _PRUNE = (
     "DELETE FROM entries WHERE number IN"
     " (SELECT number FROM entries WHERE run=? AND kind=? ORDER BY number DESC LIMIT -1 OFFSET ?)"
@@ -109,7 +121,9 @@ class Found(msgspec.Struct, frozen=True):
 
     ``said``: what was damaged; ``by``: the name of the placement with which it was begun, if that had one; ``asked``:
     the networks with which it was. ``queries``: by number those that go on of the attached ones; ``left``: numbers of
-    those that are over, 0 for what the run began with.
+    those that are over, 0 for what the run began with. ``missing``: by sink the partitions that were had, of which the
+    file has no entries (R6), as [first, until); ``had`` counts them. ``lost``: kinds of other entries that are missing;
+    ``doubt``: why there may be more.
     """
 
     kept: e.Kept | Stream
@@ -119,6 +133,9 @@ class Found(msgspec.Struct, frozen=True):
     asked: Asked | None = None
     queries: dict[int, Query] = {}
     left: frozenset[int] = frozenset()
+    missing: dict[str, tuple[int, int]] = {}
+    lost: tuple[str, ...] = ()
+    doubt: str = ""
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
@@ -135,6 +152,9 @@ _query = msgspec.msgpack.Decoder(Query | None)
 _Entry = TypeVar("_Entry")
 
 
+_Row = tuple[int, str, str, bytes, int]
+
+
 class Journal:
     """The journal in a folder, which is made if it is not there. Raises UsageError for one that cannot be used.
 
@@ -144,37 +164,57 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.logbook = Logbook("")  # that of the client, once it has one
-        self._lock = threading.Lock()
+        self._news = threading.Condition()
         self._counts: dict[tuple[str, str], int] = {}
         self._over: dict[str, None] = {}  # R4: of this client's, in order
+        self._shapes: dict[str, bytes] = {}  # R7: by run, what has to be known of it beside replicas
+        self._behind: dict[tuple[str, str], _Row] = {}  # R8: entries that wait, the last of each kind
+        self._behind_from: dict[str, dict[str, int]] = {}  # R8: what had been had before
+        self._retries = self._markless = False
+        self._trouble = self._unsafe = ""  # why nothing can be written to the file; nor to the mark (R9)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._held: IO[str] = (folder / LOCK).open("a+")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, _ = open_private(folder / LOCK)
         except OSError as error:
-            raise UsageError(f"the journal {folder} cannot be used: {one_line(error)}") from None
+            raise UsageError(f"the journal {folder} cannot be used: {one_line(error.strerror or error)}") from None
+        self._held: IO[bytes] = os.fdopen(descriptor, "r+b", buffering=0)
         try:
-            lock(self._held.fileno())
-        except OSError:
-            self._held.seek(0)
-            who = self._held.read().strip() or "another process"
-            self._held.close()
-            why = f"the journal {folder} is in use by {who}; end that client, or use another folder"
-            raise UsageError(why) from None
-        with contextlib.suppress(OSError):  # R5: it is for who comes meanwhile
-            os.ftruncate(self._held.fileno(), 0)
-            os.write(self._held.fileno(), f"process {os.getpid()}".encode())
-        self.said, self._full = "", False
-        try:
+            before = self._take_lock()
+            self.said = ""
+            fresh = not before and not any((folder / name).exists() for name in (FILE, MARK))
             self._file = self._open(folder / FILE)
         except UsageError:
             self._held.close()
             raise
+        self._sync_full = True
+        try:
+            self._begin(fresh=fresh)
+        except (OSError, sqlite3.Error) as error:
+            self._file.close()
+            self._held.close()
+            raise UsageError(f"the journal {folder} cannot be used: {one_line(error)}") from None
+
+    def _take_lock(self) -> bytes:
+        """R2: have the folder, and return what the lock said before."""
+        try:
+            lock(self._held.fileno())
+        except OSError:
+            who = self._held.read(64).decode(errors="replace").strip() or "another process"
+            why = f"the journal {self.folder} is in use by {who}; end that client, or use another folder"
+            raise UsageError(why) from None
+        before = self._held.read(64)
+        if before and not before.startswith(HOLDER.encode()):  # R10
+            raise UsageError(f"the journal {self.folder} cannot be used: its file {LOCK} is not that of a journal")
+        with contextlib.suppress(OSError):  # R5: it is for who comes meanwhile
+            self._held.seek(0)
+            self._held.write(f"{HOLDER}{os.getpid()}".ljust(24).encode())
+        return before
 
     def _open(self, path: Path, *, again: bool = False) -> sqlite3.Connection:
-        written = _written_last(path)
         try:
-            file = sqlite3.connect(path, timeout=1, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
+            self._make_room(path)
+            file = sqlite3.connect(path, timeout=OPEN_S, isolation_level=None, check_same_thread=False)
+        except (sqlite3.Error, OSError) as error:
             raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
         try:
             if file.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
@@ -182,11 +222,10 @@ class Journal:
             [(version,)] = file.execute("PRAGMA user_version").fetchall()
             if version in (0, VERSION):
                 file.execute("PRAGMA journal_mode=WAL")
-                if written and file.execute("PRAGMA wal_checkpoint").fetchall()[0][1] != written:  # R6
-                    self.said = _DAMAGED.format(path)
-                file.execute("PRAGMA synchronous=NORMAL")
+                file.execute("PRAGMA synchronous=FULL")  # R7
                 file.execute(_ENTRIES)
                 file.execute(f"PRAGMA user_version={VERSION}")
+                file.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
                 return file
             why = f"is of version {version}, and this client writes version {VERSION}; use another folder"
         except sqlite3.DatabaseError as error:
@@ -200,11 +239,53 @@ class Journal:
         file.close()
         raise UsageError(f"the journal {path} {why}")
 
+    def _make_room(self, path: Path) -> None:
+        """R10: have a file that is the owner's alone, from which SQLite takes the rights of its other files."""
+        if path.is_dir():  # which SQLite says in its own words
+            return
+        descriptor, _ = open_private(path)
+        empty = not os.fstat(descriptor).st_size
+        os.close(descriptor)
+        for tail in ("-wal", "-shm"):
+            beside = path.with_name(path.name + tail)
+            if beside.is_symlink():
+                raise OSError(f"{beside.name} is a symbolic link")
+            if empty and tail == "-wal" and beside.exists() and beside.stat().st_size:  # SQLite would remove it
+                beside.replace(_beside(path, f"damaged{tail}"))
+
+    def _begin(self, *, fresh: bool) -> None:
+        """R6: read the mark, and count what the file has beyond it."""
+        there = (self.folder / MARK).exists()
+        self._mark = Mark(self.folder / MARK)
+        sync(self.folder)
+        found = os.stat(self.folder / FILE)
+        self._ident = found.st_dev, found.st_ino
+        rows, odd = _whole_rows(self._file)
+        count = self._mark.found
+        self._count = Count() if count is None else count
+        doubt = ""
+        if count is None and not fresh:
+            doubt = f"its file {MARK} is {'damaged' if there else 'missing'}"
+            self._count.doubt = doubt
+        if odd:
+            self.said = _DAMAGED.format(self.folder / FILE)
+        for number, run, kind, body, _ in rows:
+            if number > self._count.number or count is None:
+                self._note(number, run, kind, body)
+        for live in self._count.live.values() if doubt else ():
+            live.doubt = doubt
+        self._count.number = max(self._count.number, max((row[0] for row in rows), default=0))
+        self._mark.write(self._count, sync=True)
+
     # --- writing --------------------------------------------------------------------------------------
 
     def keep(self, run: str, kept: e.Kept | Stream) -> None:
         """What is needed to go on with a run."""
-        self._write(run, "stream" if isinstance(kept, Stream) else "kept", msgspec.msgpack.encode(kept))
+        if isinstance(kept, Stream):
+            self._write(run, "stream", msgspec.msgpack.encode(kept))
+            return
+        shape = msgspec.msgpack.encode((kept.install.dataflow, kept.install.cuts, sorted(kept.bases.items())))
+        self._write(run, "kept", msgspec.msgpack.encode(kept), shape)
 
     def begun(self, run: str, by: str, asked: Asked | None = None) -> None:
         """A run was begun with the placement of that name, if it has one, and these networks."""
@@ -214,7 +295,7 @@ class Journal:
             self._write(run, "asked", msgspec.msgpack.encode(asked))
 
     def had(self, run: str, sink: str, index: int) -> None:
-        """R3: the application has had that partition, and all before."""
+        """R3: the application has had that partition, and all before. The last word of a sink counts."""
         self._write(run, f"had {sink}", str(index).encode())
 
     def query(self, run: str, number: int, query: Query | None) -> None:
@@ -226,76 +307,242 @@ class Journal:
         self._write(run, "over", b"")
         for key in [key for key in self._counts if key[0] == run]:
             del self._counts[key]
+        self._shapes.pop(run, None)
         self._over[run] = None
         if len(self._over) > MOST_OVER:
             del self._over[next(iter(self._over))]
 
-    def _write(self, run: str, kind: str, body: bytes) -> None:
-        with self._lock:
+    def check(self) -> None:
+        """R9: raise JournalError if what was written last is known to this process alone."""
+        if self._unsafe:
+            raise JournalError(
+                f"the journal {self.folder} cannot be written: {self._unsafe};"
+                " what was committed is not written down, and comes again if this client ends now"
+            )
+
+    def _write(self, run: str, kind: str, body: bytes, shape: bytes = b"") -> None:
+        with self._news:
             if self._held.closed or run in self._over:
                 return
-            row = run, kind, body, zlib.crc32(f"{run} {kind} ".encode() + body)
-            count = self._counts[run, kind] = self._counts.get((run, kind), 0) + 1
-            try:
-                self._file.execute("INSERT INTO entries (run, kind, body, checksum) VALUES (?, ?, ?, ?)", row)
+            soft = bool(shape) and self._shapes.get(run) == shape  # R7
+            if shape:
+                self._shapes[run] = shape
+            self._count.number += 1
+            before = -1 if soft else self._note(self._count.number, run, kind, body)
+            row = self._count.number, run, kind, body, _checksum(run, kind, body)
+            if self._behind or not self._insert([row], full=not soft):
+                if not self._behind:
+                    self._behind_from = {name: live.had.copy() for name, live in self._count.live.items()}
+                    if kind.startswith("had "):
+                        self._behind_from[run][kind[4:]] = before
+                self._behind.pop((run, kind), None)
+                self._behind[run, kind] = row
                 if kind == "over":
-                    self._file.execute(_FORGET, (run,))
-                    self._file.execute(_FORGET_OVER, (MOST_OVER,))
+                    self._behind = {key: row for key, row in self._behind.items() if key[0] != run or key[1] == kind}
+                self._try_again()
+            if not soft or self._behind:
+                self._mark_it()
+
+    def _note(self, number: int, run: str, kind: str, body: bytes) -> int:
+        """R6: count an entry as needed, and return the last partition of its sink that was had before; else -1."""
+        if kind == "over":
+            self._count.live.pop(run, None)
+            return -1
+        live, before = self._count.live.setdefault(run, Live()), -1
+        if kind.startswith("had "):
+            before = live.had.get(kind[4:], -1)
+            live.had[kind[4:]] = int(body)
+        elif kind != "gap":
+            live.last[kind] = number
+        return before
+
+    def _insert(self, rows: Sequence[_Row], *, full: bool = True) -> bool:
+        """Write entries, all or none; False with the reason in ``_trouble``.
+
+        Args:
+            full: wait until they are on the disk.
+        """
+        file = self._file
+        try:
+            self._check_there()
+            if full != self._sync_full:
+                file.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+                self._sync_full = full
+            file.execute("BEGIN IMMEDIATE")
+            file.executemany(_INSERT, rows)
+            for _, run, kind, _, _ in rows:
+                count = self._counts[run, kind] = self._counts.get((run, kind), 0) + 1
+                if kind == "over":
+                    file.execute(_FORGET, (run,))
+                    file.execute(_FORGET_OVER, (MOST_OVER,))
                 elif count % PRUNE == 0:
-                    self._file.execute(_PRUNE, (run, kind, LAST))
-            except sqlite3.Error as error:
-                if not self._full:
-                    reason, then = one_line(error), "runs go on, and cannot be resumed from here on"
-                    text = f"the journal {self.folder} cannot be written: {reason}; {then}"
-                    self.logbook.write("journal-trouble", text, run=run, reason=reason)
-                self._full = True
+                    file.execute(_PRUNE, (run, kind, LAST))
+            file.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            with contextlib.suppress(sqlite3.Error):
+                if file.in_transaction:
+                    file.execute("ROLLBACK")
+            self._trouble = one_line(error)
+            return False
+        return True
+
+    def _check_there(self) -> None:
+        """R9: raise OSError if the file is not in the folder any more, where SQLite would go on to write to it."""
+        try:
+            found = os.stat(self.folder / FILE)
+        except OSError:
+            raise OSError(f"{FILE} was removed") from None
+        if (found.st_dev, found.st_ino) != self._ident:
+            raise OSError(f"{FILE} was replaced")
+
+    def _mark_it(self) -> None:
+        """R6, R8: have the mark say what was counted."""
+        unsafe = ""
+        try:
+            if not self._mark.is_there:
+                self._check_there()
+                self._mark.close()
+                self._mark = Mark(self.folder / MARK)
+                self._log(f"its file {MARK} was removed, and is made anew")
+            self._mark.write(self._count, sync=bool(self._behind))
+        except OSError as error:
+            unsafe = (self._trouble if self._behind else "") or one_line(error)
+            if not self._behind and not self._markless:
+                self._log(f"its file {MARK} cannot be written: {unsafe}", unsafe)
+        self._markless = bool(unsafe)
+        if self._behind and unsafe and not self._unsafe:
+            then = "what the application commits is not written down"
+            self._log(f"it cannot be written: {unsafe}; {then}", unsafe, event="journal-failed")
+        self._unsafe = unsafe if self._behind else ""
+
+    def _try_again(self) -> None:
+        """R8: have a thread write what waits as soon as that can be done."""
+        if self._retries:
+            return
+        then = f"it is tried again every {RETRY_S:g} s, and its file {MARK} counts meanwhile"
+        self._log(f"it cannot be written: {self._trouble}; {then}", self._trouble)
+        self._retries = True
+        threading.Thread(target=self._retry, name="thalweg-journal", daemon=True).start()
+
+    def _retry(self) -> None:
+        with self._news:
+            while self._behind and not self._held.closed:
+                self._news.wait(RETRY_S)
+                self._catch_up()
+            self._retries = False
+
+    def _catch_up(self) -> None:
+        """R8: write what waits, and which partitions had no entries of their own; under the lock."""
+        if not self._behind or self._held.closed:
+            return
+        rows, number = list(self._behind.values()), self._count.number
+        for run, live in self._count.live.items():
+            before = self._behind_from.get(run, {})
+            gap = {sink: (before.get(sink, -1) + 1, had + 1) for sink, had in live.had.items()}
+            gap = {sink: (first, until) for sink, (first, until) in gap.items() if first < until}
+            if gap:
+                number, body = number + 1, msgspec.msgpack.encode(gap)
+                rows.append((number, run, "gap", body, _checksum(run, "gap", body)))
+        if self._insert(rows):
+            self._count.number = number
+            self._behind.clear()
+            self._mark_it()
+            self._news.notify_all()
+            self._log("it is written again, and has all that was committed meanwhile", event="journal-mended")
+
+    def _log(self, text: str, reason: str = "", event: str = "journal-trouble") -> None:
+        self.logbook.write(event, f"the journal {self.folder}: {text}", reason=reason)
 
     # --- reading --------------------------------------------------------------------------------------
 
     def runs(self) -> Mapping[str, Found | None]:
         """R1: the runs there are, in the order in which they were begun; None: it is over."""
-        entries, damaged = self._read()
+        rows, damaged = self._read()
         found: dict[str, Found | None] = {}
-        for run in dict.fromkeys(run for run, _, _ in entries):
-            own = [(kind, body) for other, kind, body in entries if other == run]
-            if any(kind == "over" for kind, _ in own):
+        for run in dict.fromkeys(row[1] for row in rows):
+            own = [row for row in rows if row[1] == run]
+            live = self._count.live.get(run)
+            if live is None or any(row[2] == "over" for row in own):
                 found[run] = None
-                continue
-            kept = _last(own, "stream", _stream) or _last(own, "kept", _kept)
-            if kept is not None:
-                had: dict[str, int] = {}
-                for kind, body in own:
-                    if kind.startswith("had "):
-                        had[kind[4:]] = max(int(body), had.get(kind[4:], -1))
-                by = next((body.decode() for kind, body in own if kind == "by"), "")
-                about = damaged, by, _last(own, "asked", _asked)
-                found[run] = Found(kept, had, *about, *_queries(own))
+            elif (kept := _kept_of(own)) is not None:
+                found[run] = _found(kept, own, live, damaged)
         return found
 
-    def _read(self) -> tuple[list[tuple[str, str, bytes]], str]:
-        """All entries that are whole, and what is to be said of the others."""
-        with self._lock:
+    def gone(self) -> dict[str, Live]:
+        """R6: runs that are not over and of which nothing is left to go on with: what the mark says of them."""
+        known = self.runs()
+        return {run: live for run, live in self._count.live.items() if run not in known}
+
+    @property
+    def doubt(self) -> str:
+        """R6: why there may be runs that the journal does not know; empty if there are none."""
+        return self._count.doubt
+
+    def accept(self, run: str) -> None:
+        """R6: what is missing of a run is not asked for any more."""
+        rows, _ = self._read()
+        with self._news:
+            live, self._count.doubt = self._count.live[run], ""
+            whole = {row[2]: row[0] for row in rows if row[1] == run}
+            live.last = {kind: number for kind, number in whole.items() if not kind.startswith(("had ", "gap"))}
+            live.doubt = ""
+        for sink, index in live.had.items():
+            self.had(run, sink, index)
+
+    def _read(self) -> tuple[list[_Row], str]:
+        """All entries that are whole, also those that wait, and what is to be said of the others."""
+        with self._news:
             rows, odd = _whole_rows(self._file)
+            rows += self._behind.values()
         if odd:
             self.said = _DAMAGED.format(self.folder / FILE)
-        return [(run, kind, body) for run, kind, body, _ in rows], self.said
+        return rows, self.said
 
     def forked(self) -> None:
         """This process is a fork of the one that has the folder: it has nothing of it, also when that one has ended."""
-        self._lock = threading.Lock()
+        self._news = threading.Condition()
+        self._mark.close()
         self._held.close()
 
     def close(self) -> None:
         """Let another client have the folder."""
-        with self._lock:
-            if not self._held.closed:
-                self._file.close()
-                self._held.close()
+        with self._news:
+            if self._held.closed:
+                return
+            self._catch_up()
+            with contextlib.suppress(OSError):
+                self._mark.write(self._count, sync=True)
+            self._file.close()
+            self._mark.close()
+            self._held.close()
+            self._news.notify_all()
 
 
-def _whole_rows(file: sqlite3.Connection) -> tuple[list[tuple[str, str, bytes, int]], int]:
+def _checksum(run: str, kind: str, body: bytes) -> int:
+    return zlib.crc32(f"{run} {kind} ".encode() + body)
+
+
+def _kept_of(own: Iterable[_Row]) -> e.Kept | Stream | None:
+    """Return what is needed to go on with a run; None if there is nothing."""
+    entries = [(kind, body) for _, _, kind, body, _ in own]
+    return _last(entries, "stream", _stream) or _last(entries, "kept", _kept)
+
+
+def _found(kept: e.Kept | Stream, own: Sequence[_Row], live: Live, damaged: str) -> Found:
+    """Return what the entries of a run say, and R6: what is missing of them."""
+    entries = [(kind, body) for _, _, kind, body, _ in own]
+    had = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}
+    newest = {kind: number for number, _, kind, _, _ in own}
+    lost = tuple([kind for kind, number in live.last.items() if newest.get(kind, 0) < number])
+    by = next((body.decode() for kind, body in entries if kind == "by"), "")
+    found = Found(kept, had, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
+    missing = {sink: (found.next_of(sink), index + 1) for sink, index in live.had.items() if had.get(sink, -1) < index}
+    return msgspec.structs.replace(found, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt)
+
+
+def _whole_rows(file: sqlite3.Connection) -> tuple[list[_Row], int]:
     """The entries that are whole, and how many are not."""
-    rows: list[tuple[str, str, bytes, int]] = []
+    rows: list[_Row] = []
     odd = in_a_row = number = 0
     select = "SELECT number, run, kind, body, checksum FROM entries WHERE number > ? ORDER BY number LIMIT 1"
     while in_a_row < MOST_ODD:
@@ -306,36 +553,24 @@ def _whole_rows(file: sqlite3.Connection) -> tuple[list[tuple[str, str, bytes, i
             continue
         if row is None:
             break
+        if row[0] <= number:  # pages contradict each other: SQLite would go round in a circle
+            odd, in_a_row, number = odd + 1, in_a_row + 1, number + 1
+            continue
         number, run, kind, body, checksum = row
         whole = isinstance(run, str) and isinstance(kind, str) and isinstance(body, bytes)
-        if whole and zlib.crc32(f"{run} {kind} ".encode() + body) == checksum:
-            rows.append((run, kind, body, checksum))
+        if whole and _checksum(run, kind, body) == checksum:
+            rows.append(row)
             in_a_row = 0
         else:
             odd += 1
     return rows, odd
 
 
-def _written_last(path: Path) -> int:
-    """How many pages SQLite has said to be written, and not yet brought into the file; -1 where that cannot be told.
-
-    So many of them does it read if all are whole. What a process that is killed has begun and not said does not count.
-    Source: the SQLite file format, section 4.1.
-    """
-    try:
-        with path.with_name(f"{path.name}-wal").open("rb") as file:
-            head = file.read(32)
-            page, salts = int.from_bytes(head[8:12], "big"), head[16:24]
-            if len(head) < 32 or not 512 <= page <= 65_536:
-                return -1 if head else 0
-            frames = []  # of each page: whether something ends with it, and what is said of it and of the whole
-            while len(frame := file.read(24 + page)) == 24 + page:
-                frames.append((any(frame[4:8]), frame[8:16]))
-    except OSError:
-        return 0
-    if frames and all(salt != salts for _, salt in frames):
-        return -1
-    return max((number for number, each in enumerate(frames, 1) if each == (True, salts)), default=0)
+def _beside(path: Path, ending: str) -> Path:
+    """Return the path of a copy of what was damaged: what is there of an older one is removed."""
+    copy = path.with_suffix(f".{ending}")
+    copy.unlink(missing_ok=True)
+    return copy
 
 
 def _salvage(path: Path) -> bool:
@@ -346,20 +581,29 @@ def _salvage(path: Path) -> bool:
         raise UsageError(f"the journal {path} is damaged, and cannot be written anew: {one_line(error)}") from None
 
 
+def _copied(data: bytes, copy: Path) -> None:
+    descriptor, _ = open_private(copy)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
 def _written_anew(path: Path) -> bool:
-    data = path.read_bytes()
+    data, tail = path.read_bytes(), path.with_name(f"{path.name}-wal")
     if data[:16] != b"SQLite format 3\x00":
         return False
     size = int.from_bytes(data[16:18], "big") * int.from_bytes(data[28:32], "big")
-    copy, made = path.with_suffix(".damaged"), path.with_suffix(".new")
-    copy.write_bytes(data + bytes(max(0, min(size, MOST_BYTES) - len(data))))  # what was cut off counts as empty
-    made.unlink(missing_ok=True)
+    copy, made = _beside(path, "damaged"), _beside(path, "new")
+    _copied(data + bytes(max(0, min(size, MOST_BYTES) - len(data))), copy)  # what was cut off counts as empty
+    if tail.exists():  # what was written last is there
+        copy.with_name(f"{copy.name}-wal").unlink(missing_ok=True)
+        _copied(tail.read_bytes(), copy.with_name(f"{copy.name}-wal"))
+    _copied(b"", made)
     file, new = sqlite3.connect(copy), sqlite3.connect(made)
     try:
         (version,) = file.execute("PRAGMA user_version").fetchone()
         rows, _ = _whole_rows(file)
         new.execute(_ENTRIES)
-        new.executemany("INSERT INTO entries (run, kind, body, checksum) VALUES (?, ?, ?, ?)", rows)
+        new.executemany(_INSERT, rows)
         new.execute(f"PRAGMA user_version={version}")
         new.commit()
     except sqlite3.DatabaseError:
@@ -367,8 +611,9 @@ def _written_anew(path: Path) -> bool:
     finally:
         file.close()
         new.close()
-    for tail in ("-wal", "-shm"):
-        path.with_name(path.name + tail).unlink(missing_ok=True)
+    for ending in ("-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    sync(made)
     made.replace(path)
     return bool(rows)
 

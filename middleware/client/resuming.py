@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from thalweg.middleware.client.journal import Asked, Found, Journal, Query, Stream
+from thalweg.middleware.client.mark import Live
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.stripes import with_state
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
-from thalweg.middleware.errors import UsageError, expect, nearest, shown
+from thalweg.middleware.errors import JournalGapError, UsageError, expect, nearest, shown
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network, where_joined
@@ -27,12 +29,28 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 
-def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
-    """The run of that name in a journal, or the only one that is not over; raises UsageError where there is none."""
+def find(
+    journal: Journal | None, run: str | None, *, accept_loss: bool = False, start: int | None = None
+) -> tuple[str, Found]:
+    """Return the run of that name in a journal, or the only one that is not over.
+
+    Args:
+        accept_loss: go on although the journal lacks entries of the run.
+        start: the first partition of the run's own sinks, if the application knows it.
+
+    Raises UsageError if there is none, JournalGapError if entries are missing.
+    """
     if journal is None:
         raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
-    known = journal.runs()
+    known, gone = journal.runs(), journal.gone()
     folder, left = journal.folder, [name for name, each in known.items() if each is not None]
+    if run in gone or (run is None and gone and not (accept_loss and left)):
+        _refuse_gone(folder, gone, next(iter(gone)) if run is None else str(run))
+    if journal.doubt and not accept_loss and run not in known:
+        raise JournalGapError(
+            f"the journal {folder} cannot show that it has all of its runs, as {journal.doubt};"
+            " accept_loss=True goes on with what it has"
+        )
     if run is None and not left:
         raise UsageError(f"the journal {folder} has no run that is not over: {journal.said or 'begin one'}")
     if run is None and len(left) > 1:
@@ -40,10 +58,46 @@ def find(journal: Journal | None, run: str | None) -> tuple[str, Found]:
     run_id = left[0] if run is None else run
     if run_id not in known:
         raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
-    kept = known[run_id]
-    if kept is None:
+    found = known[run_id]
+    if found is None:
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
-    return run_id, kept
+    _see_gap(journal, run_id, found, accept_loss=accept_loss, start=start)
+    return run_id, found
+
+
+def _refuse_gone(folder: Path, gone: Mapping[str, Live], run: str) -> NoReturn:
+    """Raise JournalGapError for a run of which nothing is left in the journal."""
+    had = gone[run].had
+    counts = [f"partitions up to {last} of sink {shown(sink)} were committed" for sink, last in had.items()]
+    begin = f"begin it anew with Client.run(…, start={min(had.values()) + 1})" if had else "begin it anew"
+    why = f"the journal {folder} has lost all entries of run {run}"
+    missing = {sink: (0, last + 1) for sink, last in had.items()}
+    raise JournalGapError(f"{why}: {', '.join([*counts, begin])}", run=run, missing=missing)
+
+
+def _see_gap(journal: Journal, run: str, found: Found, *, accept_loss: bool, start: int | None) -> None:
+    """Raise JournalGapError if entries of a run are missing that are needed, unless the application accepts that."""
+    parts = [
+        f"partitions {first} to {until - 1} of sink {shown(sink)} were committed, and have no entries"
+        for sink, (first, until) in found.missing.items()
+    ]
+    if found.lost:
+        parts.append(f"entries of the kinds {', '.join(map(shown, found.lost))} are missing")
+    if found.doubt:
+        ends = [f"{index} of sink {shown(sink)}" for sink, index in found.had.items()]
+        known = f": more may have been committed than partition {', '.join(ends)}" if ends else ""
+        parts.append(f"it cannot show that it is complete, as {found.doubt}{known}")
+    known_start = start is not None and not (found.lost or found.doubt or found.queries)
+    if not parts or known_start:
+        return
+    what = f"the journal {journal.folder} has a gap in run {run}: {'; '.join(parts)}"
+    if not accept_loss:
+        ways = "accept_loss=True goes on after the last partition that is known to be committed"
+        firsts = [first for first, _ in found.missing.values()]
+        again = f", start={min(firsts)} gives those again" if firsts else ""
+        raise JournalGapError(f"{what}; {ways}{again}", run=run, missing=found.missing)
+    journal.logbook.write("journal-trouble", f"{what}; the application accepts it", run=run, reason=what)
+    journal.accept(run)
 
 
 class Moving(msgspec.Struct, frozen=True):

@@ -351,7 +351,8 @@ class Run(Stream[T]):
 
         Without it a partition counts as done when the next one is taken; from the first call on only what is said so,
         which may be ``first_index - 1`` before anything is. ``sink``: of several. Raises UsageError for a sink that
-        there is not, a partition that was not taken, and where the client keeps no journal.
+        there is not, a partition that was not taken, and where the client keeps no journal. Raises JournalError if it
+        cannot be written down; it is tried again then, so a later commit may succeed.
         """
         if self._journal is None:
             raise UsageError(
@@ -367,8 +368,9 @@ class Run(Stream[T]):
             why = f"they are {self.first_index} to {taken}"
             raise UsageError(f"partition {index} of sink {name!r} is none that was taken: {why}")
         self._said[name] = max(index, self._said.get(name, index))
-        self._had(self._journal, name, index)
+        self._had(self._journal, name, self._said[name])
         self._see_if_done()
+        self._journal.check()
 
     def forked(self, why: str) -> None:
         super().forked(why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -39,6 +40,31 @@ def open_folder(folder: Path, name: str) -> int:
     if sys.platform == "win32":
         return os.open(folder / name, os.O_RDWR | os.O_CREAT | BINARY)
     return os.open(folder, os.O_RDONLY)
+
+
+def open_private(path: Path) -> tuple[int, bool]:
+    """Open a file for reading and writing that only its owner may read, and return whether it was made.
+
+    Neither a link is followed nor anything truncated. Raises OSError, also if the path names no regular file.
+    """
+    flags = os.O_RDWR | BINARY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO would block
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, f"{path.name} is a symbolic link") from None
+    descriptor = os.open(path, flags)
+    found = os.fstat(descriptor)
+    try:
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, f"{path.name} is no regular file")
+        if others_may(found, 0o077) and hasattr(os, "fchmod"):
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor, False
 
 
 def write_at(descriptor: int, data: bytes, at: int) -> int:

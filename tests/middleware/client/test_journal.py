@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -23,11 +24,11 @@ from thalweg import Failover
 from thalweg.middleware.client import journal
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.journal import FILE, Journal, Stream
+from thalweg.middleware.client.journal import FILE, LOCK, MARK, Journal, Stream
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.client.run import Attached, Run
 from thalweg.middleware.dataflow import Code, Dataflow
-from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.errors import JournalError, JournalGapError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning import CostModel, Plan, Task
 from thalweg.middleware.protocol import events as e
@@ -277,73 +278,269 @@ def test_a_run_begins_with_a_later_partition(cluster: LocalCluster) -> None:
             client.run(plain, {"o": "h2"}, start=-1)
 
 
-def damaged(path: Path, how: str) -> None:
-    data = bytearray(path.read_bytes())
-    if how == "truncated":
-        path.write_bytes(data[: len(data) - 4096])
-        return
-    needle = data.rindex(b"kept")  # an entry that is needed
-    data[needle + 40] ^= 0x10
-    path.write_bytes(data)
+def test_a_journal_whose_last_entries_were_cut_off_says_which_partitions_it_lacks(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    run_id = left(cluster, tmp_path, 30)
+    data = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(data[: len(data) - 4096])
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        with pytest.raises(JournalGapError, match=rf"gap in run {run_id}: partitions \d+ to 29 of sink 't'") as caught:
+            client.resume()
+        (first, until) = caught.value.missing["t"]
+        assert (caught.value.run, until) == (run_id, 30)
+        assert 0 < first < 30
+        with client.resume(accept_loss=True) as run:
+            assert [(each.index, digest(each.value)) for each in run] == has(10, 30)
 
 
-@pytest.mark.parametrize("how", ["truncated", "bit"])
-def test_of_a_damaged_journal_what_is_last_and_whole_counts(
-    cluster: LocalCluster, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+def test_where_the_journal_has_a_gap_the_application_may_have_what_is_missing_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """From there on that is what another client goes on with."""
+    left(cluster, tmp_path, 30)
+    data = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(data[: len(data) - 4096])
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+        again = client.resume(start=17)
+        assert [(each.index, digest(each.value)) for each in islice(again, 4)] == has(4, 17)
+    with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume() as run:
+        assert [(each.index, digest(each.value)) for each in run] == has(20, 20)
+
+
+def test_of_damaged_entries_about_replicas_the_last_that_is_whole_counts(
+    cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     left(cluster, tmp_path, 30)
-    damaged(tmp_path / FILE, how)
+    data = bytearray((tmp_path / FILE).read_bytes())
+    data[data.rindex(b"kept") + 40] ^= 0x10
+    (tmp_path / FILE).write_bytes(data)
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume() as run:
-        first = run.first_index
-        assert 0 <= first <= 30
-        assert [(each.index, digest(each.value)) for each in run] == has(40 - first, first)
+        assert [(each.index, digest(each.value)) for each in run] == has(10, 30)
     assert "is damaged: what it says last, and whole, counts" in caplog.text
 
 
-def flip_a_commit(data: bytearray, pages: int) -> None:
-    data[32 + (4096 + 24) * (pages // 2) + 500] ^= 0x10
-
-
-def flip_the_head(data: bytearray, pages: int) -> None:
-    data[17] ^= 0x10
-
-
-def cut(data: bytearray, pages: int) -> None:
-    del data[20:]
-
-
-def begin_another_page(data: bytearray, pages: int) -> None:  # as a process may be killed
-    data += data[-4120:-2000]
-
-
-@pytest.mark.parametrize("spoil", [flip_a_commit, flip_the_head, cut, begin_another_page, None])
-def test_of_what_was_written_last_too_damage_is_said_and_what_comes_before_counts(
-    tmp_path: Path, spoil: Callable[[bytearray, int], None] | None
-) -> None:
-    first = Journal(tmp_path / "first")
-    first.keep("r", Stream("c", (), 0))
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Journal]:
+    """A journal with a run of which 100 partitions were had."""
+    made = Journal(tmp_path / "folder" / "journal")
+    made.keep("r", Stream("c", (), 0))
     for index in range(100):
-        first.had("r", "sink", index)
-    second = tmp_path / "second"  # as a process that is killed leaves it
-    shutil.copytree(tmp_path / "first", second)
-    first.close()
-    tail = second / f"{FILE}-wal"
+        made.had("r", "sink", index)
+    yield made
+    made.close()
+
+
+def copied(book: Journal) -> Path:
+    """A copy of the folder as a process that is killed now leaves it."""
+    copy = book.folder.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    return Path(shutil.copytree(book.folder, copy))
+
+
+def spoil_a_commit(tail: Path) -> None:
     data = bytearray(tail.read_bytes())
-    if spoil is not None:
-        spoil(data, (len(data) - 32) // 4120)
+    data[32 + (4096 + 24) * ((len(data) - 32) // 4120 // 2) + 500] ^= 0x10
     tail.write_bytes(data)
-    again = Journal(second)
-    sound = spoil in (None, begin_another_page)
-    assert bool(again.said) != sound
-    if spoil in (flip_the_head, cut):
-        with pytest.raises(UsageError, match=r"has no run that is not over: the journal .* is damaged"):
-            find(again, None)
-    else:
-        _, found = find(again, None)
-        assert (found.had == {"sink": 99}) == sound
-        assert found.had["sink"] > 30
-        assert found.said == again.said
+
+
+def cut_short(tail: Path) -> None:
+    tail.write_bytes(tail.read_bytes()[: 32 + 4120 * 30])
+
+
+@pytest.mark.parametrize("spoil", [spoil_a_commit, cut_short])
+def test_a_damaged_tail_of_the_journal_is_a_gap_with_its_range(book: Journal, spoil: Callable[[Path], None]) -> None:
+    folder = copied(book)
+    spoil(folder / f"{FILE}-wal")
+    again = Journal(folder)
+    with pytest.raises(JournalGapError) as caught:
+        find(again, None)
+    ((first, until),) = caught.value.missing.values()
+    assert 0 < first < until == 100
+    assert f"start={first} gives those again" in str(caught.value)
+    assert find(again, None, start=first)[1].had == {"sink": 99}
+    assert find(again, None, accept_loss=True)[1].had == {"sink": 99}
+    assert find(again, None)[1].missing == {}, "it was accepted"
     again.close()
+
+
+@pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
+def test_of_a_missing_file_with_all_entries_it_is_known_which_run_was_in_it(book: Journal, name: str) -> None:
+    folder = copied(book)
+    (folder / name).unlink()
+    again = Journal(folder)
+    with pytest.raises(JournalGapError, match=r"lost all entries of run r: .* up to 99 .*start=100") as caught:
+        find(again, None)
+    assert caught.value.missing == {"sink": (0, 100)}
+    with pytest.raises(JournalGapError, match="lost all entries of run r"):
+        find(again, "r", accept_loss=True)
+    again.close()
+
+
+def test_a_journal_without_its_mark_cannot_show_that_it_is_complete(book: Journal) -> None:
+    folder = copied(book)
+    (folder / MARK).unlink()
+    Journal(folder).close()
+    again = Journal(folder)  # and not because another client has opened it meanwhile
+    with pytest.raises(JournalGapError, match=r"as its file mark is missing: more may have been committed than .* 99"):
+        find(again, "r")
+    with pytest.raises(JournalGapError, match="cannot show that it has all of its runs"):
+        find(again, "other")
+    assert find(again, None, accept_loss=True)[1].had == {"sink": 99}
+    again.close()
+
+
+def test_what_a_killed_process_has_written_in_part_is_no_gap(book: Journal) -> None:
+    folder = copied(book)
+    tail = folder / f"{FILE}-wal"
+    data = tail.read_bytes()
+    tail.write_bytes(data + data[-4120:-2000])
+    again = Journal(folder)
+    assert (find(again, None)[1].had, again.said) == ({"sink": 99}, "")
+    again.close()
+
+
+def test_a_full_disk_is_retried_and_the_gap_is_written_down(
+    book: Journal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal, "RETRY_S", 0.02)
+    monkeypatch.setattr(journal, "PRUNE", 1 << 30)  # which makes room
+    [(pages,)] = book._file.execute("PRAGMA page_count").fetchall()
+    book._file.execute(f"PRAGMA max_page_count={pages}")  # SQLite's own limit stands for that of the disk
+    for index in range(100, 400):
+        book.had("r", "sink", index)
+        book.check()
+    at_first = Journal(copied(book))
+    with pytest.raises(JournalGapError) as caught:
+        find(at_first, None)
+    at_first.close()
+    ((first, until),) = caught.value.missing.values()
+    assert first >= 100
+    assert until == 400
+    with book._news:
+        book._file.execute("PRAGMA max_page_count=100000")
+        assert book._news.wait_for(lambda: not book._behind, patience(20)), "nobody has to write anything more"
+    again = Journal(copied(book))
+    assert find(again, None)[1].had == {"sink": 399}
+    gaps = [msgspec.msgpack.decode(body) for _, _, kind, body, _ in again._read()[0] if kind == "gap"]
+    assert gaps == [{"sink": [first, 400]}]
+    again.close()
+    assert "cannot be written: database or disk is full; it is tried again every 0.02 s" in caplog.text
+    assert "is written again, and has all that was committed meanwhile" in caplog.text
+
+
+def test_a_locked_journal_does_not_slow_down_the_application(book: Journal) -> None:
+    other = sqlite3.connect(book.folder / FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    begun = time.monotonic()
+    for index in range(100, 400):
+        book.had("r", "sink", index)
+    assert time.monotonic() - begun < patience(20), "it was a second each"
+    other.execute("ROLLBACK")
+    other.close()
+    with book._news:
+        book._catch_up()
+    assert find(book, None)[1].had == {"sink": 399}
+
+
+@pytest.mark.parametrize("gone", ["folder", "file"])
+def test_a_journal_that_is_removed_under_its_client_is_noticed(
+    book: Journal, gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    aside = book.folder.with_name("aside")
+    (book.folder if gone == "folder" else book.folder / FILE).rename(aside)
+    book.had("r", "sink", 100)
+    if gone == "folder":
+        assert "journal.sqlite was removed; what the application commits is not written down" in caplog.text
+        with pytest.raises(JournalError, match=r"cannot be written: journal.sqlite was removed; what was committed"):
+            book.check()
+    else:
+        book.check()  # the mark knows
+    aside.rename(book.folder if gone == "folder" else book.folder / FILE)  # it was a mistake
+    with book._news:
+        book._catch_up()
+    book.check()
+    again = Journal(copied(book))
+    assert find(again, None)[1].had == {"sink": 100}
+    again.close()
+
+
+def test_an_application_hears_at_its_commit_that_the_folder_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
+    with Client(cluster, allow=ALLOW, journal=tmp_path / "a") as client:
+        run = client.run(FLOW, {"o": "h2"}, partitions=10, failover=Failover(4))
+        run.commit(next(run).index)
+        shutil.rmtree(tmp_path / "a")
+        with pytest.raises(JournalError, match="was removed"):
+            run.commit(next(run).index)
+        assert [each.index for each in run] == [2, 3, 4, 5, 6, 7, 8, 9], "the run goes on"
+
+
+def test_the_mark_is_made_anew_where_it_is_removed(book: Journal) -> None:
+    (book.folder / MARK).unlink()
+    book.had("r", "sink", 100)
+    book.check()
+    again = Journal(copied(book))
+    assert find(again, None)[1].had == {"sink": 100}
+    again.close()
+
+
+def test_what_was_committed_is_on_the_disk_and_what_is_of_replicas_alone_need_not_be(tmp_path: Path) -> None:
+    book, synced = Journal(tmp_path), list[int]()
+    kept = e.Kept(m.Lasting("r", FLOW, (), (), "c"), {}, (), {})
+
+    def write(what: Callable[[], None]) -> int:
+        what()
+        ((level,),) = book._file.execute("PRAGMA synchronous").fetchall()
+        return int(level)
+
+    full, normal = 2, 1
+    synced.append(write(lambda: book.keep("r", kept)))
+    synced.append(write(lambda: book.keep("r", msgspec.structs.replace(kept, known={"o": {4: ("h1",)}}))))
+    synced.append(write(lambda: book.had("r", "t", 0)))
+    synced.append(write(lambda: book.keep("r", msgspec.structs.replace(kept, bases={"u": 7}))))
+    assert synced == [full, normal, full, full]
+    book.close()
+
+
+def test_the_files_of_a_journal_are_their_owners_alone(book: Journal) -> None:
+    modes = {each.name: each.stat().st_mode & 0o777 for each in book.folder.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    assert {FILE, f"{FILE}-wal", LOCK, MARK} <= modes.keys()
+    assert book.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_of_a_journal_that_others_may_read_are_closed_to_them(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    for name in (FILE, LOCK, MARK):
+        (tmp_path / name).chmod(0o644)
+    Journal(tmp_path).close()
+    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("name", [LOCK, MARK, FILE, f"{FILE}-wal"])
+def test_no_file_of_a_journal_is_a_link_to_another(tmp_path: Path, name: str) -> None:
+    (tmp_path / "precious").write_text("do not lose this")
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    (folder / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match=rf"cannot be used: .*{name} is a symbolic link"):
+        Journal(folder)
+    assert (tmp_path / "precious").read_text() == "do not lose this"
+
+
+def test_a_file_that_is_no_lock_of_a_journal_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text("of another program")
+    with pytest.raises(UsageError, match="its file lock is not that of a journal"):
+        Journal(tmp_path)
+    assert (tmp_path / LOCK).read_text() == "of another program"
+    (tmp_path / LOCK).unlink()
+    os.mkfifo(tmp_path / LOCK)
+    with pytest.raises(UsageError, match="lock is no regular file"):
+        Journal(tmp_path)
+    (tmp_path / LOCK).unlink()
+    (tmp_path / MARK).write_text("of another program")
+    Journal(tmp_path).close()
+    assert (tmp_path / f"{MARK}.damaged").read_text() == "of another program"
 
 
 def other_version(path: Path) -> None:
@@ -370,7 +567,6 @@ def test_what_is_no_journal_of_this_version_is_refused(tmp_path: Path, spoil: An
 
 
 def test_a_journal_that_cannot_be_used_now_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "lock").symlink_to("/dev/full")
     Journal(tmp_path).close()
     before = (tmp_path / FILE).read_bytes()
     with sqlite3.connect(tmp_path / FILE) as file:

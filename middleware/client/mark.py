@@ -1,0 +1,151 @@
+"""The mark of a journal: a small file beside it that knows which entries the journal has to have.
+
+Rules:
+
+R1. The mark is overwritten in place. It has its room from the beginning, so a full disk does not stop it.
+R2. A slot that is written is never the slot that was synced last, so that a power failure leaves one that is whole.
+R3. A slot with a wrong checksum does not count. Of the others the slot with the highest serial number counts.
+R4. A file that is no mark is kept beside (``mark.damaged``), and not overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from thalweg.middleware.errors import ThalwegError
+from thalweg.middleware.platform.files import open_private, write_at
+
+MAGIC = b"thalweg mark 1\n"
+SLOTS, SLOT_BYTES = 3, 1 << 16
+START = 4096  # of the first slot
+DIGEST = 16
+SYNC_S = 1.0  # so old may the mark be after a power failure
+
+
+class Live(msgspec.Struct):
+    """Entries of one run that is not over.
+
+    Args:
+        last: by kind the number of the last entry that is needed.
+        had: by sink the last partition that the application is done with.
+        doubt: why the journal cannot show that it has all entries of the run; empty if it can.
+    """
+
+    last: dict[str, int] = {}
+    had: dict[str, int] = {}
+    doubt: str = ""
+
+
+class Count(msgspec.Struct):
+    """All that a mark says: the number of the journal's last entry, and the runs that are not over.
+
+    Args:
+        doubt: why there may be runs of which the mark knows nothing.
+    """
+
+    serial: int = 0
+    number: int = 0
+    live: dict[str, Live] = {}
+    doubt: str = ""
+
+
+_count = msgspec.msgpack.Decoder(Count)
+
+
+class Mark:
+    """The mark at a path. The file is made if it is missing. Raises OSError.
+
+    ``found``: what the mark says, None if it is new or damaged; ``made``: whether it is new.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file, self.made = open_private(path)
+        self._serial, self._slot, self._synced = 0, 0, -1
+        self._synced_s = -SYNC_S
+        self.found = None if self.made else self._read()
+        if self.found is None:
+            if not self.made:  # R4
+                os.close(self._file)
+                path.replace(path.with_name(f"{path.name}.damaged"))
+                self._file, _ = open_private(path)
+            write_at(self._file, bytes(START + SLOTS * SLOT_BYTES), 0)  # R1
+            write_at(self._file, MAGIC, 0)
+            os.fsync(self._file)
+
+    def _read(self) -> Count | None:
+        os.lseek(self._file, 0, os.SEEK_SET)
+        data = b""
+        while len(data) < START + SLOTS * SLOT_BYTES and (part := os.read(self._file, 1 << 18)):
+            data += part
+        best = None
+        for slot in range(SLOTS) if data.startswith(MAGIC) else ():
+            count = _counted(data[START + slot * SLOT_BYTES : START + (slot + 1) * SLOT_BYTES])
+            if count is not None and (best is None or count.serial > best.serial):  # R3
+                best, self._slot, self._synced = count, slot, slot
+        self._serial = 0 if best is None else best.serial
+        return best
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file is still what the path names."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        except OSError:
+            return False
+
+    def write(self, count: Count, *, sync: bool) -> None:
+        """Write what is counted. Raises OSError.
+
+        Args:
+            sync: wait until it is on the disk; otherwise that happens once in ``SYNC_S``.
+        """
+        self._serial += 1
+        body = _encoded(msgspec.structs.replace(count, serial=self._serial))
+        slot = (self._slot + 1) % SLOTS
+        if slot == self._synced:  # R2
+            slot = (slot + 1) % SLOTS
+        head = len(body).to_bytes(4, "big") + hashlib.blake2b(body, digest_size=DIGEST).digest()
+        at = START + slot * SLOT_BYTES
+        if write_at(self._file, head + body, at) < len(head) + len(body):
+            raise OSError("the mark was written in part")
+        self._slot = slot
+        now = time.monotonic()
+        if sync or now - self._synced_s >= SYNC_S:
+            getattr(os, "fdatasync", os.fsync)(self._file)
+            self._synced, self._synced_s = slot, now
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+
+def _encoded(count: Count) -> bytes:
+    """Return the body of a slot; without the oldest runs, and with a doubt, if they are too many for it."""
+    most = SLOT_BYTES - 4 - DIGEST
+    body = msgspec.msgpack.encode(count)
+    while len(body) > most:
+        names = [*count.live]
+        newest = names[len(names) // 2 :] if len(names) > 1 else []
+        doubt = "it has more runs that are not over than its mark has room for"
+        count = msgspec.structs.replace(count, live={name: count.live[name] for name in newest}, doubt=doubt)
+        body = msgspec.msgpack.encode(count)
+    return body
+
+
+def _counted(slot: bytes) -> Count | None:
+    """Return what a slot says; None if it is damaged, or was never written."""
+    size, digest = int.from_bytes(slot[:4], "big"), slot[4 : 4 + DIGEST]
+    body = slot[4 + DIGEST : 4 + DIGEST + size]
+    if not body or len(body) < size or hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:
+        return None
+    try:
+        return _count.decode(body)
+    except (msgspec.DecodeError, ThalwegError):
+        return None
