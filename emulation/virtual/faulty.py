@@ -9,7 +9,8 @@ Rules:
 - A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
   probe is told so ``STUCK_S`` later, as a shell does that has had no answer for long; nobody is told of any other.
 - A copy, and what is late, reaches a host that was restarted meanwhile.
-- A cut link loses what is on its way over it. A crashed host loses its core, its code, its timers, and what is on its
+- A cut link loses what is on its way over it. While that is bulk, its sender hears every second that nothing gets
+  through, as a shell sees it. A crashed host loses its core, its code, its timers, and what is on its
   way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
 - A slow host takes longer to compute, and is late to see messages and timers. One that is stopped hears what was said
   to it when it goes on, in order.
@@ -121,6 +122,7 @@ class FaultyWorld(World):
         self._cuts: defaultdict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)  # "": any network
         # of every message under way: the hosts it was between when it was sent, and what is to become of it
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
+        self._still_s: dict[tuple[str, str, str], float] = {}  # links for bulk: since when nothing has got through
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._hostile: dict[str, Hostile] = {}
         self._networks = {NET, *(Link(*link).via for link in links)}
@@ -293,7 +295,10 @@ class FaultyWorld(World):
         if source.gone_s < transfer.began_s:
             return  # it never left its host
         gone = self.hosts[target.name] is not target or target.name in self.down
-        if gone or (straight and self._is_cut(transfer)):
+        cut = straight and self._is_cut(transfer)
+        if gone or cut:
+            if cut and transfer.rank != CONTROL:
+                self._stand(source, transfer)
             self._fail(source, transfer)
             return
         late_s, again_s, confirmed = self._late_s(target.name), [0.0], True
@@ -319,6 +324,10 @@ class FaultyWorld(World):
             return
         for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
             self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
+        key = transfer.source, transfer.target, transfer.via
+        if transfer.rank != CONTROL and key in self._still_s:
+            del self._still_s[key]
+            self._at(late_s, source, e.TransferStalled(transfer.target, message, 0.0, transfer.via))
         if transfer.rank != CONTROL and confirmed:
             measured = self._measured(transfer)
             late = msgspec.structs.replace(measured, duration_s=measured.duration_s + late_s)
@@ -341,6 +350,28 @@ class FaultyWorld(World):
         if transfer.rank != CONTROL:
             failed = e.TransferFailed(transfer.target, transfer.item.message, transfer.item.via)
             self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
+
+    def _stand(self, source: VirtualHost, transfer: Transfer) -> None:
+        """Tell the sender every second that nothing gets through a link, until something does or the message failed."""
+        key = transfer.source, transfer.target, transfer.via
+        since_s = self._still_s.setdefault(key, self.now)
+        for second in range(1, int(self.stuck_s) + 1):
+            self._schedule(self.now + second, self._tell_of_stall, (source, transfer, since_s))
+
+    def _tell_of_stall(self, told: tuple[VirtualHost, Transfer, float]) -> None:
+        source, transfer, since_s = told
+        key = transfer.source, transfer.target, transfer.via
+        if self._still_s.get(key) != since_s:
+            return
+        idle_s = self.now - since_s
+        if not self._stands(transfer):  # what a shell goes on sending gets through by now
+            del self._still_s[key]
+            idle_s = 0.0
+        self._handle(source, e.TransferStalled(transfer.target, transfer.item.message, idle_s, transfer.via))
+
+    def _stands(self, transfer: Transfer) -> bool:
+        """Whether the link that a message was on is cut now."""
+        return self._cut(transfer.source, transfer.target, transfer.via, self.now)
 
     def _piece_arrived(self, transfer: Transfer) -> None:
         """A piece of what goes over relays is through: its sender, or a relay, may be gone, or the link cut."""

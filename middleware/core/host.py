@@ -45,6 +45,7 @@ from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, Undecoded
+from thalweg.middleware.core.monitoring.silence import Step
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.renewal import Part, part_of
 from thalweg.middleware.core.relocation.visit import check_visit
@@ -306,6 +307,17 @@ class HostCore(Runs):
             if run is not None:
                 run.state_over(event.peer, message, arrived=False, via=event.via)
 
+    def _on_transfer_stalled(self, event: e.TransferStalled) -> None:
+        """Nothing of a transfer gets through: is it the route for bulk alone?"""
+        run = self.runs.get(event.message.run)
+        if run is None:
+            return
+        step = self.silence.on_stalled(run.id, event.peer, event.via, event.idle_s)
+        if step is Step.REDIAL:
+            run.out.emit(e.Redial(run.id, event.peer, event.via))
+        elif step is Step.BLOCKED:
+            run.blocked(event)
+
     def _on_peer_lost(self, event: e.PeerLost) -> None:
         event = self._lasting.current(event)
         self._told(event.run, self.coordinator.on_peer_lost(event))
@@ -551,6 +563,7 @@ class HostCore(Runs):
         e.TransferMeasured: _on_measured,
         e.Relayed: _on_relayed,
         e.TransferFailed: _on_transfer_failed,
+        e.TransferStalled: _on_transfer_stalled,
         e.PeerLost: _on_peer_lost,
         e.PeerJoined: _on_peer_joined,
         e.DrainRequested: _on_drain_requested,

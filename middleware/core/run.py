@@ -50,6 +50,8 @@ from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.core.steering.local import Local, Stream
 from thalweg.middleware.core.steering.looks import Looks
 from thalweg.middleware.core.steering.planned import Planned
+from thalweg.middleware.errors import in_seconds
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -402,6 +404,37 @@ class RunCore:
             self.inheritance.on_transfer_over(peer, state, arrived=arrived)
         else:
             self.departures.on_transfer_over(state, arrived=arrived)
+
+    def blocked(self, event: e.TransferStalled) -> None:
+        """Control messages pass to a host, and nothing of a partition or state does."""
+        message, peer, via, directory = event.message, event.peer, event.via, self.directory
+        if peer not in directory.everyone:
+            return
+        spared = isinstance(message, m.State) and not self._is_awaited(message)
+        others = [
+            other
+            for other in directory.ways.others(peer, via)
+            if not (isinstance(other, str) and self._shared.silence.is_blocked(self.id, peer, other))
+        ]
+        if isinstance(message, m.Probe) or spared or others:
+            self.out.emit(e.Redial(self.id, peer, via, again=False))
+            return
+        node = message.producer if isinstance(message, m.Partition) else message.node
+        end = directory.peers[peer].ends.get(via, "") if peer in directory.peers else ""
+        port, over = end.rpartition(":")[2], f" over network {via!r}" if via != NET else ""
+        passed_s = in_seconds(self.setting.limits.patience * self.setting.limits.stall_s)
+        why = (
+            f"nothing has got through to host {peer!r}{over} for {passed_s}: control messages pass, partitions do not;"
+            f" is port {port} open? is the path MTU smaller?"
+        )
+        self.out.record("fault", peer=peer, node=node, duration_s=event.idle_s, detail={"what": why, "via": via})
+        self.out.send(self.install.client, m.Failed(self.id, node, why, lost=peer))
+
+    def _is_awaited(self, state: m.State) -> bool:
+        """Whether somebody waits for a state: an operator that moves stays where it is instead, if that is long."""
+        if not state.heir:
+            return False
+        return state.heir != state.node or self.checkpoints.is_awaited(state)
 
     def timer(self, timer: Timer, what: str) -> None:
         """Something is due in this run, of ``what`` where the timer is of something."""

@@ -57,6 +57,19 @@ class SetTimer(Command, frozen=True):
     at_s: float
 
 
+class Redial(Command, frozen=True):
+    """Close the bulk connection to ``host`` over ``via``, and connect anew.
+
+    With ``again`` everything that was under way over it is sent from its first byte. Otherwise it has failed:
+    ``TransferFailed``.
+    """
+
+    run: str
+    host: str
+    via: str = NET
+    again: bool = True
+
+
 class Meet(Command, frozen=True):
     """In run ``run``, these hosts listen there."""
 

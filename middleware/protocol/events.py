@@ -12,7 +12,7 @@ from thalweg.middleware.network.history import Variability
 from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.commands import *
-from thalweg.middleware.protocol.messages import Cause, Install, Message, Over, Partition, Peer, Via, Way
+from thalweg.middleware.protocol.messages import Cause, Install, Message, Over, Partition, Peer, Probe, State, Via, Way
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -140,6 +140,18 @@ class TransferFailed(Event, frozen=True, omit_defaults=True):
     peer: str
     message: Message
     via: Via = NET
+
+
+class TransferStalled(Event, frozen=True, omit_defaults=True):
+    """No byte of what is being sent to ``peer`` over ``via`` has got through for ``idle_s``; ``message`` is part of it.
+
+    It is told again while that lasts. ``idle_s`` is 0 when bytes get through again.
+    """
+
+    peer: str
+    message: Partition | Probe | State
+    idle_s: float
+    via: str = NET
 
 
 class PeerLost(Event, frozen=True):

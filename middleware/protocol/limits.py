@@ -72,7 +72,8 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a host: times in seconds of the shell's (possibly dilated) clock, and room.
 
     ``patience``: so many times ``liveness_s`` and ``lease_s`` may pass before whoever is silent is given up; they say
-    how soon that is looked into. ``detect_s``: the same of a host of a run that outlives it, where answers come
+    how soon that is looked into. ``stall_s``: for so long no byte of a transfer may get through to a host that answers.
+    ``detect_s``: the same of a host of a run that outlives it, where answers come
     regularly. ``late_s``: how late a message may come; see ``core.past`` for ``max_past_runs``.
     ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for; ``probe_s``:
     how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``); ``place_s``: how
@@ -90,6 +91,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ping_s: float = 2.0
     liveness_s: float = 15.0
     detect_s: float = 3.0
+    stall_s: float = 12.0
     lease_s: float = 60.0
     patience: float = 1.0
     late_s: float = 60.0

@@ -7,6 +7,7 @@ Rules:
   for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
 - R3: What names a head (a schema) that this host does not know is refused, and comes again with it.
 - R4: What comes over relays is passed on (``relays``), or counts as what the host at its first hop sent.
+- R5: What does not get through (``stalls``) the core hears of every second, and says what to do about it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.packing import HEADS_KNOWN
 from thalweg.middleware.shell.relays import Passage, has_room
 from thalweg.middleware.shell.sockets import Line, Sockets, name_of
+from thalweg.middleware.shell.stalls import LOOK_S, End, Stalls
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
     Incoming,
@@ -45,7 +47,8 @@ CONNECTIONS_KNOWN = 4096
 IN_BULK = m.Partition, m.Probe, m.State
 PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
-STUCK_S = 60.0  # without any credit; a chunk passes in that time at 35 kbit/s
+STUCK_S = 60.0  # without any credit, or byte that got through
+BEGUN_S = 900.0  # without another chunk of what has begun to come: one takes 262 s at 8 kbit/s
 
 
 class Teller(Protocol):
@@ -54,6 +57,8 @@ class Teller(Protocol):
     def handle(self, event: e.Event, now: float) -> None: ...
 
     def tell(self, event: e.Event) -> None: ...
+
+    def look_by(self, at_s: float) -> None: ...
 
     def break_run(self, run: str, about: object, error: Exception) -> None: ...
 
@@ -73,6 +78,12 @@ class Bulk:
         self._next_transfer = 0
         self._refused: list[Sending] = []  # transfers that a line had no room for
         self.due_s = math.inf  # when ``send_credits`` is to be called
+        self._stalls: Stalls | None = None  # R5
+        self.look_s = math.inf  # when ``look`` is to be called
+
+    def watch(self) -> None:
+        """R5: have connections looked at, whose kernel tells what has got through."""
+        self._stalls = Stalls(self._sockets.outflow)
 
     # --- coming ----------------------------------------------------------------------------------------
 
@@ -240,6 +251,9 @@ class Bulk:
         self._next_transfer = number = self._next_transfer + 1
         out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes, route)
         self._outgoing[number] = out
+        if self.look_s == math.inf and self._stalls is not None:
+            self.look_s = out.progress_s + LOOK_S
+            self._shell.look_by(self.look_s)
         self._pump(out)
 
     def _pump(self, out: Sending) -> None:
@@ -282,6 +296,8 @@ class Bulk:
         if way is None:
             way = self._ways[sender] = ReturnWay()
         out.credited(credit, now, way.arrived_s(credit, now))
+        if self._stalls is not None and self._stalls.came(out.to.bulk_end):
+            self._tell_of(out.to, out.message, 0.0, now)
         if not credit.done:
             self._pump(out)
             return
@@ -316,10 +332,51 @@ class Bulk:
         due_s = min((line.credits[0][-1] for line in sockets.holding), default=math.inf) + CREDIT_HOLD_S
         self.due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
 
+    def look(self, now: float) -> None:
+        """R5: tell the core of each run whose transfers do not get through."""
+        assert self._stalls is not None
+        busy: dict[End, dict[str, Sending]] = {}  # the first transfer of each run
+        for out in self._outgoing.values():
+            busy.setdefault(out.to.bulk_end, {}).setdefault(out.message.run, out)
+        self.look_s = now + LOOK_S if busy else math.inf
+        told = self._stalls.look(busy, now)
+        for out in self._outgoing.values():
+            if self._stalls.moves(out.to.bulk_end):
+                out.progress_s = now
+        for end, idle_s in told.items():
+            for out in list(busy[end].values()):
+                self._tell_of(out.to, out.message, idle_s, now)
+
+    def _tell_of(self, line: Line, message: m.Partition | m.Probe | m.State, idle_s: float, now: float) -> None:
+        stalled = e.TransferStalled(line.host, message, idle_s * self._time_scale, line.via)
+        self._shell.handle(stalled, now)
+
+    def redial(self, command: e.Redial) -> None:
+        """R5: connect anew, and send again what was under way, or give it up."""
+        line = self._sockets.line(command.run, command.host, command.via)
+        if line is None:
+            return
+        self._sockets.redial(line.bulk_end)
+        now = time.monotonic()
+        for out in [out for out in self._outgoing.values() if out.to.bulk_end == line.bulk_end]:
+            self._end(out)
+            out.to.chunk_bytes = CHUNK_BYTES
+            if isinstance(out, Passage):
+                self._passed(out, now, arrived=False)
+            elif isinstance(out, Outgoing) and command.again:
+                number = self._next_transfer = self._next_transfer + 1
+                out.begin_again(number, now)
+                self._outgoing[number] = out
+                self._pump(out)
+            elif isinstance(out, Outgoing):
+                self._shell.tell(e.TransferFailed(out.peer, out.message, out.via))
+
     def forget(self, run: str) -> None:
         """The run is over here: nothing more of it is sent."""
         for out in [out for out in self._outgoing.values() if out.message.run == run]:
             self._end(out)
+        for key in [key for key, incoming in self._incoming.items() if incoming.what[1:2] == (run,)]:
+            del self._incoming[key]
 
     def slept(self, slept_s: float) -> None:
         """Leave the time in which this process did not run out of what transfers have taken."""
@@ -348,7 +405,7 @@ class Bulk:
             if now - out.progress_s > STUCK_S:
                 self._give_up(out, now)
         for key, incoming in list(self._incoming.items()):
-            if now - incoming.seen_s > STUCK_S:
+            if now - incoming.seen_s > BEGUN_S:
                 del self._incoming[key]
         silent = [identity for identity, arrived_s in self._arrived.items() if now - arrived_s > m.MAX_GAP_S]
         for identity in silent:

@@ -42,6 +42,7 @@ from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD, GLANCE_S
 from thalweg.middleware.shell.memory import give_back
+from thalweg.middleware.shell.stalls import Outflow
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 LOOK_S = 0.01  # while something looks wrong
@@ -55,7 +56,7 @@ TRIM_S = 0.2  # after a cut libzmq has freed what it held
 LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
 ANSWERS_BYTES = (ANSWERS_UNREAD + 1) * ANSWER_BYTES + 64 * 1024  # with one that comes, and what libzmq reads at a time
 HEARTBEATS_BYTES_PER_S = 100.0
-RECEIVED_AT, TCP_INFO_BYTES = 128, 136  # tcpi_bytes_received in Linux's struct tcp_info
+UNACKED_AT, RTT_AT, ACKED_AT, RECEIVED_AT, TCP_INFO_BYTES = 24, 68, 120, 128, 136  # in Linux's struct tcp_info
 
 
 class _Connection:
@@ -136,6 +137,7 @@ class Guard:
             self._monitors[monitor] = port
         self._dialled: deque[tuple[int, int]] = deque()  # descriptors and ports, to be looked at from now on
         self._followed = 0
+        self._connected: dict[bytes, int] = {}  # descriptors of dealers' connections, by the endpoint that was dialled
         # One socket hears of all dealers, as inproc cares for no types: a PAIR for each would be a descriptor for each.
         self._of_dealers: zmq.Socket[bytes] = self._routers[0].context.socket(zmq.PULL)
         self._of_dealers.setsockopt(zmq.RCVHWM, 0)  # as above
@@ -150,7 +152,7 @@ class Guard:
         """
         self._followed += 1
         said = f"inproc://dealer-{self._followed}"
-        dealer.monitor(said, zmq.EVENT_CONNECTED)
+        dealer.monitor(said, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
         self._of_dealers.connect(said)
         self.hear()  # connecting takes the sign that something came
 
@@ -158,9 +160,33 @@ class Guard:
         """Dealers have connected; by the host's thread."""
         with contextlib.suppress(zmq.Again):
             while True:
-                _, descriptor, endpoint = _news(self._of_dealers.recv_multipart(zmq.NOBLOCK))
-                self._dialled.append((descriptor, int(endpoint.rpartition(b":")[2])))
-                self._arm(self._epoll.register, descriptor)
+                event, descriptor, endpoint = _news(self._of_dealers.recv_multipart(zmq.NOBLOCK))
+                if event == zmq.EVENT_CONNECTED:
+                    self._connected[endpoint] = descriptor
+                    self._dialled.append((descriptor, int(endpoint.rpartition(b":")[2])))
+                    self._arm(self._epoll.register, descriptor)
+                elif self._connected.get(endpoint) == descriptor:
+                    del self._connected[endpoint]
+
+    def leave(self, endpoint: str) -> None:
+        """Forget the connection of a dealer that is closed; by the host's thread."""
+        self._connected.pop(endpoint.encode(), None)
+
+    def outflow(self, endpoint: str) -> Outflow | None:
+        """Return what has got through to an endpoint that was dialled, None without a connection; the host's thread."""
+        descriptor = self._connected.get(endpoint.encode())
+        if descriptor is None:
+            return None
+        with contextlib.suppress(OSError, struct.error), self._socket(descriptor) as borrowed:
+            if borrowed.getpeername()[1] == int(endpoint.rpartition(":")[2]):  # not another's by now
+                info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+                (unacked,), (acked,) = (
+                    struct.unpack_from("=I", info, UNACKED_AT),
+                    struct.unpack_from("=Q", info, ACKED_AT),
+                )
+                rtt_us, deviation_us = struct.unpack_from("=II", info, RTT_AT)
+                return Outflow(int(acked), unacked > 0, (rtt_us + 4 * deviation_us) / 1e6)
+        return None
 
     def stop(self, dealers: Iterable[zmq.Socket[bytes]] = ()) -> None:
         """To be called before the routers and dealers are closed, by who owns them; idempotent."""

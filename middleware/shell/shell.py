@@ -142,6 +142,7 @@ class Shell:
         self._turns = 0  # so many messages of either router could have been taken
         self._sockets.watch(lambda: (self._turns, self._asleep), self._wake)
         if self._sockets.guard is not None:
+            self._bulk.watch()
             self._poller.register(self._sockets.guard.news, READABLE)
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
@@ -519,6 +520,8 @@ class Shell:
             case e.Drained(why):
                 self._sockets.answer_drainers(m.Drained(why))
                 self._on_application(command)
+            case e.Redial():
+                self._bulk.redial(command)
             case e.Approach(run, host):
                 line = self._sockets.line(run, host)
                 if line is not None:
@@ -555,6 +558,10 @@ class Shell:
         heapq.heappush(self._timers, (command.at_s, command.key))
         self._due_s = min(self._due_s, self._awake.epoch + command.at_s / self._time_scale)
 
+    def look_by(self, at_s: float) -> None:
+        """Have the connections for bulk looked at then."""
+        self._due_s = min(self._due_s, at_s)
+
     def _do_what_is_due(self, now: float) -> None:
         if now >= self._answers_s:  # before what they answer is repeated
             self._take_answers(now)
@@ -567,10 +574,12 @@ class Shell:
             if self._timer_at.get(key) == at:
                 del self._timer_at[key]
                 self.handle(e.TimerFired(key), now)
+        if self._bulk.look_s <= now:
+            self._bulk.look(now)
         if self._housekeeping_s <= now:
             self._housekeeping_s = now + HOUSEKEEPING_S
             self._keep_house(now)
-        self._due_s = self._housekeeping_s
+        self._due_s = min(self._housekeeping_s, self._bulk.look_s)
         if self._timers:
             self._due_s = min(self._due_s, self._awake.epoch + self._timers[0][0] / self._time_scale)
 

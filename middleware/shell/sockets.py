@@ -13,6 +13,8 @@ Rules:
 - R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
 - R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
 - R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``answers``).
+- R5: Where bytes of a connection do not get through, and the host there answers, it is dialled anew: TCP waits longer
+  before each of its own attempts, up to two minutes, and a firewall may have forgotten the connection.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from thalweg.middleware.shell.security import (
     secure_router,
     start_authenticator,
 )
+from thalweg.middleware.shell.stalls import End, Outflow
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -65,7 +68,6 @@ SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once:
 TOLD_S = 60.0  # between two lines that say the same
 URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
 Socket = zmq.Socket[bytes]
-End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
 _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 _recv = zmq.backend.Socket.recv  # as a function: pyzmq's sockets look names up in Python
 
@@ -96,6 +98,11 @@ class Line:
         self.chunk_bytes = CHUNK_BYTES
         self.credits: list[tuple[int, int, float, float]] = []  # transfer, its bytes, gap, when it had come
         self.heads: set[str] = set()  # digests of parcels' heads that have arrived there
+
+    @property
+    def bulk_end(self) -> End:
+        """Where its chunks go."""
+        return self.peer.ends[self.via], self.host
 
     def hang_up(self) -> None:
         """Let go of its dealers, which may be closed from now on: a transfer that still has the line dials anew."""
@@ -228,16 +235,30 @@ class Sockets:
                 del self._lines_at[end]
                 self._close(end)
 
-    def _close(self, end: End) -> None:
+    def _close(self, end: End, linger_ms: int | None = None) -> None:
         self._dialled.pop(end, None)
         dealer = self.dealers.pop(end, None)
         if dealer is not None:
-            self._let_go(dealer)
+            self._let_go(dealer, linger_ms)
+            if self.guard is not None:
+                self.guard.leave(end[0])
 
     def _let_go(self, dealer: Socket, linger_ms: int | None = None) -> None:
         if self.guard is not None:
             dealer.monitor(None, 0)
         dealer.close(linger_ms)
+
+    def outflow(self, end: End) -> Outflow | None:
+        """Return what has got through to there, None without a connection. Only where ``guard`` is one."""
+        assert self.guard is not None
+        return self.guard.outflow(end[0])
+
+    def redial(self, end: End) -> None:
+        """R5: drop what waits on a connection, and connect anew with the next message."""
+        for line in self._all_lines():
+            if end in line.ends:
+                line.hang_up()
+        self._close(end, 0)
 
     def forget(self, run: str, *, follows: bool = False) -> None:
         """Forget where a run's hosts are, and hang up on those that no other run talks to.
@@ -514,7 +535,7 @@ class Sockets:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, max(frames.MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 1024)
         socket.setsockopt(zmq.LINGER, 200)
-        _heartbeat(socket)
+        (_keep_alive if bulk else _heartbeat)(socket)
         secure_router(socket, self._keys, endpoint, insecure=insecure)
         try:
             socket.bind(endpoint)
@@ -540,7 +561,7 @@ class Sockets:
             socket.setsockopt(zmq.LINGER, 200)
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-            _heartbeat(socket)
+            (_keep_alive if bulk else _heartbeat)(socket)
             endpoint, host = end
             if self._keys is not None:  # before it is used: if it changes in between, the host is dialled once more
                 self._dialled[end] = self._keys.members.public_of(host)
@@ -572,6 +593,17 @@ def _pass_refusal(error: zmq.ZMQError) -> None:
 def _heartbeat(socket: Socket) -> None:
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
+
+
+def _keep_alive(socket: Socket) -> None:
+    """Have the kernel find connections for bulk that are gone while nothing is sent.
+
+    libzmq hangs up where no whole message has come for ``HEARTBEAT_TIMEOUT``, and a chunk may take minutes.
+    """
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 10)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 5)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 6)
 
 
 def new_identity(name: str) -> bytes:

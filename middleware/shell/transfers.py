@@ -108,6 +108,11 @@ class Outgoing(Sending):
         if type(value) is Parcel and self.shape[0]:
             self.digest = value.digest
 
+    def begin_again(self, number: int, now: float) -> None:
+        """Send all of it once more, as transfer ``number``: what was under way is lost."""
+        self.number, self.begun, self.sent, self.credit, self.progress_s = number, False, 0, 0, now
+        self.pieces.clear()
+
     @property
     def peer(self) -> str:
         """The host that it goes to in the end."""

@@ -136,6 +136,14 @@ class Ways:
         until_s = max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
         return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
 
+    def others(self, to: str, via: str) -> list[m.Via]:
+        """The other choices to send to that host, without relays over which nothing comes."""
+        return [
+            other
+            for other in self._over.get(to, ())
+            if other != via and (isinstance(other, str) or not self.is_down(to, other))
+        ]
+
     def _is_cut(self, via: m.Via) -> bool:
         """R6: whether a relay on the way is lost."""
         return not isinstance(via, str) and any(hop.host in self.gone for hop in via)

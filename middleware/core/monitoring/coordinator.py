@@ -321,6 +321,9 @@ class Coordinator:
             "lost": bool(gone),
             "cause": message.cause,
         }
+        if gone in led.directory.guests:  # R6
+            yield from self._lost(led, gone, f"is not reached: {about}")
+            return
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
         if gone and lasts:
             away = led.hooks.judges(sender, gone)
@@ -332,7 +335,7 @@ class Coordinator:
                 if cut:
                     led.remote.discard(away)
                     other = sender if away == gone else gone
-                    how = f"and host {other!r} do not reach each other; is a way cut?"
+                    how = f"and host {other!r} do not reach each other: {about}"
                     led.directory.lose(away, how)
                     led.out.record("fault", peer=away, detail={"about": "host", "what": how})
                 return

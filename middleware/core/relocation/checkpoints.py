@@ -299,6 +299,11 @@ class Checkpoints:
                 why = f"its replica has not got there in {self._failed[key]} transfers"
                 self._out.send(peer, m.Lacks(self._out.run, message.node, start.index, why))
 
+    def is_awaited(self, replica: m.State) -> bool:
+        """Whether an operator is to start with it (R9); others are for when their host is lost."""
+        start = self._starts.get(replica.node)
+        return start is not None and replica.index <= start.index
+
     def on_lost(self, note: Lost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
         self._sending = {(name, host) for name, host in self._sending if host != note.host}

@@ -25,7 +25,7 @@ R7. What another client would need to go on is told to the application where it 
     anew (``resumed``), as a generation that is later than any of which it may not have heard.
 R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
     another's outputs are gone is so where the client lost that one in this generation. That another does not answer
-    takes ``lease_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
+    takes ``detect_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
     A replica is lacking where who keeps it, or starts with it, says so, and is then of no use: there are fewer each
     time, and who says so too often has no part in the run any more.
 R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
@@ -291,7 +291,7 @@ class Recovery:
         hosts, limits = self._directory.hosts, self._setting.limits
         if host in self._directory.fell:
             return host
-        found_s = limits.patience * limits.lease_s
+        found_s = limits.patience * min(limits.detect_s, limits.lease_s)
         if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
             return ""
         if sender == self._client or (host != self._client and self.standing.accused.setdefault(sender, host) == host):

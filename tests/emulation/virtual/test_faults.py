@@ -34,6 +34,7 @@ from thalweg.emulation.virtual.faults import (
     draw_plan,
 )
 from thalweg.emulation.virtual.faulty import LOST_IN_A_ROW, STUCK_S, FaultyWorld
+from thalweg.emulation.virtual.links import CONTROL, Transfer
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.dataflow import Code
@@ -351,6 +352,44 @@ def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch)
     world = Seen(Outage("h2", "h1", 0.5)).go()
     assert world.stalled
     assert world.failed is None
+
+
+class NoBulk(Seen):
+    """Links that lose what is bulk from some second on, and carry control messages."""
+
+    def __init__(self, *links: tuple[str, str], at_s: float = 1.0, until_s: float = math.inf, **more: Any) -> None:
+        super().__init__(**more)
+        self.closed, self.at_s, self.until_s = links, at_s, until_s
+
+    def _is_cut(self, transfer: Transfer) -> bool:
+        return self._stands(transfer) or super()._is_cut(transfer)
+
+    def _stands(self, transfer: Transfer) -> bool:
+        closed = transfer.rank != CONTROL and (transfer.source, transfer.target) in self.closed
+        return closed and self.at_s <= self.now < self.until_s
+
+
+@pytest.mark.parametrize(("source", "target", "node"), [("h1", "h2", "s"), ("h2", "client", "o")])
+def test_a_route_that_carries_no_bulk_ends_the_run_with_its_direction(source: str, target: str, node: str) -> None:
+    world = NoBulk((source, target)).go()
+    assert world.failed is not None
+    assert world.failed.startswith(f"node {node!r} on host {source!r}: nothing has got through to host {target!r} for")
+    assert world.failed_s is not None
+    assert world.failed_s < 1.0 + 20.0
+
+
+@pytest.mark.parametrize("links", [[("h1", "h2")], [("h1", "h2"), ("h3", "h2")], [("h2", "client")], [("h2", "h1")]])
+def test_a_run_with_failover_goes_on_beside_a_route_that_carries_no_bulk(links: list[tuple[str, str]]) -> None:
+    world = NoBulk(*links)
+    world.failover = m.Failover(every=4)
+    world.go()
+    assert [index for index, *_ in world.values] == [*range(COUNT)]
+    assert max(itertools.pairwise(world.times_s), key=lambda pair: pair[1] - pair[0], default=(0.0, 0.0)) < (22.0, 22.0)
+
+
+@pytest.mark.parametrize("for_s", [5.0, 9.0])
+def test_a_route_that_carries_bulk_again_in_time_ends_nothing(for_s: float) -> None:
+    assert NoBulk(("h1", "h2"), until_s=1.0 + for_s).go().all_delivered()
 
 
 # --- two networks ---------------------------------------------------------------------------------------

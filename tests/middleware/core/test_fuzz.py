@@ -41,6 +41,7 @@ LOCAL = (
     e.TransferMeasured,
     e.Relayed,
     e.TransferFailed,
+    e.TransferStalled,
     e.PeerLost,
     e.NextRequested,
     e.PlacementProposed,

@@ -6,10 +6,12 @@ import itertools
 import re
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from adversary import CLIENT, SCRIPTED, SCRIPTED_PLACEMENT, Scripted
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -121,3 +123,80 @@ def test_a_way_that_nobody_needs_may_be_dead(source: str, target: str) -> None:
     assert {SCRIPTED_PLACEMENT[name] for name in ("s1", "o", "r")} == {"h1", "h3", "h5"}
     assert world.failed is None
     assert world.delivered_s[-1] > 30.0
+
+
+PART = m.Partition("r", "s", "o", 0)
+TO_H2 = e.Send("r", "h2", m.Ping(""))
+
+
+def stalled(idle_s: float, via: str = NET) -> e.TransferStalled:
+    return e.TransferStalled("h2", PART, idle_s, via)
+
+
+@pytest.fixture
+def sending(make_book: Book, make_install: Make) -> Playbook:
+    """h1, whose source's partition does not get through to h2."""
+    book = make_book("h1", msgspec.structs.replace(CONFIG, stall_s=12.0))
+    book << got(CLIENT, make_install()) >> ANY
+    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
+    return book
+
+
+def test_a_route_that_carries_control_and_no_partitions_is_dialled_anew_and_then_the_client_is_told(
+    sending: Playbook,
+) -> None:
+    sending.at(3.0) << stalled(3.0) >> [TO_H2]
+    sending.at(3.1) << got("h2", m.Pong("", True)) >> []
+    sending.at(4.0) << stalled(4.0) >> [e.Redial("r", "h2")]
+    for at_s in range(5, 13):
+        sending.at(at_s) << stalled(at_s) >> []
+    sending.at(13.0) << stalled(13.0) >> ANY
+    why = (
+        "nothing has got through to host 'h2' for 12 s: control messages pass, partitions do not;"
+        " is port 2 open? is the path MTU smaller?"
+    )
+    assert sending.only(e.Send) == [e.Send("r", CLIENT, m.Failed("r", "s", why, lost="h2"))]
+
+
+def test_a_route_that_carries_nothing_at_all_is_not_said_to_carry_control(sending: Playbook) -> None:
+    for at_s in range(3, 40):
+        sending.at(at_s) << stalled(at_s) >> ANY
+        assert not sending.only(e.Redial)
+        assert not sending.sent(CLIENT)
+
+
+def test_a_transfer_that_goes_on_is_judged_anew_the_next_time(sending: Playbook) -> None:
+    """However slow: an outage of 10 s in each quarter of an hour is none of the route."""
+    for begun_s in (0.0, 900.0, 1800.0):
+        for idle_s in range(3, 11):
+            sending.at(begun_s + idle_s) << stalled(idle_s) >> ANY
+            sending.at(begun_s + idle_s + 0.1) << got("h2", m.Pong("", True)) >> []
+            assert not sending.sent(CLIENT)
+        sending.at(begun_s + 11) << stalled(0.0) >> []
+
+
+def test_where_answers_take_long_nothing_may_get_through_for_longer(sending: Playbook) -> None:
+    """A queue of 10 s before a link delays the answers as it does the first bytes of a new connection."""
+    sending.at(3.0) << stalled(3.0) >> [TO_H2]
+    sending.at(13.0) << got("h2", m.Pong("", True)) >> []
+    for at_s in range(14, 30):
+        sending.at(at_s) << stalled(at_s) >> []
+    sending.at(30.0) << stalled(30.0) >> [e.Redial("r", "h2")]
+    for at_s in range(31, 66):
+        sending.at(at_s) << stalled(at_s) >> []
+    sending.at(66.0) << stalled(66.0) >> ANY
+    assert sending.sent(CLIENT)
+
+
+def test_an_operator_that_does_not_get_to_another_host_stays_and_the_run_goes_on(sending: Playbook) -> None:
+    state = m.State("r", "o", 1, 0, 0, 0, 10_000_000, "")
+    for idle_s in range(3, 13):
+        sending.at(idle_s) << e.TransferStalled("h2", state, idle_s) >> ANY
+        sending.at(idle_s + 0.1) << got("h2", m.Pong("", True)) >> []
+    sending.at(13.0) << e.TransferStalled("h2", state, 13.0) >> [e.Redial("r", "h2", NET, again=False)]
+    assert not sending.sent(CLIENT)
+
+
+def test_a_host_of_no_run_here_is_not_judged(sending: Playbook) -> None:
+    for idle_s in range(3, 30):
+        sending.at(idle_s) << e.TransferStalled("h9", msgspec.structs.replace(PART, run="q"), idle_s) >> []

@@ -78,12 +78,12 @@ def lies(client: Client, liar: str) -> None:
 
 def test_a_host_that_says_that_others_are_lost_has_the_run_begin_anew_a_few_times_at_most(client: Client) -> None:
     client.lose("h4")
-    for second in range(60):  # as long as a host waits for another
+    for second in range(3):  # as long as a host waits for another at least
         client.book.at(float(second))
         lies(client, "h3")
     assert client.generation == 1  # for where o was said to be; and h4 had a part in the run then
     assert client.recovery.standing.barred == set()
-    for second in range(60, 1000):
+    for second in range(3, 1000):
         client.book.at(float(second))
         lies(client, "h3")
     assert (client.generation, client.recovery.standing.barred) == (3, {"h2", "h3"})

@@ -1,0 +1,80 @@
+"""Connections on which nothing gets through, though something is to be sent.
+
+The sender judges, by what the other machine's kernel has acknowledged. A slow link shows every few seconds that it is
+alive: at 8 kbit/s a packet takes 1.5 s, and a chunk of 256 KiB more than four minutes. Rules:
+
+- R1: A connection is *idle* while bytes of it are on their way and none arrives, or while it cannot be made. If all
+  that was sent has arrived, the other host is slow and the route is not at fault: its processes may be starved, and its
+  kernel acknowledges nevertheless.
+- R2: Time in which this process did not run itself does not count. Between two looks ``2 * LOOK_S`` count at most.
+- R3: A new connection is idle until ``GREETING_BYTES`` have arrived, or a credit: greetings are small, and pass also
+  where large packets do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+LOOK_S = 1.0  # between two looks while something is to be sent
+TOLD_S = 3.0  # what is idle for less is not told
+GREETING_BYTES = 2048
+End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
+
+
+class Outflow(NamedTuple):
+    """What the kernel knows of the bytes sent on one connection that this host has dialled.
+
+    ``acked_bytes`` have reached the other machine. If ``waits``, others are on their way. ``rtt_s`` is the round trip,
+    with four times its deviation.
+    """
+
+    acked_bytes: int
+    waits: bool
+    rtt_s: float = 0.0
+
+
+class Stalls:
+    """How long each connection has been idle. ``outflow`` asks the kernel, and returns None without a connection."""
+
+    def __init__(self, outflow: Callable[[End], Outflow | None]) -> None:
+        self._outflow = outflow
+        self._acked_bytes: dict[End, int] = {}
+        self._idle_s: dict[End, float] = {}
+        self._moved: set[End] = set()
+        self._looked_s = 0.0
+
+    def look(self, busy: Collection[End], now: float) -> dict[End, float]:
+        """Look at the connections that something is to be sent on. Return how long those have been idle that are.
+
+        One on which bytes get through again is returned once with 0.
+        """
+        passed_s, self._looked_s = min(now - self._looked_s, 2 * LOOK_S), now  # R2
+        idle, self._idle_s = self._idle_s, {}
+        acked, self._acked_bytes = self._acked_bytes, {}
+        self._moved = set()
+        found: dict[End, float] = {}
+        for end in busy:
+            flow, idle_s = self._outflow(end), idle.get(end, 0.0)
+            now_bytes = self._acked_bytes[end] = 0 if flow is None else flow.acked_bytes
+            before_bytes = acked.get(end, now_bytes)  # a smaller count is that of another connection
+            moves = now_bytes > (before_bytes if now_bytes >= before_bytes else 0)
+            greets = idle_s > 0 and now_bytes < GREETING_BYTES  # R3
+            if moves and not greets:
+                self._moved.add(end)
+            elif end in acked and (flow is None or flow.waits or greets):  # R1
+                self._idle_s[end] = idle_s = idle_s + (passed_s if flow is None or flow.waits else 0.0)
+                if idle_s >= TOLD_S:
+                    found[end] = idle_s
+                continue
+            if idle_s >= TOLD_S:
+                found[end] = 0.0
+        return found
+
+    def moves(self, end: End) -> bool:
+        """Return whether bytes have got through to there between the last two looks."""
+        return end in self._moved
+
+    def came(self, end: End) -> bool:
+        """Note that a credit has come from there. Return whether it had been told that nothing gets through."""
+        return self._idle_s.pop(end, 0.0) >= TOLD_S

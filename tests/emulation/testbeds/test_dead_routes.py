@@ -1,0 +1,145 @@
+"""Routes that carry control messages and no partitions, with real sockets: what the user reads, and when."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import one_stream
+import pytest
+from patience import patience
+
+from thalweg import Testbed
+from thalweg.emulation.supervisor.client import TestbedProcess
+
+STREAM = Path(one_stream.__file__)
+PORT, PARTITIONS, FIRST = 7800, 120, 20
+NO_BULK = ["-p", "tcp", "--dport", str(PORT + 1), "-j", "DROP"]  # as a firewall that opens one port of the two
+NO_LARGE = ["-m", "length", "--length", "701:65535", "-j", "DROP"]  # as a path of a smaller MTU, of which nobody hears
+WHY = (
+    "node 's' on host 'h1': nothing has got through to host 'h2' for {} s: control messages pass, partitions do not;"
+    f" is port {PORT + 1} open? is the path MTU smaller?"
+)
+
+
+class Read(NamedTuple):
+    """What an application has read: indices, its error, what was logged, and the longest wait after the fault."""
+
+    indices: list[int]
+    error: str
+    logged: str
+    longest_s: float
+
+
+class Hosts:
+    """Three host processes on a testbed, and applications beside them, one after the other."""
+
+    def __init__(self, bed: Testbed, limits: dict[str, float]) -> None:
+        self.bed, self.limits = bed, limits
+        self.hosts = {name: f"tcp://{bed.hosts[name]}:{PORT}" for name in ("h1", "h2", "h3")}
+        options = [f"--limit={name}={value}" for name, value in limits.items()]
+        daemon = [sys.executable, "-m", "thalweg.middleware.shell.daemon", "--insecure", *options]
+        started = [
+            bed.start(name, [*daemon, "--name", name, "--listen", end], stdout=subprocess.PIPE)
+            for name, end in self.hosts.items()
+        ]
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+
+    def stream(self, fault: Callable[[], None], **asked: Any) -> Read:
+        """Run a stream from h1 over h2 to the application, in which ``fault`` comes after some partitions."""
+        words = {"source": "h1", "operator": "h2", "partitions": PARTITIONS, "mean_bytes": 20_000, **asked}
+        listen = f"tcp://{self.bed.hosts['c']}:{PORT}"
+        what = one_stream.Asked(hosts=self.hosts, listen=listen, limits=self.limits, **words)
+        argv = [sys.executable, str(STREAM), msgspec.json.encode(what).decode()]
+        application = self.bed.start("c", argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            return self._read(application, fault)
+        finally:
+            application.kill()
+            application.wait()
+
+    def _read(self, application: TestbedProcess, fault: Callable[[], None]) -> Read:
+        indices, error, longest_s, last_s = list[int](), "", 0.0, 0.0
+        assert application.stdout is not None
+        assert application.stderr is not None
+        for line in application.stdout:
+            told = json.loads(line)
+            if last_s:
+                longest_s = max(longest_s, time.monotonic() - last_s)
+                last_s = time.monotonic()
+            if "index" in told:
+                indices.append(told["index"])
+            error = told.get("error", "")
+            if indices and indices[-1] == FIRST and not last_s:
+                fault()
+                last_s = time.monotonic()
+        return Read(indices, error, application.stderr.read().decode(), longest_s)
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed.open("netns", ["h1", "h2", "h3", "c"], rate="8mbit") as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def hosts(bed: Testbed) -> Hosts:
+    return Hosts(bed, {"stall_s": 4.0})
+
+
+@pytest.fixture
+def drop(bed: Testbed) -> Iterator[Callable[[list[str]], None]]:
+    """Have packets that come to h2 dropped, until the test is over."""
+    yield lambda rule: bed.run("h2", ["iptables", "-A", "INPUT", *rule], check=True) and None
+    bed.run("h2", ["iptables", "-F"], check=True)
+
+
+pytestmark = [pytest.mark.netns, pytest.mark.program("iptables")]
+
+
+@pytest.mark.parametrize("rule", [NO_BULK, NO_LARGE], ids=["bulk port", "MTU"])
+def test_a_stream_ends_with_the_direction_and_the_likely_cause(
+    hosts: Hosts, drop: Callable[[list[str]], None], rule: list[str]
+) -> None:
+    read = hosts.stream(lambda: drop(rule))
+    assert read.error == WHY.format(4)
+    assert read.longest_s < patience(10)
+
+
+@pytest.mark.parametrize("rule", [NO_BULK, NO_LARGE], ids=["bulk port", "MTU"])
+def test_a_stream_with_failover_says_so_and_goes_on(
+    hosts: Hosts, drop: Callable[[list[str]], None], rule: list[str]
+) -> None:
+    read = hosts.stream(lambda: drop(rule), failover=True)
+    assert (read.error, read.indices) == ("", [*range(PARTITIONS)])
+    assert f"host 'h2' and host 'h1' do not reach each other: {WHY.format(4)}" in read.logged
+    assert read.longest_s < patience(10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failover", [False, True])
+@pytest.mark.parametrize("rule", [NO_BULK, NO_LARGE], ids=["bulk port", "MTU"])
+def test_it_takes_less_than_20_s_by_default(rule: list[str], failover: bool) -> None:
+    with Testbed.open("netns", ["h1", "h2", "h3", "c"], rate="8mbit") as own:
+        read = Hosts(own, {}).stream(
+            lambda: own.run("h2", ["iptables", "-A", "INPUT", *rule], check=True) and None, failover=failover
+        )
+    assert read.longest_s < 20
+    print(f"\n{read.longest_s:.1f} s: {read.error or read.logged.strip()}")
+    assert WHY.format(12) in (read.logged if failover else read.error)
+
+
+@pytest.mark.long
+def test_a_route_of_8_kbit_s_is_no_dead_one() -> None:
+    """A partition of 100 KB takes 105 s to the operator and another 105 s to the application."""
+    with Testbed.open("netns", ["h1", "h2", "h3", "c"], rate="8kbit") as slow:
+        read = Hosts(slow, {"patience": 4.0}).stream(lambda: None, partitions=2, mean_bytes=100_000)
+    assert (read.error, read.indices) == ("", [0, 1])

@@ -1,0 +1,96 @@
+"""Which connections stand still, by what the kernel says of them: no slow one does, and no starved host."""
+
+from __future__ import annotations
+
+import pytest
+
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.stalls import TOLD_S, Outflow, Stalls
+
+END = "tcp://10.0.0.2:7801", "h2"
+
+
+class Kernel:
+    """What the kernel says of one connection, and for how long it has been idle at each look."""
+
+    def __init__(self, acked_bytes: int = 10_000) -> None:
+        self.flow: Outflow | None = Outflow(acked_bytes, waits=True)
+        self.stalls, self.now = Stalls(lambda end: self.flow), 100.0
+        self.look(0.0)
+
+    def look(self, after_s: float = 1.0, acked_bytes: int | None = None, *, waits: bool = True) -> float | None:
+        self.now += after_s
+        if acked_bytes is not None:
+            self.flow = Outflow(acked_bytes, waits)
+        return self.stalls.look({END}, self.now).get(END)
+
+
+def test_what_does_not_get_through_is_told_of_until_it_does() -> None:
+    kernel = Kernel()
+    assert [kernel.look() for _ in range(5)] == [None, None, 3.0, 4.0, 5.0]
+    assert kernel.look(acked_bytes=10_500) == 0.0
+    assert kernel.look(acked_bytes=11_000) is None
+    assert kernel.stalls.moves(END)
+    assert not kernel.stalls.came(END)
+
+
+def test_a_connection_that_cannot_be_made_stands_still() -> None:
+    kernel = Kernel()
+    kernel.flow = None
+    assert [kernel.look() for _ in range(3)] == [None, None, 3.0]
+
+
+@pytest.mark.parametrize("packet_s", [1.5, 3.0, 6.0])
+def test_a_slow_link_that_carries_a_packet_now_and_then_is_alive(packet_s: float) -> None:
+    """8 kbit/s are a packet of 1,500 bytes in 1.5 s; fewer of them where it is shared."""
+    kernel = Kernel()
+    for second in range(600):
+        idle_s = kernel.look(acked_bytes=10_000 + 1448 * int(second / packet_s))
+        assert (idle_s or 0.0) <= packet_s + 1.0 < CoreConfig().stall_s
+
+
+def test_a_host_that_does_not_take_what_its_kernel_has_is_not_accused() -> None:
+    """All that was sent has arrived, and the window is closed: the process there is starved, or was stopped."""
+    kernel = Kernel()
+    for _ in range(600):
+        assert kernel.look(acked_bytes=10_000, waits=False) is None
+
+
+def test_time_in_which_this_process_did_not_run_does_not_count() -> None:
+    kernel = Kernel()
+    assert kernel.look(after_s=30.0) is None
+    assert kernel.look(after_s=30.0) == 4.0
+
+
+def test_the_greeting_of_a_new_connection_is_no_sign_that_partitions_pass() -> None:
+    kernel = Kernel()
+    for _ in range(5):
+        kernel.look()
+    assert kernel.look(acked_bytes=300) == 6.0
+    assert kernel.look(acked_bytes=500, waits=False) == 6.0  # nothing is on its way just now
+    assert kernel.look(acked_bytes=700) == 7.0
+    assert kernel.look(acked_bytes=3000) == 0.0
+
+
+def test_a_credit_is_a_sign_however_small_the_transfer_was() -> None:
+    kernel = Kernel()
+    for _ in range(int(TOLD_S)):
+        kernel.look()
+    assert kernel.stalls.came(END)
+    assert not kernel.stalls.came(END)
+    assert kernel.look() is None
+
+
+def test_another_connection_begins_to_count_anew() -> None:
+    """Its kernel counts from 0, and what the one before had carried is no bar that it has to pass."""
+    kernel = Kernel(acked_bytes=5_000_000)
+    assert [kernel.look(acked_bytes=each) for each in (2500, 4000, 5500, 7000)] == [None] * 4
+    assert kernel.stalls.moves(END)
+
+
+def test_what_nothing_is_to_be_sent_on_is_forgotten() -> None:
+    kernel = Kernel()
+    for _ in range(5):
+        kernel.look()
+    assert kernel.stalls.look((), kernel.now + 1.0) == {}
+    assert kernel.look() is None
