@@ -49,6 +49,7 @@ from thalweg.middleware.core.relocation.shape import MAX_NAME
 from thalweg.middleware.dataflow import FIXED, Dataflow
 from thalweg.middleware.errors import (
     HostAbsentError,
+    RunError,
     UsageError,
     expect,
     shown,
@@ -172,6 +173,7 @@ class Client:
         keep_in_mind(self)
         if isinstance(hosts, LocalCluster):
             hosts.tell_ends(self.lost)
+            hosts.tell_starts(self._restarted)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -561,11 +563,18 @@ class Client:
     def lost(self, host: str, how: str = "went away") -> None:
         """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
 
-        A client of a ``LocalCluster`` is told by that. ``how`` goes on a sentence that begins with the host's name.
+        A client of a ``LocalCluster`` is told by that, and also when the host is started again. ``how`` goes on a
+        sentence that begins with the host's name.
         """
         self._roster.lose(host, how)
         for run_id in list(self._opened.runs):
             self.shell.tell(e.PeerLost(run_id, host, self._roster.gone[host]))
+
+    def _restarted(self, host: str, endpoint: str) -> None:
+        """A host of the cluster has been started: it is taken back if this client had it before."""
+        if host in self._roster.gone:
+            with contextlib.suppress(HostAbsentError, UsageError, RunError):  # its runs greet it again and again
+                self.add_host(host, endpoint)
 
     def close(self) -> None:
         """End all runs, and what waits in ``plan`` and ``probe``, and leave the cluster; idempotent."""

@@ -21,7 +21,14 @@ import msgspec
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_dropped, words
 from thalweg.middleware.loading import check_packages, check_roots
-from thalweg.middleware.platform.processes import STOPS_WHEN_ASKED, apart, first_lines, interrupt, new_ends
+from thalweg.middleware.platform.processes import (
+    STOPS_WHEN_ASKED,
+    Progress,
+    apart,
+    first_lines,
+    interrupt,
+    new_ends,
+)
 from thalweg.middleware.platform.waiting import UNIX_SOCKETS
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import check_for_hosts
@@ -29,7 +36,8 @@ from thalweg.middleware.shell.endpoints import TCP, UNIX, SocketFolder, check_ne
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Keys, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import ShellConfig
 
-START_S = 30.0  # a host process that has not said it listens by then is not coming
+START_S = 30.0  # so long a host process may take to listen, and as long again while it gets on
+MOST_TIMES = 10  # then it is not coming, however busy the machine is
 
 
 class LocalCluster:
@@ -93,7 +101,7 @@ class LocalCluster:
         self._networks = tuple(words(networks, "networks of a cluster are a collection of names"))
         check_networks(self.ends_of(""))
         self._host = partial(host_command, allow=allow, time_scale=time_scale, records=records)
-        self._count = 0  # of processes
+        self._numbers: dict[str, int] = {}  # by name: a host that is started again listens where it did
         self.insecure = transport == "tcp"
         keep_in_mind(self)
         try:
@@ -106,14 +114,14 @@ class LocalCluster:
             raise
 
     def _spawn(self, name: str, *more: str) -> None:
-        listen = f"ipc://{self._folder.name}/{self._count}" if self._transport == "ipc" else "tcp://127.0.0.1:*"
-        self._count += 1
+        number = self._numbers.setdefault(name, len(self._numbers))
+        listen = f"{UNIX}{self._folder.name}/{number}" if self._transport == "ipc" else f"{TCP}127.0.0.1:*"
         command = self._host(name, listen)
         command[1:1] = ["-P"]  # its working directory comes last: own_environment
         command += ["--insecure"] * self.insecure
         if (certificate := self.certificate(name, "host")) is not None:
             command += ["--keys", str(certificate)]
-        command += [f"--network={each}={end}" for each, end in self.ends_of(f"{self._count}").items()]
+        command += [f"--network={each}={end}" for each, end in self.ends_of(f"{number}n").items()]
         self._processes[name] = subprocess.Popen(
             [*command, *self._more, *more],
             stdin=subprocess.PIPE,
@@ -125,7 +133,8 @@ class LocalCluster:
 
     def _await(self, names: Collection[str]) -> None:
         streams = {name: p.stdout.fileno() for name in names if (p := self._processes[name]).stdout is not None}
-        lines = wait_ready_lines(streams, START_S)
+        progress = Progress({name: self._processes[name].pid for name in streams})
+        lines = wait_ready_lines(streams, START_S, progress)
         for name in names:  # in their order, not in that of their coming up
             self.addresses[name] = lines[name]["control"]
             self.pids[name] = int(lines[name]["pid"])
@@ -133,6 +142,8 @@ class LocalCluster:
     def start(self, name: str, *more: str) -> str:
         """Start one more host, or one that has ended again; where it listens, for ``Client.add_host``.
 
+        A host that has ended is started again at the same place, unless that is over TCP. Clients that were given this
+        cluster take it back by themselves (``Client.add_host``), also in runs that go on.
         ``more``: options of ``thalweg host`` besides.
 
         Raises UsageError for one that runs, HostAbsentError when it does not come up.
@@ -145,7 +156,12 @@ class LocalCluster:
             _let_go(there)
         self._spawn(name, *more)
         self._watch.start()
-        self._await([name])
+        try:
+            self._await([name])
+        except BaseException:  # it may be started once more
+            self.kill(name)
+            raise
+        self._watch.tell_start(name, self.addresses[name])
         return self.addresses[name]
 
     def ends_of(self, name: str) -> dict[str, str]:
@@ -176,6 +192,13 @@ class LocalCluster:
         kept by this.
         """
         self._watch.subscribe(tell)
+
+    def tell_starts(self, tell: Callable[[str, str], None]) -> None:
+        """Have a method called with the name of each host that is started from now on, and where it listens.
+
+        It is called by the thread that starts the host, before ``start`` returns. The method's object is not kept.
+        """
+        self._watch.subscribe_to_starts(tell)
 
     def kill(self, name: str) -> None:
         """End one host at once, as a crash would."""
@@ -264,6 +287,7 @@ class _Watch:
         self._lock = threading.Condition()
         self._fates: dict[str, str] = {}
         self._subscribers: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
+        self._of_starts: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
         self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
         self._over = False  # the thread: all have ended
 
@@ -289,6 +313,18 @@ class _Watch:
             self._subscribers.append(weakref.WeakMethod(tell))
             for name, fate in self._fates.items():  # R1
                 tell(name, fate)
+
+    def subscribe_to_starts(self, tell: Callable[[str, str], None]) -> None:
+        with self._lock:
+            self._of_starts.append(weakref.WeakMethod(tell))
+
+    def tell_start(self, name: str, address: str) -> None:
+        """A host has been started and listens there."""
+        with self._lock:
+            living = [(each, tell) for each in self._of_starts if (tell := each()) is not None]
+            self._of_starts = [each for each, _ in living]
+        for _, tell in living:  # without the lock: a client asks the host who it is
+            tell(name, address)
 
     def join(self) -> None:
         """All processes have ended: let go of them."""
@@ -380,13 +416,34 @@ def own_environment() -> dict[str, str]:
     return host_environment() | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
-def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[str, dict[str, str]]:
-    """The first line (JSON) each named pipe delivers; HostAbsentError names one that closes or stays silent."""
+def wait_ready_lines(
+    descriptors: Mapping[str, int], timeout_s: float, progress: Progress | None = None
+) -> dict[str, dict[str, str]]:
+    """The first line (JSON) each named pipe delivers; HostAbsentError names one that closes or stays silent.
+
+    With ``progress`` a host that gets on is waited for ``MOST_TIMES`` as long. One that has not got on for half of that
+    time is not waited for any longer.
+    """
     ready: dict[str, dict[str, str]] = {}
-    for name, line in first_lines(descriptors, timeout_s):
+    stuck, times, part_s = dict[str, str](), 1, timeout_s if progress is None else timeout_s / 2
+
+    def more(names: Collection[str]) -> bool:
+        nonlocal times
+        if progress is None:
+            return False
+        found = {name: why for name in names if (why := progress.stuck(name))}
+        if times > 1:
+            stuck.update(found)
+        if stuck or times == 2 * MOST_TIMES:
+            return False
+        times += 1
+        return True
+
+    for name, line in first_lines(descriptors, part_s, more):
         if not line:
             raise HostAbsentError(f"host {name!r} ended before it listened")
         ready[name] = msgspec.json.decode(line)
-    if missing := sorted(descriptors.keys() - ready.keys()):
-        raise HostAbsentError(f"host {missing[0]!r} did not come up within {timeout_s:g} s")
+    if missing := sorted(descriptors.keys() - ready.keys(), key=lambda name: (name not in stuck, name)):
+        why = f": {stuck[missing[0]]}" if stuck else "" if progress is None else ": is the machine too busy?"
+        raise HostAbsentError(f"host {missing[0]!r} did not come up within {times * part_s:g} s{why}")
     return ready

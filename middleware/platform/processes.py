@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -242,15 +242,48 @@ class _ByThreads:
         self._names.clear()
 
 
-def first_lines(pipes: Mapping[str, int], timeout_s: float) -> Iterator[tuple[str, bytes]]:
+class Progress:
+    """Progress of processes that are being started: which of them use processor time, or wait for some.
+
+    A process that needs half a second of it takes half a minute where 60 others want each processor.
+    """
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._used_s: dict[str, float] = {}
+
+    def stuck(self, name: str) -> str:
+        """Say why a process is not getting on since the last call; empty while it is."""
+        import psutil  # slow to import, and needed on a busy machine only
+
+        try:
+            process = psutil.Process(self._pids[name])
+            times, state = process.cpu_times(), process.status()
+        except psutil.Error:
+            return "its process cannot be looked at"
+        used_s = times.user + times.system
+        before_s, self._used_s[name] = self._used_s.get(name, 0.0), used_s
+        if state == psutil.STATUS_STOPPED:
+            return "its process is stopped"
+        if used_s > before_s or state in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP):
+            return ""
+        return f"its process is {state}, after {used_s:.1f} s of processor time"
+
+
+def first_lines(
+    pipes: Mapping[str, int], timeout_s: float, more: Callable[[Collection[str]], bool] = lambda names: False
+) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the first line of every pipe, in order of arrival.
 
-    If a pipe is closed before the first line ends, the line is empty. After the timeout missing lines are left out.
+    If a pipe is closed before the first line ends, the line is empty. After the timeout ``more`` is asked whether the
+    missing lines are waited for as long again. If they are not, they are left out.
     """
-    return (_lines_by_threads if sys.platform == "win32" else _lines_by_selector)(pipes, timeout_s)
+    return (_lines_by_threads if sys.platform == "win32" else _lines_by_selector)(pipes, timeout_s, more)
 
 
-def _lines_by_selector(pipes: Mapping[str, int], timeout_s: float) -> Iterator[tuple[str, bytes]]:
+def _lines_by_selector(
+    pipes: Mapping[str, int], timeout_s: float, more: Callable[[Collection[str]], bool]
+) -> Iterator[tuple[str, bytes]]:
     texts = dict.fromkeys(pipes, b"")
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
@@ -259,7 +292,9 @@ def _lines_by_selector(pipes: Mapping[str, int], timeout_s: float) -> Iterator[t
         while selector.get_map():
             events = selector.select(max(0.0, deadline - time.monotonic()))
             if not events:
-                return
+                if not more([key.data for key in selector.get_map().values()]):
+                    return
+                deadline = time.monotonic() + timeout_s
             for key, _ in events:
                 piece = os.read(key.fd, _PIECE)
                 texts[key.data] += piece
@@ -268,7 +303,9 @@ def _lines_by_selector(pipes: Mapping[str, int], timeout_s: float) -> Iterator[t
                     yield key.data, texts[key.data].partition(b"\n")[0] if piece else b""
 
 
-def _lines_by_threads(pipes: Mapping[str, int], timeout_s: float) -> Iterator[tuple[str, bytes]]:
+def _lines_by_threads(
+    pipes: Mapping[str, int], timeout_s: float, more: Callable[[Collection[str]], bool]
+) -> Iterator[tuple[str, bytes]]:
     """Read every pipe in a thread, because select does not wait for pipes on Windows."""
     lines: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
 
@@ -281,9 +318,14 @@ def _lines_by_threads(pipes: Mapping[str, int], timeout_s: float) -> Iterator[tu
 
     for name, descriptor in pipes.items():
         threading.Thread(target=read, args=(name, descriptor), name=f"thalweg-line-{name}", daemon=True).start()
-    deadline = time.monotonic() + timeout_s
-    for _ in pipes:
+    deadline, missing = time.monotonic() + timeout_s, set(pipes)
+    while missing:
         try:
-            yield lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            name, text = lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            return
+            if not more(sorted(missing)):
+                return
+            deadline = time.monotonic() + timeout_s
+        else:
+            missing.discard(name)
+            yield name, text

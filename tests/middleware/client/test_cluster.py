@@ -23,12 +23,16 @@ from flows import chain
 from patience import patience
 from runtime_codes import ALLOW, MIX, blocks
 
+from thalweg import Failover
+from thalweg.middleware.client import cluster as cluster_module
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.cluster import LocalCluster, wait_ready_lines
 from thalweg.middleware.dataflow import Code, complete_binary_tree
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.parcels import NOTHING
+from thalweg.middleware.platform.processes import Progress
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators import reference_run
 
 AT_ONCE_S = 2.0  # it takes milliseconds; what is not told at once takes ten times as long
@@ -164,7 +168,8 @@ def _drop(clusters: list[LocalCluster]) -> None:
 KILLED = """
 import sys
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client import cluster as cluster_module
+from thalweg.middleware.client.cluster import LocalCluster, wait_ready_lines
 cluster = LocalCluster(2, transport=sys.argv[1])
 client = Client(cluster)
 print(cluster._folder.name, flush=True)
@@ -198,7 +203,8 @@ def test_of_a_killed_application_nothing_is_left() -> None:
 SHORT = """
 import os, resource, sys
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client import cluster as cluster_module
+from thalweg.middleware.client.cluster import LocalCluster, wait_ready_lines
 
 def up():
     with LocalCluster(1) as cluster, Client(cluster):
@@ -317,3 +323,69 @@ def test_hosts_find_what_was_put_on_the_path_and_leave_what_they_start_alone(
     assert path[0] == str(tmp_path)
     assert str(Path.cwd()) in path
     assert not [entry for entry in path if "site-packages" in entry or entry == str(Path(os.__file__).parent)]
+
+
+def test_a_host_that_is_started_again_is_taken_back_where_it_was(doomed: LocalCluster) -> None:
+    """Its source has no stand-in, so the run waits for it. One client has the cluster, the other only its addresses."""
+    addresses = dict(doomed.addresses)
+    near = f"ipc://{Path(addresses['h1'].removeprefix('ipc://')).parent}/far"
+    limits = CoreConfig(ping_s=0.2, detect_s=1.0)
+    with Client(doomed, allow=ALLOW) as client, Client(addresses, name="far", listen=near, limits=limits) as far:
+        runs = [each.run(FLOW, {"o": "h2"}, failover=Failover()) for each in (client, far)]
+        for run in runs:
+            assert next(run).index == 0
+        doomed.kill("h1")
+        assert doomed.start("h1") == addresses["h1"]
+        assert {*client.hosts} == {"h1", "h2", "h3", "client"}, "it was told before start returned"
+        for run in runs:
+            assert [next(run).index for _ in range(40)] == list(range(1, 41))
+            run.close()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "curve"])
+def test_a_host_that_is_started_again_at_another_port_is_taken_back(transport: Any) -> None:
+    with (
+        LocalCluster(2, allow=ALLOW, transport=transport) as cluster,
+        Client(cluster, allow=ALLOW) as client,
+        client.run(FLOW, {"o": "h2"}, failover=Failover()) as run,
+    ):
+        assert next(run).index == 0
+        cluster.kill("h1")
+        cluster.start("h1")
+        assert [next(run).index for _ in range(40)] == list(range(1, 41))
+
+
+def started(code: str) -> str:
+    """What becomes of a host whose process runs this instead, as it is waited for."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        streams = {"h": process.stdout.fileno()}
+        try:
+            return wait_ready_lines(streams, 0.4, Progress({"h": process.pid}))["h"]["control"]
+        finally:
+            process.kill()
+
+
+BUSY = 'import time\nuntil = time.monotonic() + 1\nwhile time.monotonic() < until: pass\nprint(\'{"control":"up"}\')'
+
+
+def test_a_host_that_gets_on_is_waited_for_however_busy_the_machine_is() -> None:
+    assert started(BUSY) == "up"
+    with pytest.raises(HostAbsentError, match=r"'h' did not come up within [0-9.]+ s: its process is sleeping, after"):
+        started("import time; time.sleep(1e6)")
+    stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    with pytest.raises(HostAbsentError, match=r"'h' did not come up within [0-9.]+ s: its process is stopped"):
+        started(stopped)
+
+
+def test_a_host_that_did_not_come_up_can_be_started_once_more(
+    doomed: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed.kill("h3")
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster_module, "START_S", 0.0)
+        with pytest.raises(HostAbsentError, match="host 'h3' did not come up within 0 s"):
+            doomed.start("h3")
+    assert doomed.poll() == {"h3": -signal.SIGKILL}
+    doomed.start("h3")
+    assert doomed.poll() == {}

@@ -78,7 +78,7 @@ def test_first_lines_come_whole_and_in_the_order_of_their_coming(
 ) -> None:
     there = {name: child() for name in ("slow", "quick")}
     pipes = {name: process.stdout.fileno() for name, process in there.items() if process.stdout is not None}
-    lines = getattr(processes, how)(pipes, 20.0)
+    lines = getattr(processes, how)(pipes, 20.0, bool)
     for name, text in (("quick", b"one\ntwo\n"), ("slow", b"three\n")):
         feed = there[name].stdin
         assert feed is not None
@@ -93,8 +93,15 @@ def test_a_pipe_that_closes_has_an_empty_line_and_a_silent_one_none(
 ) -> None:
     there = {"silent": child(), "gone": child("import sys; sys.stdout.write('half')")}
     pipes = {name: process.stdout.fileno() for name, process in there.items() if process.stdout is not None}
-    assert next(getattr(processes, how)({"gone": pipes["gone"]}, 20.0)) == ("gone", b"")
-    assert list(getattr(processes, how)({"silent": pipes["silent"]}, 0.05)) == []
+    assert next(getattr(processes, how)({"gone": pipes["gone"]}, 20.0, bool)) == ("gone", b"")
+    asked: list[list[str]] = []
+
+    def twice(missing: list[str]) -> bool:
+        asked.append(missing)
+        return len(asked) < 3
+
+    assert list(getattr(processes, how)({"silent": pipes["silent"]}, 0.05, twice)) == []
+    assert asked == [["silent"]] * 3
 
 
 @pytest.mark.parametrize("missing", ["", "pidfd_open"])
