@@ -312,13 +312,13 @@ def test_a_host_that_sends_garbage_is_out_of_its_run_and_of_no_other(
 
 def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Callable[..., zmq.Socket[bytes]]) -> None:
     with running(ShellConfig("a", insecure=True)) as host, running(ShellConfig("tester", insecure=True)) as other:
+        credits: list[m.Credit] = []
+        other._bulk.credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
         bulk = dial(host.me.bulk)
         for number in range(1, 21):
             probe = m.Probe(f"over-{number}", 1, other.me, True, 0)
             bulk.send_multipart([frames.encode(m.Chunk(number, 0, 0, probe)), b""])
         bulk.send(b"garbage")
-        credits: list[m.Credit] = []
-        other._bulk.credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
         until_s = time.monotonic() + patience(10)
         while host.frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
             assert time.monotonic() < until_s
