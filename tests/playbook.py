@@ -31,7 +31,7 @@ class _Any:
 
 
 ANY = _Any()
-ASIDES = e.Record | e.Approach
+ASIDES = e.Record | e.Approach | e.Watch | e.Unwatch
 
 
 def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:

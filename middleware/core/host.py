@@ -46,6 +46,7 @@ from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, Undecoded
 from thalweg.middleware.core.monitoring.silence import Step
+from thalweg.middleware.core.notes import Lost
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.renewal import Part, part_of
 from thalweg.middleware.core.relocation.visit import check_visit
@@ -321,6 +322,9 @@ class HostCore(Runs):
     def _on_peer_lost(self, event: e.PeerLost) -> None:
         event = self._lasting.current(event)
         self._told(event.run, self.coordinator.on_peer_lost(event))
+        run = self.runs.get(event.run)
+        if run is not None and run.guests.has(event.peer):  # it is not let in yet
+            run.hear((Lost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
         event = self._lasting.current(event)

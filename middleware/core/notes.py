@@ -112,9 +112,10 @@ class Started(Note, frozen=True):
 
 
 class Lost(Note, frozen=True):
-    """``host`` is gone for good."""
+    """``host`` is gone for good. ``how``: the reason for a guest's application, as "has been silent for 15 s"."""
 
     host: str
+    how: str = "was lost"
 
 
 class Measured(Note, frozen=True):

@@ -19,6 +19,8 @@ class Poller(Protocol):
 
     def register(self, descriptor: int, events: int, /) -> None: ...
 
+    def unregister(self, descriptor: int, /) -> None: ...
+
     def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
         """Return pairs of a readable descriptor and READABLE; an empty list after the timeout."""
 
@@ -50,6 +52,9 @@ class _Selected:
 
     def register(self, descriptor: int, _: int) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def unregister(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         return [(key.fd, READABLE) for key, _ in self._selector.select(timeout_s)]

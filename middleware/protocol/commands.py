@@ -77,6 +77,20 @@ class Meet(Command, frozen=True):
     peers: tuple[Peer, ...]
 
 
+class Watch(Command, frozen=True):
+    """Notify this core (``PeerLost``) as soon as the process of ``host`` is gone, if that shows; a guest of ``run``."""
+
+    run: str
+    host: str
+
+
+class Unwatch(Command, frozen=True):
+    """The process of ``host`` is of no concern to ``run`` any more."""
+
+    run: str
+    host: str
+
+
 class Approach(Command, frozen=True):
     """Connect to ``host`` of run ``run``, if that is still to be done: something urgent will go there."""
 

@@ -42,6 +42,7 @@ from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD, GLANCE_S
 from thalweg.middleware.shell.memory import give_back
+from thalweg.middleware.shell.monitors import news_of
 from thalweg.middleware.shell.stalls import Outflow
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
@@ -160,13 +161,17 @@ class Guard:
         """Dealers have connected; by the host's thread."""
         with contextlib.suppress(zmq.Again):
             while True:
-                event, descriptor, endpoint = _news(self._of_dealers.recv_multipart(zmq.NOBLOCK))
+                event, descriptor, endpoint = news_of(self._of_dealers.recv_multipart(zmq.NOBLOCK))
                 if event == zmq.EVENT_CONNECTED:
                     self._connected[endpoint] = descriptor
-                    self._dialled.append((descriptor, int(endpoint.rpartition(b":")[2])))
-                    self._arm(self._epoll.register, descriptor)
+                    self.dialled(descriptor, endpoint)
                 elif self._connected.get(endpoint) == descriptor:
                     del self._connected[endpoint]
+
+    def dialled(self, descriptor: int, endpoint: bytes) -> None:
+        """R6: look at a connection that this host has made; by the host's thread."""
+        self._dialled.append((descriptor, int(endpoint.rpartition(b":")[2])))
+        self._arm(self._epoll.register, descriptor)
 
     def leave(self, endpoint: str) -> None:
         """Forget the connection of a dealer that is closed; by the host's thread."""
@@ -261,7 +266,7 @@ class Guard:
     def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
         """Who has come, and who has gone."""
         while monitor.poll(0):
-            event, descriptor, _ = _news(monitor.recv_multipart())
+            event, descriptor, _ = news_of(monitor.recv_multipart())
             if event == zmq.EVENT_ACCEPTED:
                 begun = self.taken.get(descriptor, 0)
                 self.unwanted.discard(descriptor)  # that was another's
@@ -358,12 +363,3 @@ class Guard:
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
                 self.cut += 1  # before whoever is cut can know
                 borrowed.shutdown(socket.SHUT_RDWR)
-
-
-def _news(frames: list[bytes]) -> tuple[int, int, bytes]:
-    """What a socket's monitor says: the event, its value (a descriptor), and the endpoint.
-
-    As ``zmq.utils.monitor``, which brings asyncio along: a tenth of what a host process takes to start.
-    """
-    event, value = struct.unpack("=Hi", frames[0])
-    return event, value, frames[1]

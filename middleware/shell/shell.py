@@ -229,6 +229,7 @@ class Shell:
         control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
         of_control, of_bulk = [(control, INCOMING)], [(bulk, INCOMING)]
         others = [(name, router, router.get(zmq.FD), [(router, INCOMING)]) for name, router in sockets.others.items()]
+        watched = sockets.watching.descriptors
         at_others: set[str] = set()  # networks in which something waits
         if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
             workers.watch(self._quick_call)
@@ -273,6 +274,8 @@ class Shell:
                     hush()
                 elif others and (name := next((each[0] for each in others if each[2] == descriptor), "")):
                     at_others.add(name)
+                elif descriptor in watched:
+                    self._hear_of(descriptor)
                 elif guard is not None:
                     guard.hear()
             self._asleep = False
@@ -526,6 +529,13 @@ class Shell:
                 line = self._sockets.line(run, host)
                 if line is not None:
                     self._sockets.approach(line)
+            case e.Watch(run, host):
+                descriptor = self._sockets.watch_process(run, host)
+                if descriptor is not None:
+                    self._poller.register(descriptor, READABLE)
+                    self._hear_of(descriptor)  # connecting takes the sign that something came
+            case e.Unwatch(run, host):
+                self._unwatch(run, host)
             case e.OpenRun(install, nodes):
                 self._recorder.open_run(install.run, install.label, install.epoch_s)
                 here = ", ".join(map(repr, nodes)) or "nothing"
@@ -542,6 +552,7 @@ class Shell:
                 self._workers.close(run, follows=bool(follows))
                 self._recorder.close_run(run)
                 self._bulk.forget(run)
+                self._unwatch(run)
                 if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
                     self._sockets.forget(run, follows=bool(follows))
                 self._on_application(command)
@@ -550,6 +561,17 @@ class Shell:
                 self._on_application(command)
             case _:
                 self._on_application(command)
+
+    def _hear_of(self, descriptor: int) -> None:
+        """Notify the core if the process of a guest is gone."""
+        gone = self._sockets.watching.hear(descriptor, self._sockets.guard)
+        if gone is not None:
+            self._unwatch(*gone)
+            self.tell(e.PeerLost(*gone, "has closed its connections; its process has ended"))
+
+    def _unwatch(self, run: str, host: str | None = None) -> None:
+        for descriptor in self._sockets.watching.end(run, host):
+            self._poller.unregister(descriptor)
 
     # --- what is due -----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
@@ -52,6 +52,7 @@ from thalweg.middleware.shell.security import (
 )
 from thalweg.middleware.shell.stalls import End, Outflow
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
+from thalweg.middleware.shell.watching import Watching
 
 if TYPE_CHECKING:
     from thalweg.middleware.shell.guard import Guard
@@ -154,6 +155,7 @@ class Sockets:
             zmq.MAX_SOCKETS, 4 * self._limits.max_sockets + 64
         )  # a guarded one is two; some are being closed
         self.guard: Guard | None = None
+        self.watching = Watching(self._context)
         self.stirred = True  # a router was answered through, which takes the sign that something came
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
@@ -194,6 +196,8 @@ class Sockets:
     def destroy(self, linger_ms: int) -> None:
         if self.guard is not None:
             self.guard.stop(self.dealers.values())
+        with contextlib.suppress(zmq.ZMQError):  # of a context that a defect has closed
+            self.watching.stop()
         take_away(self._bound)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -551,17 +555,7 @@ class Sockets:
         if socket is None:
             self._make_room()
             socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.SNDHWM, BULK_QUEUED if bulk else 1000)
-            socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
-            socket.setsockopt(zmq.RCVHWM, ANSWERS_UNREAD)
-            socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES)
-            # An identity of its own: one that is used again while the last connection still closes goes unread, and
-            # one that somebody else knows, he can connect with and so take the connection over.
-            socket.setsockopt(zmq.ROUTING_ID, new_identity(self._name))
-            socket.setsockopt(zmq.LINGER, 200)
-            socket.setsockopt(zmq.RECONNECT_IVL, 50)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-            (_keep_alive if bulk else _heartbeat)(socket)
+            self._set_up(socket, bulk=bulk)
             endpoint, host = end
             if self._keys is not None:  # before it is used: if it changes in between, the host is dialled once more
                 self._dialled[end] = self._keys.members.public_of(host)
@@ -577,6 +571,39 @@ class Sockets:
                 raise
             self.dealers[end] = socket
         return socket
+
+    def _set_up(self, socket: Socket, *, bulk: bool = False) -> None:
+        socket.setsockopt(zmq.SNDHWM, BULK_QUEUED if bulk else 1000)
+        socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
+        socket.setsockopt(zmq.RCVHWM, ANSWERS_UNREAD)
+        socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES)
+        # An identity of its own: one that is used again while the last connection still closes goes unread, and
+        # one that somebody else knows, he can connect with and so take the connection over.
+        socket.setsockopt(zmq.ROUTING_ID, new_identity(self._name))
+        socket.setsockopt(zmq.LINGER, 200)
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+        (_keep_alive if bulk else _heartbeat)(socket)
+
+    def watch_process(self, run: str, host: str) -> int | None:
+        """Watch whether the process of a host is gone; the descriptor that can be read when there is news of it."""
+        line = self.line(run, host)
+        if line is None:
+            return None
+        try:
+            socket = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError:  # R1: none to be had; silence shows it later
+            return None
+        try:
+            self._set_up(socket)
+            secure_dealer(socket, self._keys, host)
+            if not may_dial(self.me.control, line.peer.control):
+                socket.close(0)
+                return None
+            return self.watching.begin(run, host, socket, partial(socket.connect, line.peer.control))
+        except (zmq.ZMQError, UsageError):  # the latter: there is no certificate of it yet
+            socket.close(0)
+            return None
 
 
 def _as_it_is_now(credit: tuple[int, int, float, float], now: float) -> m.Credit:

@@ -519,7 +519,7 @@ class Coordinator:
             led.heard_s.pop(host, None)
             what = f"{how}; what it subscribed to ends"
             out.record("fault", peer=host, detail={"about": "subscriber", "what": what})
-            yield Lost(host)
+            yield Lost(host, how)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
         if isinstance(led.install, m.Lasting):  # R8

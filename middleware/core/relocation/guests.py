@@ -10,7 +10,8 @@ R2. A subscription is a query of one sink, at the guest, with a number below 0. 
     of the run, and it is told the run as it is (``Enrol``): no other query begins or leaves meanwhile. A guest that
     does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is refused.
     An answer does not say to which ``Enrol`` it is one: whose has begun is told its own again when it asks again.
-R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them. So
+R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
+    Its process is watched (``Watch``): a connection that closes for good shows at once that it is gone. So
     does one that says it is there, and for as long does not say that it is through with what all are told.
 R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
     after that is answered as it was then.
@@ -115,6 +116,7 @@ class Guests:
         while self._directory.had(sink):
             sink = fresh_name(sink, self._count, used)
         out.emit(e.Meet(out.run, (peer,)))
+        out.emit(e.Watch(out.run, sender))  # R3
         queries.guests[-self._count] = Guest(peer, message.number, message.node, sink)
         queries.sinks[-self._count] = ()
         out.send(sender, m.Pong(out.run))
@@ -135,7 +137,7 @@ class Guests:
     def on_lost(self, note: Lost) -> Notes:
         """R3: a guest is gone."""
         self._directory.guests.discard(note.host)
-        yield from self._end_all(note.host, "it was lost")
+        yield from self._end_all(note.host, f"it {note.how}")
 
     def give_up(self, waited: Collection[str], since_s: float) -> Notes:
         """R3: these have not answered what all were told at ``since_s``; the guests among them are lost in time."""
@@ -232,6 +234,10 @@ class Guests:
         inputs = node.inputs if node.kind == "sink" else (guest.node,)
         sink = Node(guest.sink, "sink", inputs, None, guest.peer.name)
         return Joined({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
+
+    def has(self, name: str) -> bool:
+        """Whether that client takes something of the run, or has asked for it."""
+        return any(guest.peer.name == name for guest in self._queries.guests.values())
 
     @property
     def lingers(self) -> bool:

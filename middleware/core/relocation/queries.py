@@ -23,6 +23,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Left, Lost, Notes, Refused
 from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 REMEMBERED = 1024  # queries of guests that are over
@@ -114,6 +115,8 @@ class Queries:
         used = self.nodes_of(self.sinks)
         present = {guest.peer.name for guest in self.guests.values()}
         guests = tuple(sorted({guest.peer.name for guest in parted} - present))
+        for name in guests:
+            self._out.emit(e.Unwatch(self._out.run, name))
         gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
         if not self.sinks or not (gone or guests):
             return  # who is the last ends the run

@@ -37,7 +37,7 @@ OTHER = """
 import json, sys
 from thalweg import Client
 hosts, ticket = json.loads(sys.argv[1])
-with Client(hosts, name="bob") as bob:
+with Client(hosts, name="bob", insecure=True) as bob:
     for each in bob.subscribe(ticket, "joint"):
         print(each.index, flush=True)
 """
@@ -236,3 +236,29 @@ def test_the_example_says_what_each_got() -> None:
     first, last = told["watcher"]
     assert (last - first, told["digests_equal"]) == (9, True)
     assert told["operator"] >= last
+
+
+@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+def test_a_subscriber_whose_process_ends_holds_up_nobody(transport: Any) -> None:
+    """Its connections close, which is evidence enough: nobody waits until it has been silent for ``liveness_s``."""
+    with (
+        LocalCluster(2, allow=ALLOW, transport=transport) as cluster,
+        Client(cluster, allow=ALLOW, name="alice", insecure=True) as alice,
+        alice.run(graph(), {"joint": "h2", "op1": "h1"}, subscribers=["bob"]) as run,
+        ThreadPoolExecutor() as pool,
+    ):
+        argv = [sys.executable, "-c", OTHER, json.dumps([dict(cluster.addresses), run.ticket])]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            began = pool.submit(process.stdout.readline)
+            indices = [next(run).index]
+            while not began.done():
+                indices.append(next(run).index)
+            process.kill()
+            last_s, longest_s = time.monotonic(), 0.0
+            while "joint@bob~1" in run.placement:
+                indices.append(next(run).index)
+                last_s, longest_s = time.monotonic(), max(longest_s, time.monotonic() - last_s)
+            indices += [next(run).index for _ in range(20)]
+            assert longest_s < min(patience(2.0), 14.0)
+        assert indices == list(range(len(indices)))

@@ -43,6 +43,16 @@ def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) 
     assert m.Dismiss("r", 7, "it broke") in client.sent("g")
 
 
+def test_one_whose_process_ends_leaves_at_once_also_while_it_is_let_in(client: Playbook) -> None:
+    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    assert client.only(e.Watch) == [e.Watch("r", "g")]
+    client << e.PeerLost("r", "g", "has closed its connections") >> ANY
+    for host in ("client", "h1", "h2"):
+        client << got(host, m.Detached("r", admit.number)) >> ANY
+    assert m.Dismiss("r", 7, "it has closed its connections") in client.sent("g")
+    assert client.only(e.Unwatch) == [e.Unwatch("r", "g")]
+
+
 def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
     for _ in range(3):

@@ -1,0 +1,100 @@
+"""Connections of their own to other clients, which show at once that the process at the other end is gone.
+
+The kernel of a machine that goes on closes the connections of a process that ends, and refuses further ones. Rules:
+
+- R1: A process is gone if its connection has closed and the next attempt to connect fails. A connection that closes
+  alone shows nothing: it may have been cut, and the next attempt succeeds.
+- R2: A machine that crashes, and a path that is cut, close nothing: silence shows them.
+- R3: Nothing is sent or read here. What comes all the same is bounded as on every connection that was dialled (R6 of
+  ``guard``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import zmq
+
+from thalweg.middleware.shell.monitors import news_of
+
+if TYPE_CHECKING:
+    from thalweg.middleware.shell.guard import Guard
+
+EVENTS = int(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+Socket = zmq.Socket[bytes]
+
+
+class _Watched:
+    """One process. ``closed``: its connection has closed, and no other was made since."""
+
+    __slots__ = ("closed", "host", "monitor", "run", "socket")
+
+    def __init__(self, run: str, host: str, socket: Socket, monitor: Socket) -> None:
+        self.run, self.host, self.socket, self.monitor = run, host, socket, monitor
+        self.closed = False
+
+
+class Watching:
+    """The processes that are watched, by run and host; used by the host's thread on duty alone."""
+
+    def __init__(self, context: zmq.Context[Socket]) -> None:
+        self._context = context
+        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._count = 0
+        self.descriptors: dict[int, _Watched] = {}
+
+    def begin(self, run: str, host: str, socket: Socket, connect: Callable[[], object]) -> int | None:
+        """Watch the process to which ``connect`` connects ``socket``; its descriptor, None if it is watched already."""
+        if (run, host) in self._watched:
+            socket.close(0)
+            return None
+        self._count += 1
+        name = f"inproc://watched-{self._count}"
+        socket.monitor(name, EVENTS)
+        monitor = self._context.socket(zmq.PULL)
+        monitor.connect(name)
+        connect()
+        watched = self._watched[run, host] = _Watched(run, host, socket, monitor)
+        descriptor = int(monitor.get(zmq.FD))
+        self.descriptors[descriptor] = watched
+        return descriptor
+
+    def hear(self, descriptor: int, guard: Guard | None) -> tuple[str, str] | None:
+        """Take the news of a process; its run and host if it is gone (R1)."""
+        watched = self.descriptors[descriptor]
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event, number, endpoint = news_of(watched.monitor.recv_multipart(zmq.NOBLOCK))
+                if event == zmq.EVENT_CONNECTED:
+                    watched.closed = False
+                    if guard is not None:  # R3
+                        guard.dialled(number, endpoint)
+                elif event == zmq.EVENT_DISCONNECTED:
+                    watched.closed = True
+                elif watched.closed:
+                    return watched.run, watched.host
+        return None
+
+    def end(self, run: str, host: str | None = None) -> Iterator[int]:
+        """Watch a process no more, or all of a run; the descriptors that are not to be waited for any more.
+
+        Each is closed after it was taken.
+        """
+        for descriptor, watched in list(self.descriptors.items()):
+            if watched.run == run and host in (None, watched.host):
+                yield descriptor
+                self._close(descriptor)
+
+    def stop(self) -> None:
+        """Watch nobody any more."""
+        for descriptor in list(self.descriptors):
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        watched = self.descriptors.pop(descriptor)
+        del self._watched[watched.run, watched.host]
+        watched.socket.monitor(None, 0)
+        watched.socket.close(0)
+        watched.monitor.close(0)
