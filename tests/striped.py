@@ -17,6 +17,7 @@ from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Outag
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.links import LinkRate, ShapedLink
 from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.registry import Driver, RandomMoves
@@ -98,23 +99,6 @@ def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool
     nodes.append(Node("t", "sink", ("d" if more else "c",), None, "client"))
     over = {"c": at, **({"d": at, "u": "client"} if more else {})}
     return Placed(Dataflow(tuple(nodes)), {**where, **over})
-
-
-class OneStripe:
-    """A stripe of a world, or what is above them, as what moves operators at random has it."""
-
-    def __init__(self, world: FaultyWorld, number: int | None) -> None:
-        self._world, self._number = world, number
-
-    @property
-    def tree(self) -> tuple[Dataflow, dict[str, str]]:
-        return self._world.trees[self._number]
-
-    def move(self, placement: Mapping[str, str]) -> None:
-        self._world.move(placement, self._number)
-
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
-        self._world.reshape(dataflow, placement, self._number)
 
 
 class Ran:

@@ -16,7 +16,11 @@ import msgspec
 from thalweg.middleware.dataflow import MOST_AHEAD
 
 LONGEST_S = 60.0  # that a message is late
+LARGE_BYTES = 700  # a demand has less unless measurements are piggybacked, a partition more
 AHEAD = (1, 1, 1, 2, 4)  # partitions under way over an edge
+GRAY = 0.6  # of the seeds: part of what some link carries is lost
+LONG_GRAY = 0.3  # of these faults: they last long enough for somebody to be given up
+GRAY_FOR_GOOD = 0.0  # of these faults: they never end
 EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
 
 At = Annotated[float, msgspec.Meta(ge=0)]
@@ -28,8 +32,8 @@ Number = Annotated[int, msgspec.Meta(ge=1)]
 class _Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag=str.lower):
     """Base of all faults. Seconds are those of the virtual clock.
 
-    The tag, by which plans in files name a fault, is the class name, but of two: a ``Cut`` is a ``partition`` of the
-    network, a ``Storm`` its ``weather``.
+    The tag, by which plans in files name a fault, is the class name or what the class says: a ``Cut`` is a
+    ``partition`` of the network, a ``Storm`` its ``weather``.
     """
 
     @property
@@ -67,10 +71,10 @@ class Unconfirmed(_OfMessage, frozen=True):
     """It, a bulk one, arrives, but its sender is told that the transfer failed."""
 
 
-class Outage(_Fault, frozen=True):
-    """The link from ``source`` to ``target`` loses everything, in this one direction; without ``for_s`` for good.
+class _OfLink(_Fault, frozen=True):
+    """Base of the faults of one direction of a link, from ``source`` to ``target``.
 
-    ``via``: over that network alone; without it over all.
+    Without ``for_s`` the fault lasts for good. ``via``: the only network that has it. Without it all networks have it.
     """
 
     source: str
@@ -81,7 +85,22 @@ class Outage(_Fault, frozen=True):
 
     @property
     def until_s(self) -> float:
+        """The time at which the fault ends."""
         return math.inf if self.for_s is None else self.at_s + self.for_s
+
+
+class Outage(_OfLink, frozen=True):
+    """The link loses every message."""
+
+
+class BulkOutage(_OfLink, frozen=True, tag="bulk-outage"):
+    """The link loses partitions, states and probes. Control messages pass, as if a firewall opened one port of two."""
+
+
+class LargeOutage(_OfLink, frozen=True, tag="large-outage"):
+    """The link loses messages of more than ``above_bytes``, as a path does whose MTU is smaller than its ends know."""
+
+    above_bytes: Annotated[int, msgspec.Meta(ge=0)] = LARGE_BYTES
 
 
 class Cut(_Fault, frozen=True, tag="partition"):
@@ -146,7 +165,8 @@ class Hostility(_Fault, frozen=True, tag="hostile"):
 
 Kind = tuple[str, str, str]  # of messages: source, target, what they are
 OfMessage = Drop | Duplicate | Delay | Unconfirmed
-Fault = OfMessage | Outage | Cut | Crash | Stop | Slow | Storm | Late | Hostility
+OfLink = Outage | BulkOutage | LargeOutage
+Fault = OfMessage | OfLink | Cut | Crash | Stop | Slow | Storm | Late | Hostility
 OVER_ALL = Storm | Late  # of these faults are no single ones
 
 
@@ -154,7 +174,8 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``.
 
     ``lasting``: the run outlives its hosts. ``spares``: sources have stand-ins, and operators may go on without some,
-    as the seed draws. ``ahead``: partitions under way over an edge.
+    as the seed draws. ``ahead``: partitions under way over an edge. ``stripes``: the stream goes over several trees.
+    ``networks``: hosts are joined by further networks.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0)]
@@ -163,6 +184,12 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lasting: bool = False
     spares: bool = False
     ahead: Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)] = 1
+    stripes: bool = False
+    networks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stripes and (self.graph or self.networks):
+            raise ValueError("a stream over several trees has neither a graph nor several networks")
 
     def hosts(self) -> set[str]:
         """All of the run's that its faults name."""
@@ -244,3 +271,29 @@ def draw_plan(
         faults.append(Hostility("stranger", round(dice.uniform(0.0, 5.0), 2), 2 * duration_s, every_s))
     ahead = Random(f"{seed} ahead").choice(AHEAD) if spares else 1
     return FaultPlan(seed, tuple(faults), graph, lasting, spares, ahead)
+
+
+def draw_gray(seed: int, hosts: Sequence[str], duration_s: float, networks: Sequence[str] = ()) -> tuple[OfLink, ...]:
+    """Draw faults that a host which only asks "are you there?" does not see.
+
+    Bulk alone is lost, large messages alone, or one direction of a link. The links are one, both directions of one, all
+    that lead to a host (a closed port), or all that leave it. ``networks``: names of those that a fault may be of.
+    """
+    dice = Random(f"{seed} gray")
+    if dice.random() >= GRAY:
+        return ()
+    faults: list[OfLink] = []
+    for _ in range(dice.choice([1, 1, 1, 2, 3])):
+        one, *others = dice.sample([*hosts], len(hosts))
+        links = dice.choice([
+            [(one, others[0])],
+            [(one, others[0]), (others[0], one)],
+            [(other, one) for other in others],
+            [(one, other) for other in others],
+        ])  # fmt: skip
+        kind = dice.choice([BulkOutage, BulkOutage, LargeOutage, Outage])
+        at_s, via = round(dice.uniform(0.0, duration_s), 2), dice.choice(["", *networks])
+        for_s = dice.uniform(20.0, 90.0) if dice.random() < LONG_GRAY else dice.expovariate(0.2) + 0.1
+        lasts_s = None if dice.random() < GRAY_FOR_GOOD else round(for_s, 2)
+        faults += [kind(source, target, at_s, lasts_s, via) for source, target in links]
+    return tuple(faults)

@@ -9,9 +9,9 @@ Rules:
 - A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
   probe is told so ``STUCK_S`` later, as a shell does that has had no answer for long; nobody is told of any other.
 - A copy, and what is late, reaches a host that was restarted meanwhile.
-- A cut link loses what is on its way over it. While that is bulk, its sender hears every second that nothing gets
-  through, as a shell sees it. A crashed host loses its core, its code, its timers, and what is on its
-  way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
+- A cut link loses what is on its way over it: every message, what is bulk, or what is large. While that is bulk, the
+  sender hears every second that nothing gets through, as in a shell. A crashed host loses its core, its code, its
+  timers, and what is on its way to it or waits to be sent; restarted, it is a host of its name that knows of no run.
 - A slow host takes longer to compute, and is late to see messages and timers. One that is stopped hears what was said
   to it when it goes on, in order.
 - A hostile host is none of the run's. What it says to one of those, under its own name, is there at once; what they
@@ -27,13 +27,14 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import (
+    BulkOutage,
     Crash,
     Cut,
     Delay,
@@ -43,6 +44,7 @@ from thalweg.emulation.virtual.faults import (
     FaultPlan,
     Hostility,
     Kind,
+    LargeOutage,
     Late,
     OfMessage,
     Outage,
@@ -69,6 +71,23 @@ STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
 HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application
 LOST_IN_A_ROW = 3  # messages of one link that the storm takes at most; a link that loses more is a cut one
 MANY_EVENTS = 200_000  # of one trial; a run of this kind has some thousands
+
+
+class _Cut(NamedTuple):
+    """Time in which one direction of a link loses messages.
+
+    ``bulk``: control messages pass. ``above_bytes``: messages of at most that size pass.
+    """
+
+    from_s: float
+    until_s: float
+    bulk: bool = False
+    above_bytes: int = -1
+
+    def loses(self, transfer: Transfer, since_s: float, now: float) -> bool:
+        """Return whether such a message, on its way from ``since_s`` to ``now``, met the cut."""
+        met = since_s < self.until_s and self.from_s <= now
+        return met and transfer.size_bytes > self.above_bytes and not (self.bulk and transfer.rank == CONTROL)
 
 
 class FaultyWorld(World):
@@ -119,7 +138,7 @@ class FaultyWorld(World):
         self._in_a_row: defaultdict[Pair, int] = defaultdict(int)
         self._counts: defaultdict[Kind, int] = defaultdict(int)
         self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
-        self._cuts: defaultdict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)  # "": any network
+        self._cuts: defaultdict[tuple[str, str, str], list[_Cut]] = defaultdict(list)  # "": any network
         # of every message under way: the hosts it was between when it was sent, and what is to become of it
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
         self._still_s: dict[tuple[str, str, str], float] = {}  # links for bulk: since when nothing has got through
@@ -135,13 +154,16 @@ class FaultyWorld(World):
         match fault:
             case Drop() | Duplicate() | Delay() | Unconfirmed():
                 self._of_message[(fault.source, fault.target, fault.message), fault.number].append(fault)
-            case Outage(source, target, at_s):
-                self._cuts[source, target, fault.via].append((at_s, fault.until_s))
+            case Outage() | BulkOutage() | LargeOutage():
+                cut = _Cut(fault.at_s, fault.until_s, isinstance(fault, BulkOutage))
+                if isinstance(fault, LargeOutage):
+                    cut = cut._replace(above_bytes=fault.above_bytes)
+                self._cuts[fault.source, fault.target, fault.via].append(cut)
             case Cut(hosts, at_s, for_s):
                 others = [name for name in self.hosts if name not in hosts]
                 for one, other in itertools.product(hosts, others):
-                    self._cuts[one, other, ""].append((at_s, at_s + for_s))
-                    self._cuts[other, one, ""].append((at_s, at_s + for_s))
+                    self._cuts[one, other, ""].append(_Cut(at_s, at_s + for_s))
+                    self._cuts[other, one, ""].append(_Cut(at_s, at_s + for_s))
             case Crash():
                 self._schedule(fault.at_s, self._crash, fault)
             case Stop():
@@ -280,10 +302,6 @@ class FaultyWorld(World):
             dice = self._dice[what, *kind] = Random(f"{self.plan.seed} {what} {' '.join(kind)}")
         return dice
 
-    def _cut(self, source: str, target: str, via: str, since_s: float) -> bool:
-        spans = [*self._cuts.get((source, target, ""), ()), *self._cuts.get((source, target, via), ())]
-        return any(since_s < until_s and from_s <= self.now for from_s, until_s in spans)
-
     def _arrived(self, transfer: Transfer) -> None:
         """A message is through, as far as the link is concerned."""
         if type(transfer.item) is Piece:
@@ -364,14 +382,10 @@ class FaultyWorld(World):
         if self._still_s.get(key) != since_s:
             return
         idle_s = self.now - since_s
-        if not self._stands(transfer):  # what a shell goes on sending gets through by now
+        if not self._is_lost(transfer, self.now):  # what a shell goes on sending gets through by now
             del self._still_s[key]
             idle_s = 0.0
         self._handle(source, e.TransferStalled(transfer.target, transfer.item.message, idle_s, transfer.via))
-
-    def _stands(self, transfer: Transfer) -> bool:
-        """Whether the link that a message was on is cut now."""
-        return self._cut(transfer.source, transfer.target, transfer.via, self.now)
 
     def _piece_arrived(self, transfer: Transfer) -> None:
         """A piece of what goes over relays is through: its sender, or a relay, may be gone, or the link cut."""
@@ -392,8 +406,15 @@ class FaultyWorld(World):
         self._drop_at(source, passage, after_s)
 
     def _is_cut(self, transfer: Transfer) -> bool:
-        """Whether the link that a message is on was cut while it was."""
-        return self._cut(transfer.source, transfer.target, transfer.via, transfer.began_s)
+        """Return whether the link that a message is on was cut for such a message meanwhile."""
+        return self._is_lost(transfer, transfer.began_s)
+
+    def _is_lost(self, transfer: Transfer, since_s: float) -> bool:
+        """Return whether the link loses such a message that has been on its way since then."""
+        cuts = [
+            cut for via in ("", transfer.via) for cut in self._cuts.get((transfer.source, transfer.target, via), ())
+        ]
+        return any(cut.loses(transfer, since_s, self.now) for cut in cuts)
 
     def _attack(self, fault: Hostility) -> None:
         """The next that a hostile host says, to one of the others."""

@@ -567,6 +567,10 @@ class World:
         wish = e.PlacementProposed(run, dict(placement), "asked for", dataflow, *self._reorderable)
         self._soon(self.hosts[self.client], wish)
 
+    def reroute(self, ways: tuple[m.Way, ...]) -> None:
+        """Have partitions go over other networks from some partition on, as the client's planner does."""
+        self._soon(self.hosts[self.client], e.PlacementProposed(self.run_id, {}, "networks", ways=ways))
+
     def _run_of(self, stripe: int | None) -> str:
         return self.run_id if stripe is None else stripe_name(self.run_id, stripe)
 

@@ -32,8 +32,14 @@ GRID = "Grid"
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
 TAKEN = {  # of all options
-    "faults": ("first_seed", "graphs", "lasting", "master", "out"),
-    "replay_faults": ("graphs", "lasting"),
+    "faults": ("first_seed", "graphs", "lasting", "master", "networks", "out", "stripes"),
+    "replay_faults": ("graphs", "lasting", "networks", "stripes"),
+}
+ONLY_WITH_FAULTS = {
+    "graphs": "what is swept otherwise are trees",
+    "lasting": "hosts of what is swept otherwise are not lost",
+    "stripes": "what is swept otherwise goes over one tree",
+    "networks": "hosts of what is swept otherwise are joined by one network",
 }
 ON_TESTBEDS = {"testbed", "kernel"}
 OF_TASKS = {"tasks", "reallocation_s"}
@@ -212,6 +218,24 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             common=False,
         ),
     ] = False
+    stripes: Annotated[
+        bool,
+        Option(
+            "Fault plans over streams that go over several trees at once, in half of the plans with operators above"
+            " them.",
+            panel=FAULTS,
+            common=False,
+        ),
+    ] = False
+    networks: Annotated[
+        bool,
+        Option(
+            "Fault plans in which further networks join the hosts, with routes over relays. A fault may hit one network"
+            " alone.",
+            panel=FAULTS,
+            common=False,
+        ),
+    ] = False
     first_seed: Annotated[
         int,
         Option("Seed of the first fault plan. The others have the next seeds.", least=0, panel=FAULTS, common=False),
@@ -295,10 +319,9 @@ def _check_together(given: Given) -> None:
             return
     if "first_seed" in flags:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
-    if "graphs" in flags:
-        raise UsageError("--graphs goes with --faults; what is swept otherwise are trees")
-    if "lasting" in flags:
-        raise UsageError("--lasting goes with --faults; hosts of what is swept otherwise are not lost")
+    for name, why in ONLY_WITH_FAULTS.items():
+        if name in flags:
+            raise UsageError(f"{flags[name]} goes with --faults; {why}")
 
 
 def _pools(options: SweepOptions) -> tuple[str, ...]:
@@ -410,7 +433,7 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
     """What becomes of fault plans; exit status 1 when one failed."""
     from thalweg.experiments.faults.sweep import FOLDER, Kind, replay, sweep_faults, told
 
-    kind = Kind(options.graphs, options.lasting)
+    kind = Kind(options.graphs, options.lasting, options.stripes, options.networks)
     if options.replay_faults is not None:
         result, text = replay(options.replay_faults, kind)
         say(as_json, result, text)

@@ -11,11 +11,14 @@ import msgspec
 import numpy as np
 
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.faults import FaultPlan, draw_plan
+from thalweg.emulation.virtual.config import Striped
+from thalweg.emulation.virtual.faults import FaultPlan, draw_gray, draw_plan
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.experiments.faults.counting import DISK_S, FREE, MERGING, Counting
 from thalweg.experiments.faults.graphs import STATES, Timed, coded, draw_graph
+from thalweg.experiments.faults.networks import NAMES, Joined, draw_networks
 from thalweg.experiments.faults.queries import GUESTS, Coming, Subscribing, draw_death, draw_queries, draw_subscriptions
+from thalweg.experiments.faults.stripes import draw_stripes, topped
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.registry import Driver, RandomMoves, RandomReshapes
@@ -48,6 +51,57 @@ class Trial(msgspec.Struct, frozen=True):
     queries: tuple[Coming, ...]  # that come while the graph runs
     leaves: int | None  # partitions after which the one that began the run does
     subscriptions: tuple[Subscribing, ...]  # of other clients
+    striped: Striped | None = None  # the trees that the stream goes over, and what is above them
+    joined: Joined = Joined()  # further networks
+
+
+def trial_of(plan: FaultPlan) -> Trial:
+    """Draw the trial of a plan."""
+    drawn = draw_striped_trial(plan.seed, spares=plan.spares) if plan.stripes else draw_trial(
+        plan.seed, graph=plan.graph, spares=plan.spares
+    )  # fmt: skip
+    if not plan.networks:
+        return drawn
+    joined = draw_networks(plan.seed, drawn.hosts, _draw_link)
+    return msgspec.structs.replace(drawn, joined=joined, links={**drawn.links, **joined.links})
+
+
+def draw_striped_trial(seed: int, *, spares: bool = False) -> Trial:
+    """Draw the trial of a stream over several trees; the same for the same seed.
+
+    ``spares``: some sources have stand-ins.
+    """
+    dice = Random(f"{seed} stripes")
+    hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
+    tree = draw_tree(dice, hosts, dice.randint(1, 4))
+    free = [node if node.kind != "operator" else msgspec.structs.replace(node, code=FREE) for node in tree.nodes]
+    dataflow = topped(dice, Dataflow(tuple(free)), CLIENT)
+    if spares:
+        dataflow = spared(seed, dataflow, hosts, graph=False)
+    placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
+    striped = draw_stripes(dice, dataflow, placement, hosts, CLIENT)
+    sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
+    sizes |= {name: dice.choice(STATES) for name in dataflow.operators}
+    partitions, ends = dice.randint(15, 45), dice.random() < 0.2
+    adaptation, driver = _draw_moves_of_stripes(dice, seed)
+    return Trial(
+        hosts=hosts,
+        links={link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)},
+        dataflow=dataflow,
+        placement=placement,
+        adaptation=adaptation,
+        driver=driver,
+        partitions=10**6 if ends else partitions,
+        lengths={name: partitions for name in dataflow.sources if ends},
+        sizes=sizes,
+        compute_s=round(10 ** dice.uniform(-3, -1), 4),
+        interface=dice.choice(["single", "independent"]),
+        graph=False,
+        queries=(),
+        leaves=None,
+        subscriptions=(),
+        striped=striped,
+    )
 
 
 def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial:
@@ -175,11 +229,40 @@ def _draw_moves(dice: Random, seed: int) -> Moving:
     ), None
 
 
-def drawn_plan(seed: int, *, graph: bool = False, lasting: bool = False) -> FaultPlan:
-    """The faults of a seed's trial; ``lasting``: of one that outlives its hosts, with what may take sources' places."""
-    plan = draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph, lasting=lasting)
-    death = draw_death(seed, ABOUT_S) if graph else ()
-    return msgspec.structs.replace(plan, faults=(*plan.faults, *death))
+def _draw_moves_of_stripes(dice: Random, seed: int) -> Moving:
+    """Draw how the trees of a stream change: at random, alone or beside moves that hosts or the client decide on."""
+    kind = dice.random()
+    if kind < 0.2:
+        return GlobalMoves(period_s=dice.uniform(3.0, 8.0)), None
+    if kind < 0.4:
+        return _restless(seed), None
+    if kind < 0.6:
+        return _restless(seed), RandomMoves(1000, seed)
+    return None, RandomReshapes(1000, dice.choice([0, 1000]), seed)
+
+
+def drawn_plan(
+    seed: int,
+    *,
+    graph: bool = False,
+    lasting: bool = False,
+    stripes: bool = False,
+    networks: bool = False,
+    gray: bool = False,
+) -> FaultPlan:
+    """Draw the faults of a seed's trial.
+
+    ``lasting``: of one that outlives its hosts, with what may take sources' places. ``gray``: some links lose part of
+    what they carry.
+    """
+    kind = FaultPlan(seed, graph=graph, stripes=stripes, networks=networks)
+    trial = trial_of(kind)
+    plan = draw_plan(seed, trial.hosts, ABOUT_S, graph=graph, lasting=lasting)
+    further = [name for name in NAMES if name in trial.joined.networks]
+    faults = [*plan.faults]
+    faults += draw_death(seed, ABOUT_S) if graph else ()
+    faults += draw_gray(seed, trial.hosts, ABOUT_S, further) if gray else ()
+    return msgspec.structs.replace(plan, faults=tuple(faults), stripes=stripes, networks=networks)
 
 
 def code_of(trial: Trial, node: Node) -> Counting | Timed:

@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, Outage, Stop
+from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, OfLink, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.drawn import CLIENT
 from thalweg.middleware.core.flow.missing import is_absent, may_miss, without_source
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.network.view import Link, links_between
+from thalweg.middleware.network.view import NET, Link, links_between
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 LIMITS = CoreConfig(
@@ -98,10 +98,13 @@ def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:
 
 
 def _cut_s(plan: FaultPlan, link: Link) -> float:
-    """The longest time that a link is cut; cuts with little between them are one."""
+    """Return the longest time that a link loses all, or what is bulk or large. Cuts with little between them are one.
+
+    Cuts of further networks do not count, as partitions have the network that all share besides.
+    """
     source, target = link
     spans = [(each.at_s, each.until_s) for each in plan.faults
-             if isinstance(each, Outage) and (each.source, each.target) == link]  # fmt: skip
+             if isinstance(each, OfLink) and (each.source, each.target) == link and each.via in ("", NET)]  # fmt: skip
     spans += [(each.at_s, each.at_s + each.for_s) for each in plan.faults
               if isinstance(each, Cut) and (source in each.hosts) != (target in each.hosts)]  # fmt: skip
     longest_s, begun_s, until_s = 0.0, -1.0, -1.0

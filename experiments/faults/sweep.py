@@ -38,14 +38,25 @@ SHARES = (0.3, 0.5, 0.7, 0.9)  # of what is left, tried at random
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What plans are drawn: for graphs, or trees, all of them ``lasting``, or as it comes."""
+    """Kind of the plans that are drawn: of trees, of graphs, of streams over several trees, of several networks.
+
+    ``lasting``: all runs outlive their hosts. Otherwise the seed draws which do.
+    Raises UsageError for two kinds that do not go together.
+    """
 
     graph: bool = False
     lasting: bool = False
+    stripes: bool = False
+    networks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stripes and (self.graph or self.networks):
+            other = "--graphs" if self.graph else "--networks"
+            raise UsageError(f"--stripes and {other} do not go together; leave one away")
 
     def plan(self, seed: int) -> FaultPlan:
-        """That of a seed."""
-        return drawn_plan(seed, graph=self.graph, lasting=self.lasting)
+        """Draw the plan of a seed."""
+        return drawn_plan(seed, **msgspec.structs.asdict(self), gray=True)
 
 
 TREES = Kind()
@@ -67,6 +78,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``shapes`` changes of the tree, ``queries`` what came of those that came, ``done`` what went wrong, by kind.
 
     ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
+    ``silent_s``: for how long a fault lasted at most while a stream stood still and no message named the fault.
     """
 
     faults: int
@@ -89,6 +101,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     shapes: dict[str, int]
     queries: dict[str, int]
     done: dict[str, int]
+    silent_s: float
     events: int
     failures: tuple[Failure, ...]
     wall_s: float
@@ -157,6 +170,7 @@ def sweep_faults(
         shapes=dict(sorted(shapes.items())),
         queries=dict(sorted(queries.items())),
         done=dict(sorted(done.items())),
+        silent_s=max(result.silent_s for result in results),
         events=sum(result.events for result in results),
         failures=tuple(failures),
         wall_s=round(time.perf_counter() - begun, 3),
@@ -224,7 +238,8 @@ def told(summary: FaultsSummary) -> str:
         f"{summary.relocations} relocations: {_listed(moved)}, {_listed(stayed)}\n"
         f"begun anew: {summary.recoveries} times; other trees: {_listed(summary.shapes)}\n"
         f"queries that came: {_listed(summary.queries)}\n"
-        f"what went wrong: {_listed(summary.done)}"
+        f"what went wrong: {_listed(summary.done)}\n"
+        f"longest standstill in a fault that no message named: {summary.silent_s:.1f} s"
     )
 
 

@@ -11,13 +11,14 @@ from the next one on only, so that for a while nobody else has it. A trial is
   hosts between which it has cut a way for long; what was delivered before is right;
 - *abandoned*: the plan has crashed the client itself; what was delivered before is right;
 - *failed*: anything else. Also when, afterwards, a host that is up still knows of the run, or a relocation that began
-  has come to anything but one "moved" or "stayed".
+  has come to anything but one "moved" or "stayed", or a stream stood still in a fault that no message named in time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -30,7 +31,7 @@ from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPl
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults.counting import FREE, MERGING, Known, content
-from thalweg.experiments.faults.drawn import CLIENT, COMING_BYTES, Trial, code_of, draw_trial
+from thalweg.experiments.faults.drawn import CLIENT, COMING_BYTES, Trial, code_of, trial_of
 from thalweg.experiments.faults.excuses import (
     LIMITS,
     WAIT_S,
@@ -42,24 +43,30 @@ from thalweg.experiments.faults.excuses import (
     to_be_asked_again,
 )
 from thalweg.experiments.faults.graphs import ALLOW, BROKEN
+from thalweg.experiments.faults.networks import Rerouter
 from thalweg.experiments.faults.queries import GUESTS, Callers
+from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
+from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.client.stripes import searches_of
 from thalweg.middleware.core.flow.missing import gaps_of
 from thalweg.middleware.dataflow import Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.parcels import is_nothing
-from thalweg.middleware.planning import CostParameters, Task, get_cost_model
+from thalweg.middleware.planning import CostParameters, Stripe, Task, get_cost_model
 from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
-from thalweg.middleware.planning.registry import AGAIN
+from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.packing import opened
 from thalweg.operators.reference import reference_run
 
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S = 0.005
+SILENT_S = math.inf  # that a fault may last, and a stream stand still, without a message
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
@@ -77,7 +84,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``missing`` how often a sink lost a source,
     or got it back, ``moves`` relocations by outcome and protocol, ``recoveries`` how often it began anew, ``shapes``
     changes of the tree by outcome, ``queries`` those that came to a graph by what became of them, ``faults`` what went
-    wrong by kind.
+    wrong by kind. ``silent_s``: the longest part of a standstill that a fault lasted without a message.
     """
 
     seed: int
@@ -96,6 +103,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     shapes: dict[str, int] = {}
     queries: dict[str, int] = {}
     faults: dict[str, int] = {}
+    silent_s: float = 0.0
     events: int = 0
     digest: str = ""
 
@@ -124,6 +132,7 @@ class _Log:
         self.settled: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)  # outcomes, by generation,
         # operator and version
         self.odd = ""
+        self.watch = Watch(CLIENT)
 
     def _begin(self, query: int, flow: Dataflow, names: Iterable[str]) -> None:
         for sink in [name for name in names if name in flow.sinks]:
@@ -158,10 +167,13 @@ class _Log:
         if value != expected and not self.wrong:
             self.wrong = f"partition {partition.index} of {partition.sink} is {value}, not {expected}"
         self.indices[partition.sink].append(partition.index)
+        self.watch.on_delivered(partition.sink, now)
 
     def _expected(self, sink: str, index: int) -> Any:
         if not self.trial.graph:
-            return content(self.trial.dataflow, self.trial.dataflow.by_name[sink].inputs[0], index, self.known)
+            flow = self.trial.dataflow
+            parts = tuple([content(flow, name, index, self.known) for name in flow.by_name[sink].inputs])
+            return parts if len(parts) > 1 else parts[0]
         right = self.right[sink]
         place = index - self.first[sink]
         right += itertools.islice(self.reference[sink], max(0, place + 1 - len(right)))
@@ -181,6 +193,7 @@ class _Log:
         return min([trial.partitions, *[length for length in told if length]])
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
+        self.watch.on_record(host, now, record)
         if record.kind == "relocated":
             detail = record.fields["detail"]
             node, version, outcome = record.fields["node"], detail["version"], detail["outcome"]
@@ -216,7 +229,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
 
     Raises UsageError for a plan that does not fit its trial.
     """
-    trial = draw_trial(plan.seed, graph=plan.graph, spares=plan.spares)
+    trial = trial_of(plan)
     log = _Log(trial)
     config = WorldConfig(
         interface=trial.interface,
@@ -240,23 +253,17 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         world.failover = m.Failover(every=EVERY[plan.seed % len(EVERY)], wait_s=WAIT_S)
     world.on_delivered, world.on_attached, world.on_tree = log.on_delivered, log.on_attached, log.on_tree
     callers = Callers(trial.queries, trial.leaves, trial.subscriptions, world)
-    drivers = [callers.on_delivered]
-    if trial.driver is not None:
-        drivers.append(RandomMover(trial.driver, world, world.names, (FREE, MERGING)).on_delivered)
-    world.driver = partial(_each, drivers)
-    if isinstance(trial.adaptation, GlobalMoves):
-        search = _search(trial, trial.adaptation)
-        world.answer = lambda command: _with_queries(search, trial, world.attached).answer(command)
+    world.driver = partial(_each, [callers.on_delivered, *_drivers(trial, world)])
+    _plan_moves(trial, world)
+    world.ways = trial.joined.ways
     world.begin(callers.begin)
     problem: tuple[str, str] | None = None
+    free = Reorderable((FREE, MERGING), (MERGING,))
     try:
-        world.run(
-            trial.dataflow,
-            trial.placement,
-            trial.partitions,
-            trial.adaptation,
-            reorderable=Reorderable((FREE, MERGING), (MERGING,)),
-        )
+        if trial.striped is not None:
+            world.run_stripes(trial.striped, trial.partitions, trial.adaptation, reorderable=free)
+        else:
+            world.run(trial.dataflow, trial.placement, trial.partitions, trial.adaptation, reorderable=free)
     except UsageError:
         raise
     except Exception as error:  # whatever a core raises is what the trial was for
@@ -267,6 +274,44 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
 def _each(calls: Iterable[Callable[[], None]]) -> None:
     for call in calls:
         call()
+
+
+def _drivers(trial: Trial, world: FaultyWorld) -> Iterator[Callable[[], None]]:
+    """Return what the application does whenever it has got a partition: move operators, choose other networks."""
+    driver, free = trial.driver, (FREE, MERGING)
+    if driver is not None and trial.striped is None:
+        yield RandomMover(driver, world, world.names, free).on_delivered
+    elif driver is not None and trial.striped is not None:
+        for number, (tree, _) in enumerate(trial.striped.trees):
+            several = len(tree.by_name[tree.sinks[0]].inputs) > 1  # such a tree keeps its shape
+            options: Driver = RandomMoves(1000, driver.seed + number)
+            if not several:
+                options = msgspec.structs.replace(driver, seed=driver.seed + number)
+            yield RandomMover(options, OneStripe(world, number), world.names, (FREE,)).on_delivered
+        if driver.moves:
+            yield RandomMover(RandomMoves(driver.moves, driver.seed), OneStripe(world, None), world.names).on_delivered
+    if trial.joined.networks and not isinstance(trial.adaptation, GlobalMoves):
+        yield Rerouter(world.plan.seed, trial.joined.networks, world).on_delivered
+
+
+def _plan_moves(trial: Trial, world: FaultyWorld) -> None:
+    """Have the client plan moves where the trial asks for this."""
+    if not isinstance(trial.adaptation, GlobalMoves):
+        return
+    search = _search(trial, trial.adaptation)
+    if trial.striped is None:
+        world.answer = lambda command: _with_queries(search, trial, world.attached).answer(command)
+        return
+    shares = trial.striped.shares
+    stripes = [Stripe(*tree, share) for tree, share in zip(trial.striped.trees, shares, strict=True)]
+    searches = searches_of(search, stripes)
+
+    def answer(command: e.Plan) -> e.Planned:
+        stripe = stripe_of(command.run)
+        assert stripe is not None
+        return searches[stripe].answer(command)
+
+    world.answer = answer
 
 
 def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
@@ -285,6 +330,7 @@ def _search(trial: Trial, options: GlobalMoves) -> Search:
     dataflow, hints = trial.dataflow, _hints(trial, trial.dataflow)
     model = get_cost_model("critical-path")
     task = Task((dataflow,), trial.hosts, NetworkView({}), hints, CostParameters(startup_s=STARTUP_S))
+    task = task.but(networks=trial.joined.networks, hops=2)
     return Search(task, model, options, AGAIN)
 
 
@@ -307,7 +353,12 @@ def _result(
         missing += abs(length - here)
         delivered, duplicate = delivered + here, duplicate + again
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
+    silence = None if gone else _longest_silence(plan, world, log, callers)
     problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
+    if problem is None and silence is not None and silence.unnamed_s > SILENT_S:
+        sink, from_s, until_s, unnamed_s = silence
+        still = f"sink {sink} got nothing from {from_s:.1f} to {until_s:.1f} s"
+        problem = "silent", f"{still}, while a fault lasted for {unnamed_s:.1f} s that no message named"
     if problem is None and not world.failed and not gone:
         problem = _problem_of_queries(plan, world, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
@@ -331,9 +382,22 @@ def _result(
         shapes=dict(sorted(log.shapes.items())),
         queries=callers.counts(),
         faults=dict(sorted(counts.items())),
+        silent_s=0.0 if silence is None else round(silence.unnamed_s, 3),
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
     )
+
+
+def _longest_silence(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Callers) -> Standstill | None:
+    """Return the standstill of one of the first query's sinks that a fault lasted longest without a message."""
+    if world.failed is not None and world.failed_s is not None:
+        log.watch.on_failed(world.failed_s, world.failed)
+    found: list[Standstill] = []
+    for sink in [name for name, query in log.queries.items() if query == 0 and 0 not in callers.left]:
+        got_s, whole = log.watch.got_s[sink], len(set(log.indices[sink])) >= log.length(sink)
+        over_s = got_s[-1] if whole and got_s else world.now if world.failed_s is None else world.failed_s
+        found += log.watch.standstills(lasting(plan, world.names), [sink], over_s)
+    return max(found, key=lambda each: each.unnamed_s, default=None)
 
 
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:
@@ -384,6 +448,7 @@ def _problem(
             "the run": core.runs,
             "the run's end": core.coordinator.led,
             "links' pasts": core.links.monitor.histories,
+            "the stream": core._stripes.led,
         }
         left = [name for name, table in kept.items() if table]
         if left or host.code:

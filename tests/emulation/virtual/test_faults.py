@@ -17,6 +17,7 @@ from msgspec import UNSET
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import (
+    BulkOutage,
     Crash,
     Cut,
     Delay,
@@ -25,16 +26,17 @@ from thalweg.emulation.virtual.faults import (
     Fault,
     FaultPlan,
     Hostility,
+    LargeOutage,
     Late,
     Outage,
     Slow,
     Stop,
     Storm,
     Unconfirmed,
+    draw_gray,
     draw_plan,
 )
 from thalweg.emulation.virtual.faulty import LOST_IN_A_ROW, STUCK_S, FaultyWorld
-from thalweg.emulation.virtual.links import CONTROL, Transfer
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.dataflow import Code
@@ -257,6 +259,55 @@ def test_an_outage_has_one_direction(calm: Seen) -> None:
     assert ("client", "h2") in ways
 
 
+def test_a_bulk_outage_loses_partitions_in_one_direction_and_lets_control_messages_pass(calm: Seen) -> None:
+    from_s, for_s = calm.times_s[3], 4.0
+    world = Seen(BulkOutage("h1", "h2", from_s, for_s)).go()
+    assert world.all_delivered()
+    came = [event for name, event in world.heard(from_s + 0.1, from_s + for_s) if (event.sender, name) == ("h1", "h2")]
+    assert {type(event.message) for event in came} <= {m.Ping}  # a source asks its consumer nothing else
+    asked = [event for name, event in world.heard(from_s, from_s + for_s) if (event.sender, name) == ("h2", "h1")]
+    assert {type(event.message) for event in asked} <= {m.Demand, m.Pong}
+    both = Seen(BulkOutage("h2", "client", from_s, for_s), BulkOutage("client", "h2", from_s, for_s)).go()
+    assert both.all_delivered()
+    came = [event for name, event in both.heard(from_s, from_s + for_s) if {event.sender, name} == {"h2", "client"}]
+    assert {type(event.message) for event in came} >= {m.Demand, m.Ping, m.Pong}
+    assert not [event for event in came if isinstance(event.message, m.Partition)]
+
+
+def test_a_large_outage_loses_what_is_over_its_size(calm: Seen) -> None:
+    from_s, for_s = calm.times_s[3], 4.0
+    at_limit = Seen(LargeOutage("h1", "h2", from_s, for_s, above_bytes=BYTES)).go()
+    assert at_limit.times_s == calm.times_s
+    below = Seen(LargeOutage("h1", "h2", from_s, for_s, above_bytes=BYTES - 1)).go()
+    assert below.all_delivered()
+    assert below.times_s[-1] > calm.times_s[-1] + for_s / 2
+    small = Seen(LargeOutage("client", "h2", 0.0, 2.0, above_bytes=0)).go()  # control messages have a size, too
+    assert small.all_delivered()
+    assert not [event for name, event in small.heard(0.0, 2.0) if (event.sender, name) == ("client", "h2")]
+
+
+@pytest.mark.parametrize("kind", [BulkOutage, LargeOutage])
+def test_such_an_outage_over_one_network_leaves_the_other(kind: type[BulkOutage | LargeOutage]) -> None:
+    world = Seen(kind("h2", "client", 2.0, via="fast"), ways=WAYS).go()
+    assert world.all_delivered()
+    over = [via for name, via in carried(world) if name == "client"]
+    assert over[0] == "fast" and over[-1] == NET
+
+
+def test_gray_faults_are_drawn_of_one_link_and_of_all_that_lead_to_a_host_or_leave_it() -> None:
+    drawn = [draw_gray(seed, HOSTS, 25.0, ("fast",)) for seed in range(300)]
+    assert drawn == [draw_gray(seed, HOSTS, 25.0, ("fast",)) for seed in range(300)]
+    faults = [fault for some in drawn for fault in some]
+    assert 0.5 < len([some for some in drawn if some]) / 300 < 0.7
+    assert {type(fault) for fault in faults} == {BulkOutage, LargeOutage, Outage}
+    assert {fault.via for fault in faults} == {"", "fast"}
+    alike = Counter((type(fault), fault.at_s, fault.until_s, fault.via, number)
+                    for number, some in enumerate(drawn) for fault in some)  # fmt: skip
+    assert {*alike.values()} == {1, 2, len(HOSTS) - 1}
+    assert min(fault.until_s - fault.at_s for fault in faults) < 1.0
+    assert max(fault.until_s - fault.at_s for fault in faults) > 80.0
+
+
 def test_a_partition_cuts_off_all_others_in_both_directions(calm: Seen) -> None:
     from_s, for_s = calm.times_s[3], 4.0
     world = Seen(Cut(("h1", "h3"), from_s, for_s)).go()
@@ -354,24 +405,14 @@ def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch)
     assert world.failed is None
 
 
-class NoBulk(Seen):
-    """Links that lose what is bulk from some second on, and carry control messages."""
-
-    def __init__(self, *links: tuple[str, str], at_s: float = 1.0, until_s: float = math.inf, **more: Any) -> None:
-        super().__init__(**more)
-        self.closed, self.at_s, self.until_s = links, at_s, until_s
-
-    def _is_cut(self, transfer: Transfer) -> bool:
-        return self._stands(transfer) or super()._is_cut(transfer)
-
-    def _stands(self, transfer: Transfer) -> bool:
-        closed = transfer.rank != CONTROL and (transfer.source, transfer.target) in self.closed
-        return closed and self.at_s <= self.now < self.until_s
+def no_bulk(*links: tuple[str, str], until_s: float = 1e9, **more: Any) -> Seen:
+    """A world whose links lose what is bulk from second 1 on, and carry control messages."""
+    return Seen(*[BulkOutage(*link, 1.0, until_s - 1.0) for link in links], **more)
 
 
 @pytest.mark.parametrize(("source", "target", "node"), [("h1", "h2", "s"), ("h2", "client", "o")])
 def test_a_route_that_carries_no_bulk_ends_the_run_with_its_direction(source: str, target: str, node: str) -> None:
-    world = NoBulk((source, target)).go()
+    world = no_bulk((source, target)).go()
     assert world.failed is not None
     assert world.failed.startswith(f"node {node!r} on host {source!r}: nothing has got through to host {target!r} for")
     assert world.failed_s is not None
@@ -380,16 +421,16 @@ def test_a_route_that_carries_no_bulk_ends_the_run_with_its_direction(source: st
 
 @pytest.mark.parametrize("links", [[("h1", "h2")], [("h1", "h2"), ("h3", "h2")], [("h2", "client")], [("h2", "h1")]])
 def test_a_run_with_failover_goes_on_beside_a_route_that_carries_no_bulk(links: list[tuple[str, str]]) -> None:
-    world = NoBulk(*links)
+    world = no_bulk(*links)
     world.failover = m.Failover(every=4)
     world.go()
     assert [index for index, *_ in world.values] == [*range(COUNT)]
-    assert max(itertools.pairwise(world.times_s), key=lambda pair: pair[1] - pair[0], default=(0.0, 0.0)) < (22.0, 22.0)
+    assert max(later_s - before_s for before_s, later_s in itertools.pairwise(world.times_s)) < 22.0
 
 
 @pytest.mark.parametrize("for_s", [5.0, 9.0])
 def test_a_route_that_carries_bulk_again_in_time_ends_nothing(for_s: float) -> None:
-    assert NoBulk(("h1", "h2"), until_s=1.0 + for_s).go().all_delivered()
+    assert no_bulk(("h1", "h2"), until_s=1.0 + for_s).go().all_delivered()
 
 
 # --- two networks ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from thalweg.emulation.virtual.faults import (
+    BulkOutage,
     Crash,
     Cut,
     Drop,
@@ -22,6 +23,7 @@ from thalweg.emulation.virtual.faults import (
     Fault,
     FaultPlan,
     Hostility,
+    LargeOutage,
     Late,
     OfMessage,
     Outage,
@@ -33,19 +35,22 @@ from thalweg.experiments.faults import graphs as fault_graphs
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
 from thalweg.experiments.faults.counting import Counting
-from thalweg.experiments.faults.drawn import ABOUT_S, MERGED, RESHAPED, draw_trial, drawn_plan
+from thalweg.experiments.faults.drawn import ABOUT_S, MERGED, RESHAPED, draw_trial, drawn_plan, trial_of
 from thalweg.experiments.faults.excuses import LIMITS, may_be_dead, may_be_lost, needed
 from thalweg.experiments.faults.queries import draw_death
-from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults
+from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
+from thalweg.experiments.faults.sweep import Kind, load_plan, minimize, shrink, sweep_faults
 from thalweg.experiments.faults.trials import TrialResult, run_trial
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
-from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.monitoring.silence import Step, Suspicions
 from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
 
 HOSTS = ("h1", "h2", "h3", "client")
@@ -84,6 +89,162 @@ def test_the_plans_of_graphs_are_kept() -> None:
     assert queries["attached"] > 10, queries
     assert queries["detached"] > 3, queries
     assert queries["subscribed"] > 10, queries
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind(),
+        Kind(lasting=True),
+        Kind(stripes=True),
+        Kind(stripes=True, lasting=True),
+        Kind(networks=True),
+        Kind(networks=True, lasting=True),
+        Kind(networks=True, graph=True),
+    ],
+    ids=str,
+)
+def test_the_plans_of_every_kind_are_kept(kind: Kind) -> None:
+    """``thalweg sweep --faults … --stripes`` and ``--networks`` take the same plans, with gray faults."""
+    results = [run_trial(kind.plan(seed))[0] for seed in range(5001, 5021)]
+    assert [result for result in results if result.outcome == "failed"] == []
+    done = Counter[str]()
+    for result in results:
+        done.update(result.faults)
+    assert done["bulk-outage"] and done["large-outage"]
+
+
+def test_streams_over_several_trees_have_all_there_is() -> None:
+    trials = [trial_of(FaultPlan(seed, stripes=True)) for seed in range(200)]
+    assert [trial.dataflow for trial in trials] == [
+        trial_of(FaultPlan(seed, stripes=True)).dataflow for seed in range(200)
+    ]
+    striped = [trial.striped for trial in trials if trial.striped is not None]
+    assert len(striped) == 200
+    assert {len(each.trees) for each in striped} == {2, 3, 4}
+    assert {all(flow == each.trees[0][0] for flow, _ in each.trees) for each in striped} == {True, False}
+    aboves = [each.above[0] for each in striped if each.above is not None]
+    assert {len(above.operators) for above in aboves} == {0, 1, 2}
+    assert {len(above.sinks) for above in aboves} == {1, 2}
+    assert {(type(trial.adaptation), type(trial.driver)) for trial in trials} == {
+        (GlobalMoves, NoneType),
+        (LocalMoves, NoneType),
+        (LocalMoves, RandomMoves),
+        (NoneType, RandomReshapes),
+    }
+    spared = [trial_of(FaultPlan(seed, stripes=True, spares=True)).dataflow for seed in range(40)]
+    assert {len(node.stand_ins) for flow in spared for node in flow.nodes if node.kind == "source"} == {0, 1, 2}
+
+
+def test_trials_of_several_networks_are_as_without_but_for_these() -> None:
+    over = set[int | str]()
+    for seed in range(60):
+        trial = trial_of(FaultPlan(seed, networks=True))
+        bare, joined = trial_of(FaultPlan(seed)), trial.joined
+        assert trial.links == {**bare.links, **joined.links}
+        assert (trial.dataflow, trial.placement, trial.hosts) == (bare.dataflow, bare.placement, bare.hosts)
+        assert {link.via for link in joined.links} == joined.networks.keys() - {NET}
+        for way in joined.ways:
+            assert NET in way.over
+            over |= {via if isinstance(via, str) else len(via) for via in way.over}
+    assert over == {NET, "fast", "far", 2}
+
+
+def test_partitions_take_further_networks_and_relays(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = Counter[str]()
+
+    class Watched(fault_trials.FaultyWorld):
+        def _send(self, host: Any, send: e.Send) -> None:
+            if send.bulk:
+                over[send.via if isinstance(send.via, str) else "relays"] += 1
+            super()._send(host, send)
+
+    monkeypatch.setattr(fault_trials, "FaultyWorld", Watched)
+    for seed in range(1, 7):
+        result, _ = run_trial(FaultPlan(seed, networks=True))
+        assert (result.outcome, result.lost) == ("delivered", 0), result
+    assert min(over[via] for via in (NET, "fast", "relays")) > 5, over
+
+
+@pytest.mark.parametrize("kind", [Kind(graph=True), Kind(networks=True)], ids=str)
+def test_several_trees_go_with_neither_graphs_nor_networks(kind: Kind) -> None:
+    with pytest.raises(UsageError, match=r"--stripes and --.* do not go together"):
+        msgspec.structs.replace(kind, stripes=True)
+    plan = {"seed": 1, "stripes": True, "graph": kind.graph, "networks": kind.networks}
+    with pytest.raises(msgspec.ValidationError, match="has neither a graph nor several networks"):
+        msgspec.convert(plan, FaultPlan)
+
+
+# --- standstills --------------------------------------------------------------------------------------
+
+
+def watched(*messages: tuple[float, e.Record]) -> Watch:
+    """Return a watch of a sink that gets nothing between 10 and 60 s, and what the client records."""
+    watch = Watch("client")
+    for at_s in (1.0, 10.0, 60.0, 61.0):
+        watch.on_delivered("t", at_s)
+    for at_s, record in messages:
+        watch.on_record("client", at_s, record)
+    return watch
+
+
+def fault(what: str, peer: str = "", kind: str = "fault") -> e.Record:
+    return e.Record("run", kind, {"peer": peer, "detail": {"what": what}})
+
+
+BULK = BulkOutage("h1", "h2", 5.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("messages", "unnamed_s"),
+    [
+        ([], 35.0),
+        ([(30.0, fault("host 'h1' gets nothing through"))], 20.0),
+        ([(30.0, fault("the run goes on without it", "h2"))], 20.0),
+        ([(30.0, fault("the run goes on without it", "h3"))], 35.0),  # of another host
+        ([(30.0, e.Record("run", "fault", {"peer": "h2"}))], 35.0),  # says nothing to people
+        ([(30.0, fault("", "h2", "repeated"))], 35.0),
+        ([(7.0, fault("goes on", "h2"))], 35.0),  # of what was before
+        ([(55.0, fault("goes on", "h2"))], 35.0),  # when it was over
+    ],
+)
+def test_a_standstill_is_silent_until_a_message_names_the_fault(
+    messages: list[tuple[float, e.Record]], unnamed_s: float
+) -> None:
+    faults = lasting(FaultPlan(1, (BULK, Slow("h3", 9.0, 0.0, 99.0))), HOSTS)
+    before, found = watched(*messages).standstills(faults, ["t"], 61.0)
+    assert before[:3] == ("t", 1.0, 10.0)
+    assert found == Standstill("t", 10.0, 60.0, unnamed_s)
+
+
+def test_a_run_s_end_is_a_message_and_a_sink_that_never_gets_anything_stands_still_from_the_start() -> None:
+    watch, outage = Watch("client"), Outage("h1", "client", 0.0)
+    assert [*watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 40.0)] == [
+        Standstill("t", 0.0, 40.0, 40.0)
+    ]
+    watch.on_failed(30.0, "host 'h1', which holds s, has been silent for 30 s")
+    (found,) = watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 30.0)
+    assert found.unnamed_s == 30.0
+
+
+def test_a_plan_in_which_a_stream_stands_still_without_a_message_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = 3
+    source = draw_trial(seed).dataflow.by_name["s0"].pinned
+    hosts = [host for host in draw_trial(seed).hosts if host != source]
+    plan = FaultPlan(seed, tuple(BulkOutage(source or "", host, 2.0, 25.0) for host in hosts))
+    result, _ = run_trial(plan)
+    assert (result.outcome, "control messages pass, partitions do not" in result.what) == ("ended", True)
+    assert result.silent_s < 20.0
+    monkeypatch.setattr(Suspicions, "on_stalled", lambda *_: Step.WAIT)
+    result, _ = run_trial(plan)
+    assert result.outcome == "delivered"
+    assert 20.0 < result.silent_s <= 25.0
+    monkeypatch.setattr(fault_trials, "SILENT_S", 20.0)
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    result, _ = run_trial(plan)
+    assert (result.outcome, result.kind) == ("failed", "silent")
+    assert "that no message named" in result.what
 
 
 @pytest.mark.parametrize(
@@ -302,6 +463,8 @@ def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept:
         ((Cut(("client", "h1"), 1.0, 60.0),), {"h2", "h3"}),
         ((Outage("h1", "client", 1.0, 10.0), Cut(("h1",), 10.0, 10.0)), {"h1"}),
         ((Outage("h1", "client", 1.0, 10.0), Cut(("h1",), 15.0, 10.0)), set()),
+        ((BulkOutage("h1", "client", 1.0, 20.0), LargeOutage("client", "h2", 1.0)), {"h1", "h2"}),
+        ((BulkOutage("h1", "client", 1.0, via="fast"), Outage("h2", "client", 1.0, via="net")), {"h2"}),
     ],
 )
 def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
@@ -318,6 +481,7 @@ def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
         ((Outage("h1", "h2", 1.0, 25.0),), []),
         ((Outage("h1", "h2", 1.0, 35.0),), [("h1", "h2")]),
         ((Outage("h1", "h2", 90.0),), [("h1", "h2")]),
+        ((BulkOutage("h1", "h2", 90.0), BulkOutage("h1", "h3", 90.0, via="fast")), [("h1", "h2")]),
         ((Outage("h1", "h2", 1.0, 20.0), Outage("h2", "h1", 21.0, 20.0)), []),
         ((Outage("h1", "h2", 1.0, 20.0), Cut(("h1", "h3"), 21.0, 20.0)), [("h1", "h2")]),
         ((Cut(("h1",), 1.0, 40.0),), [("h1", "h2"), ("h1", "h3"), ("h1", "client"),
@@ -506,12 +670,21 @@ def test_the_command_says_what_became_of_the_plans(tmp_path: Path) -> None:
 
 def test_a_plan_is_replayed_from_its_seed_or_its_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_bytes(msgspec.json.encode(drawn_plan(5)))
+    path.write_bytes(msgspec.json.encode(Kind().plan(5)))
     outputs = [CliRunner().invoke(cli.app, ["sweep", "--replay-faults", what]).stdout for what in ("5", str(path))]
     assert outputs[0] == outputs[1]
     assert outputs[0].startswith("seed 5, ")
     done = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "5", "--json"])
     assert json.loads(done.stdout)["seed"] == 5
+
+
+@pytest.mark.parametrize("kind", ["--stripes", "--networks"])
+def test_plans_of_several_trees_and_networks_are_run_and_replayed(kind: str) -> None:
+    done = CliRunner().invoke(cli.app, ["sweep", "--faults", "2", "--first-seed", "8", kind, "--json"])
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (said["faults"], said["failed"], said["lost"]) == (2, 0, 0)
+    replayed = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "8", kind, "--json"])
+    assert json.loads(replayed.stdout.splitlines()[-1])["silent_s"] <= said["silent_s"]
 
 
 def test_a_replay_that_fails_has_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,6 +705,9 @@ def test_no_plans_and_seeds_below_0_are_refused(options: list[str]) -> None:
         (["--replay-faults", "no-such"], "no-such cannot be read: No such file or directory"),
         (["--replay-faults", "3", "--faults", "3"], "--faults and --replay-faults do not go together"),
         (["--lasting"], "--lasting goes with --faults"),
+        (["--stripes"], "--stripes goes with --faults"),
+        (["--networks", "--configurations", "1"], "--networks goes with --faults"),
+        (["--faults", "1", "--stripes", "--graphs"], "--stripes and --graphs do not go together"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_one_line(options: list[str], said: str) -> None:
