@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from thalweg.emulation.virtual.faults import Crash, Cut, FaultPlan, OfLink, Stop
+from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, FaultPlan, LargeOutage, OfLink, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.drawn import CLIENT
 from thalweg.middleware.core.flow.missing import is_absent, may_miss, without_source
@@ -29,6 +29,7 @@ LIMITS = CoreConfig(
 )
 LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make it the rest
 LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
+LONG_STALL_S = 6.0  # that bulk alone is lost, on a way that is given up for that
 WAIT_S = 40.0  # for a lost host that has a source
 
 
@@ -93,8 +94,13 @@ def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
 
 
 def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:
-    """The ways between two hosts that either of them may rightly take for dead: they are cut for long."""
-    return [link for link in links_between(hosts) if _cut_s(plan, link) >= LONG_SILENCE_S]
+    """The ways between two hosts that either of them may rightly take for dead: they are cut for long.
+
+    A way that loses bulk alone may be given up sooner.
+    """
+    gray = {Link(each.source, each.target) for each in plan.faults if isinstance(each, BulkOutage | LargeOutage)}
+    long_s = {link: LONG_STALL_S if link in gray else LONG_SILENCE_S for link in links_between(hosts)}
+    return [link for link, least_s in long_s.items() if _cut_s(plan, link) >= least_s]
 
 
 def _cut_s(plan: FaultPlan, link: Link) -> float:

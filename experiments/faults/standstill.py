@@ -17,15 +17,21 @@ from typing import Any, NamedTuple
 from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, FaultPlan, LargeOutage, Outage, Stop
 from thalweg.middleware.protocol import events as e
 
+JUST_S = 2.0  # before a standstill: what was said then holds for it, as a partition that was on its way came after it
 NAMED = re.compile(r"host '([^']+)'")
 
 
 class Lasting(NamedTuple):
-    """A fault that lasts for some time, and the hosts it concerns."""
+    """A fault that lasts for some time, and the hosts it concerns.
+
+    ``once``: what the run has said of it holds until it ends, as of a host that is gone. Otherwise every standstill
+    needs a message of its own, as the run goes on elsewhere and may come back.
+    """
 
     hosts: frozenset[str]
     from_s: float
     until_s: float
+    once: bool = False
 
 
 class Said(NamedTuple):
@@ -54,9 +60,9 @@ def lasting(plan: FaultPlan, hosts: Iterable[str]) -> Iterator[Lasting]:
                 yield Lasting(frozenset(hosts), fault.at_s, fault.at_s + fault.for_s)
             case Crash():
                 back_s = math.inf if fault.restart_after_s is None else fault.restart_after_s
-                yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + back_s)
+                yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + back_s, once=True)
             case Stop():
-                yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + fault.for_s)
+                yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + fault.for_s, once=True)
 
 
 class Watch:
@@ -99,8 +105,9 @@ class Watch:
         longest_s = 0.0
         for fault in there:
             begins_s, ends_s = max(from_s, fault.from_s), min(until_s, fault.until_s)
-            told_s = min(
-                [said.at_s for said in self.said if said.at_s >= begins_s and said.hosts & concerned], default=math.inf
-            )
+            counts_s = fault.from_s if fault.once else begins_s - JUST_S
+            hosts = fault.hosts if fault.once else concerned
+            said_s = [said.at_s for said in self.said if said.at_s >= counts_s and said.hosts & hosts]
+            told_s = min(said_s, default=math.inf)
             longest_s = max(longest_s, min(ends_s, told_s) - begins_s)
         return longest_s

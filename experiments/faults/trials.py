@@ -27,7 +27,7 @@ from typing import Any, Literal
 import msgspec
 
 from thalweg.emulation.virtual.config import WorldConfig
-from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, OfMessage
+from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, Late, OfMessage
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults.counting import FREE, MERGING, Known, content
@@ -355,7 +355,10 @@ def _result(
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
     silence = None if gone else _longest_silence(plan, world, log, callers)
     problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
-    if problem is None and silence is not None and silence.unnamed_s > SILENT_S:
+    late_s = max(
+        [fault.within_s for fault in plan.faults if isinstance(fault, Late)], default=0.0
+    )  # what is late lives
+    if problem is None and silence is not None and silence.unnamed_s > SILENT_S + late_s:
         sink, from_s, until_s, unnamed_s = silence
         still = f"sink {sink} got nothing from {from_s:.1f} to {until_s:.1f} s"
         problem = "silent", f"{still}, while a fault lasted for {unnamed_s:.1f} s that no message named"

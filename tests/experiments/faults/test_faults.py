@@ -28,6 +28,7 @@ from thalweg.emulation.virtual.faults import (
     OfMessage,
     Outage,
     Slow,
+    Stop,
     Storm,
 )
 from thalweg.experiments.cli import verbs as cli
@@ -216,6 +217,18 @@ def test_a_standstill_is_silent_until_a_message_names_the_fault(
     before, found = watched(*messages).standstills(faults, ["t"], 61.0)
     assert before[:3] == ("t", 1.0, 10.0)
     assert found == Standstill("t", 10.0, 60.0, unnamed_s)
+
+
+def test_what_was_said_just_before_a_standstill_holds_for_it() -> None:
+    watch = watched((8.5, fault("the run goes on without it", "h2")))
+    (before,) = watch.standstills(lasting(FaultPlan(1, (BULK,)), HOSTS), ["t"], 61.0)
+    assert before == Standstill("t", 1.0, 10.0, 3.5)
+
+
+def test_a_host_that_is_gone_is_named_once() -> None:
+    watch, faults = watched((7.0, fault("has been silent", "h3"))), (Crash("h3", 3.0), Stop("h2", 20.0, 15.0))
+    before, found = watch.standstills(lasting(FaultPlan(1, faults), HOSTS), ["t"], 61.0)
+    assert (before.unnamed_s, found.unnamed_s) == (4.0, 15.0)
 
 
 def test_a_run_s_end_is_a_message_and_a_sink_that_never_gets_anything_stands_still_from_the_start() -> None:
