@@ -101,6 +101,26 @@ class JournalGapError(JournalError):
         self.run, self.missing = run, dict(missing or {})
 
 
+class MoveRefused(ThalwegError):
+    """A move, or another tree, that was asked for and not carried out, or only in part. ``reason`` says why.
+
+    ``stayed``: by operator why it is not where it was to be. ``moved``: the operators that are where they were to be,
+    with their hosts, from partition ``index`` on. If nothing has changed, these are empty, and ``index`` is None.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        reason: str = "",
+        moved: dict[str, str] | None = None,
+        stayed: dict[str, str] | None = None,
+        index: int | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.reason, self.moved, self.stayed, self.index = reason or text, moved or {}, stayed or {}, index
+
+
 class HostLostError(RunError):
     """A host the flow cannot do without did not come up, or went away for good: ``host``."""
 

@@ -193,7 +193,14 @@ class Logbook:
 # --- what cores record, in words ----------------------------------------------------------------------
 
 Fields = Mapping[str, Any]
-NEVER_BEGUN = frozenset({"a later proposal took its place", "the run ended before", "the stream ended first"})
+NEVER_BEGUN = frozenset(  # reasons of moves that nobody refused
+    {
+        "a later proposal took its place",
+        "the run ended before",
+        "the run has begun anew meanwhile, as it lost a host",
+        "the stream ended first",
+    }
+)
 LOST = frozenset({"host", "subscriber"})
 
 
@@ -263,6 +270,9 @@ def _proposal(fields: Fields) -> Line:
     why, reason = detail.get("why", ""), detail.get("reason", "")
     if detail.get("outcome") == "committed":
         after = 0 if index is None else index + 1
+        if stayed := detail.get("stayed"):
+            why = "; ".join(f"{node!r}: {said}" for node, said in stayed.items())
+            return Line("move-refused", f"from partition {after} on: {_moves(detail)} ({reason}), but {why}", why)
         return Line("placement-changed", f"from partition {after} on: {_moves(detail)} ({reason})", reason)
     event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
     return Line(event, f"not moved: {_moves(detail)} ({reason}): {why}", why)
@@ -298,6 +308,9 @@ def _plan(fields: Fields) -> Line:
         return Line("plan-taken", f"the plan of {planner} is carried out: {why}", why)
     if detail.get("differs"):
         why = detail.get("dropped") or why
+        if "current_s" in detail and "predicted_s" in detail:
+            now_s, then_s = detail["current_s"], detail["predicted_s"]
+            why += f" (a partition costs {in_seconds(now_s)} now, and {in_seconds(then_s)} by the plan)"
         return Line("plan-dropped", f"the plan of {planner} is not carried out: {why}", why)
     return Line("plan-kept", f"{planner} keeps operators where they are")
 

@@ -148,6 +148,8 @@ class World(FaultyWorld):
         self.delivered: list[Any] = []
         self.others: defaultdict[str, list[tuple[float, int, Any]]] = defaultdict(list)  # of queries' sinks, with when
         self.ended = self.forgotten = False
+        self.asked: list[e.PlacementProposed] = []  # by the application
+        self.answers: list[e.MoveEnded] = []
         self.records: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)  # by kind: the fields
 
     # --- what came of it -----------------------------------------------------------------------------
@@ -251,6 +253,9 @@ class World(FaultyWorld):
     # --- time ----------------------------------------------------------------------------------------
 
     def at(self, at_s: float, host: str, event: e.Event) -> World:
+        if isinstance(event, e.PlacementProposed) and host == CLIENT:
+            event = msgspec.structs.replace(event, number=len(self.asked))
+            self.asked.append(event)
         self._schedule(at_s, self._tell_whoever_is, (host, event))
         return self
 
@@ -261,7 +266,22 @@ class World(FaultyWorld):
         self.at(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation, codes, merging=merging))
         self._until(lambda: False)
         assert not self.stalled, f"no end after {self.events} events: delivered {len(self.delivered)}"
+        self._check_answers()
         return self.delivered
+
+    def _check_answers(self) -> None:
+        """The application is told once what has become of all that it asked for, unless the run failed, or it did."""
+        lost = self.failed is not None or CLIENT in self.down
+        for number, asked in enumerate(self.asked):
+            answers = [each for each in self.answers if each.number == number]
+            assert len(answers) == 1 or (lost and not answers), (asked, answers)
+            for answer in answers:
+                wanted = answer.moved.keys() | answer.stayed.keys()
+                assert not (answer.moved.keys() & answer.stayed.keys()), answer
+                assert (answer.index is None) == (not wanted or bool(answer.why)), answer
+                if asked.dataflow is None:
+                    assert answer.moved.items() <= asked.placement.items(), answer
+                    assert answer.stayed.keys() <= asked.placement.keys(), answer
 
     def _handle(self, host: VirtualHost, event: e.Event) -> None:
         known = "r" in host.core.runs
@@ -285,6 +305,9 @@ class World(FaultyWorld):
         forgotten = isinstance(command, e.Forgotten) and not command.follows
         assert not (self.forgotten and forgotten)
         self.forgotten = self.forgotten or forgotten
+        if isinstance(command, e.MoveEnded):
+            assert host.name == CLIENT
+            self.answers.append(command)
         super()._rare(host, command)
 
 

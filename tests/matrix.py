@@ -210,6 +210,11 @@ def check(world: Scripted, expected: str) -> None:
         places = {"h3": "stayed", world.target: "moved"}
         assert places.get(world.placement["o"], f"to {world.placement['o']}") == expected
         assert world.on("o") == {world.placement["o"]}, "the client says otherwise"
+        asked = [each for each in world.asked if each.reason == "a test"]
+        if asked and len(world.asked) == 1 and expected in ("stayed", "moved"):  # else others move it afterwards
+            (answer,) = world.answers
+            said = "moved" if answer.moved == {"o": world.target} else "stayed"
+            assert said == expected and bool(answer.why or answer.stayed) == (expected == "stayed"), answer
         settled = [each["detail"]["outcome"] for each in world.settled if each["node"] == "o"]
         assert not settled or settled[-1] == ("stayed" if expected == "stayed" else "moved")
 

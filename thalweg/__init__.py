@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
     from thalweg.middleware.client.feeds import Feed
+    from thalweg.middleware.client.moves import Moved, MoveHandle
     from thalweg.middleware.client.run import Run
     from thalweg.middleware.client.stream import Delivered
     from thalweg.middleware.client.subscription import Subscription
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         HostLostError,
         JournalError,
         JournalGapError,
+        MoveRefused,
         OperatorError,
         PlacementError,
         ProtocolError,
@@ -97,6 +99,9 @@ __all__ = [
     "LinksNeeded",
     "LocalCluster",
     "LocalMoves",
+    "MoveHandle",
+    "MoveRefused",
+    "Moved",
     "NetworkView",
     "Node",
     "Nothing",
@@ -140,14 +145,15 @@ _HOME = {
     "thalweg.middleware.protocol.messages": "Failover",
     "thalweg.middleware.client.client": "Client",
     "thalweg.middleware.client.feeds": "Feed",
+    "thalweg.middleware.client.moves": "MoveHandle Moved",
     "thalweg.middleware.client.run": "Run",
     "thalweg.middleware.client.stream": "Delivered",
     "thalweg.middleware.client.subscription": "Subscription",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
     "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError JournalError"
-    " JournalGapError OperatorError PlacementError ProtocolError RunError TestbedError ThalwegError TraceError"
-    " UsageError",
+    " JournalGapError MoveRefused OperatorError PlacementError ProtocolError RunError TestbedError ThalwegError"
+    " TraceError UsageError",
     "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.parcels": "NOTHING Nothing",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",

@@ -36,9 +36,9 @@ class Movable(Protocol):
     @property
     def tree(self) -> tuple[Dataflow, Placement]: ...
 
-    def move(self, placement: Mapping[str, str]) -> None: ...
+    def move(self, placement: Mapping[str, str]) -> object: ...
 
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None: ...
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> object: ...
 
 
 class RandomMover:
@@ -58,7 +58,7 @@ class RandomMover:
         self._reshapes = options.reshapes if isinstance(options, RandomReshapes) else 0
         self._asked: Placement = {}  # where operators are to be
         self._before: Dataflow | None = None  # the tree that is to change
-        self._ask: Callable[[], None]
+        self._ask: Callable[[], object]
         self._tries = self._wait = 0
 
     @property

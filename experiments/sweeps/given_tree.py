@@ -35,6 +35,7 @@ class KeepsTree(msgspec.Struct, frozen=True):
     """Keeps the tree that it is given, and is asked again as ``like`` is."""
 
     like: Thalweg
+    compared: ClassVar[bool] = True
     reshapes: ClassVar[bool] = False
 
     @property

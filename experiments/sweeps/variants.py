@@ -81,6 +81,8 @@ class TimedOut(msgspec.Struct, frozen=True):
     It compares what it finds with the present tree, as ``like`` does by forecasts.
     """
 
+    compared: ClassVar[bool] = True
+
     like: Thalweg
     reshapes: ClassVar[bool] = True
 

@@ -27,6 +27,7 @@ from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.client.journal import Asked, Found, Journal, Stream
 from thalweg.middleware.client.leaving import keep_in_mind, weakly
 from thalweg.middleware.client.measuring import Measuring
+from thalweg.middleware.client.moves import Moves
 from thalweg.middleware.client.opened import Opened
 from thalweg.middleware.client.preparing import Preparing
 from thalweg.middleware.client.replanning import Search, first_ways
@@ -147,7 +148,7 @@ class Client:
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
         self._roster = Roster(name, addresses, there, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
-        self._opened = Opened(self._roster)
+        self._opened = Opened(self._roster, Moves(weakly(self._tell)))
         join = weakly(self._join) if joins else None
         self._hearing = Hearing(self._roster, self._opened, self._journal, join)
         config = ShellConfig(
@@ -462,7 +463,11 @@ class Client:
 
     def _home(self) -> Home:
         tell, me = self.shell.tell, self.shell.me
-        return Home(self.name, lambda: self.hosts, self._allow, tell, self._closed, self._preparing.prepare, me)
+        prepare, moves = self._preparing.prepare, self._opened.moves
+        return Home(self.name, lambda: self.hosts, self._allow, tell, self._closed, prepare, me, moves)
+
+    def _tell(self, event: e.Event) -> None:
+        self.shell.tell(event)
 
     def subscribe(
         self, run: Run[Any] | str, node: str, *, strict: bool = False, nothing: bool = False
@@ -597,6 +602,7 @@ class Client:
     def __del__(self) -> None:
         shell = getattr(self, "shell", None)
         if shell is not None and shell.alive and not sys.is_finalizing():
+            self._opened.moves.close(f"the client {self.name!r} was dropped and not closed")
             with contextlib.suppress(RuntimeError):  # this process may have no more threads
                 threading.Thread(target=shell.close, daemon=True).start()  # this may be one of the shell's own
             warn_dropped(f"the client {self.name!r}", self)

@@ -41,6 +41,7 @@ class Hearing:
                 | e.Deliver(run)
                 | e.Fail(run)
                 | e.Placed(run)
+                | e.MoveEnded(run)
                 | e.TreeChanged(run)
                 | e.Attached(run)
                 | e.TreesChanged(run)

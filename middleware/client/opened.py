@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 from thalweg.middleware.client.feeds import Channel
+from thalweg.middleware.client.moves import Moves
 from thalweg.middleware.client.roster import Roster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.subscription import Subscription
@@ -20,8 +21,8 @@ from thalweg.middleware.shell.shell import Shell
 class Opened:
     """The only writer of that, and of what hosts still have of it (``there``), by run."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
+    def __init__(self, roster: Roster, moves: Moves) -> None:
+        self._roster, self.moves = roster, moves
         self.there: set[str] = set()
         self.runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
         self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
@@ -55,6 +56,7 @@ class Opened:
 
     def close(self, shell: Shell) -> None:
         """End all of it, and wait until hosts have removed it: 2 s at most, and while the shell is alive."""
+        self.moves.close(self._roster.closing)
         for run in list(self.runs.values()):
             run.close_all()
         for each in list(self._subscriptions.values()):
@@ -73,6 +75,7 @@ class Opened:
     def forked(self) -> None:
         """This process was forked from the client's."""
         self.there = set()
+        self.moves.forked(self._roster.closing)
         for each in (*self.runs.values(), *self._subscriptions.values()):
             each.forked(self._roster.closing)
         for channel in self._feeds:
@@ -83,6 +86,7 @@ class Opened:
 
     def fail(self, reason: str) -> None:
         """The client itself has failed."""
+        self.moves.close(reason)
         for each in (*self.runs.values(), *self._subscriptions.values()):
             each.take(e.Fail(each.id, reason, host=self._roster.name))
 
@@ -95,6 +99,11 @@ class Opened:
 
     def take(self, run: str, command: e.Command) -> None:
         """What is for that run, and for who takes from it."""
+        if isinstance(command, e.MoveEnded):
+            self.moves.ended(command)
+            return
+        if isinstance(command, e.Fail) and command.query is None:
+            self.moves.failed(stream_of(run), f"the run has failed: {command.reason}")
         if (concerned := self.runs.get(stream_of(run))) is not None:
             concerned.take(command)
         if self._subscriptions:

@@ -17,7 +17,7 @@ from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variabi
 from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning.asking import UNUSABLE, Probe, plan_probing
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
-from thalweg.middleware.planning.planners.planner import Planner, ask_planner
+from thalweg.middleware.planning.planners.planner import Planner, ask_planner, is_compared
 from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, with_all_networks
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.problem import Problem
@@ -237,7 +237,11 @@ class Search(msgspec.Struct, frozen=True):
             horizon_s = max(horizon_s, LEAST_HORIZON * before_s)
         worth = worth_moving(before_s, after_s, horizon_s, moving_s, options.hysteresis, options.gain)
         why = "a better plan" if worth else "no better plan"
-        if after_s < before_s and not worth:
+        if not is_compared(self.planner):
+            moves = any(command.placement.get(name) != host for name, host in placement.items())
+            worth = moves or target is not self or bool(result.routes)
+            why = "the planner says so" if worth else "operators are there already"
+        elif after_s < before_s and not worth:
             small = after_s >= before_s * (1 - options.gain)
             why = f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving"
         if own and worth:

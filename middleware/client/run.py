@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.client.journal import Journal, Query
+from thalweg.middleware.client.moves import MoveHandle
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.stream import Home, Offered, Stream, T, Wanted, error_of
 from thalweg.middleware.client.subscription import ticket_of
@@ -182,19 +183,32 @@ class Run(Stream[T]):
             if self.search is not None:
                 self.search = self.search.among(hosts, networks)
 
-    def move(self, placement: Mapping[str, str]) -> None:
+    def move(self, placement: Mapping[str, str]) -> MoveHandle:
         """Have these operators change hosts, all between the same two partitions, while the flow goes on.
 
-        Returns at once. Where an operator cannot move (its target lacks its code, or room), all stay; the records say
-        why. A later call replaces one that has not begun. Raises PlacementError for an unknown node or host, or a
-        node that is pinned.
-        """
-        self._move(self.id, self.tree, placement)
+        Returns at once a handle. ``handle.result(timeout_s)`` waits until the operators have moved and returns from
+        which partition on, or raises MoveRefused with the reason. If an operator cannot move, for example as its target
+        lacks its code, or room, all stay. One whose state is too large, or whose target is lost later, stays alone. A
+        later call replaces one that has not begun.
 
-    def _move(self, run: str, tree: tuple[Dataflow, Placement], placement: Mapping[str, str]) -> None:
-        """Have operators of a run's tree change hosts."""
-        self._check_move(tree, placement)
-        self._home.tell(e.PlacementProposed(run, dict(placement), "asked for"))
+        Raises PlacementError for an unknown node or host, or a node that is pinned.
+        """
+        self._check_move(self.tree, placement)
+        return self._ask_moves(placement, {self.id: placement})
+
+    def _ask_moves(self, placement: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) -> MoveHandle:
+        """Ask for a move, in these runs; ``placement``: all of it."""
+        where = ", ".join(f"{name!r} to host {host!r}" for name, host in placement.items())
+        handle = MoveHandle(f"the move of {where or 'nothing'}", len(parts))
+        for run, part in parts.items():
+            self._ask(handle, e.PlacementProposed(run, dict(part), "asked for"))
+        return handle
+
+    def _ask(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
+        assert self._home.moves is not None
+        self._home.moves.ask(handle, event)
+        if self._failed is not None:
+            self._home.moves.failed(self.id, f"the run has failed: {self._failed.reason}")
 
     def _check_move(self, tree: tuple[Dataflow, Placement], placement: Mapping[str, str]) -> None:
         """Raise PlacementError where they cannot."""
@@ -207,22 +221,22 @@ class Run(Stream[T]):
             if (kind := dataflow.by_name[name].kind) != "operator":
                 raise PlacementError(f"{name!r} is the {kind}; only operators move")
 
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:
         """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.
 
         Operators whose code is ``reorderable`` (and merges its states, if it has some) may be others in it, with other
         inputs, and anywhere; they get names of their own, which ``dataflow`` and ``placement`` of this run then tell.
         All others keep their inputs; where ``placement`` has them elsewhere, they move when the tree has changed.
 
-        Returns at once. Where an operator cannot run (its host lacks the code, or room), the tree stays; the records
-        say why. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
+        Returns at once a handle, as ``move``. Where an operator cannot run (its host lacks the code, or room), the tree
+        stays. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
         same bytes, PlacementError for an unknown node or host.
         """
-        self._reshape(self.id, self.tree, dataflow, placement)
+        return self._reshape(self.id, self.tree, dataflow, placement)
 
     def _reshape(
         self, run: str, tree: tuple[Dataflow, Placement], dataflow: Dataflow, placement: Mapping[str, str]
-    ) -> None:
+    ) -> MoveHandle:
         """Have a run go on as another tree than that one."""
         hosts = self._home.hosts()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
@@ -233,7 +247,9 @@ class Run(Stream[T]):
         codes = [each.by_name[name].code for each in (dataflow, present) for name in each.operators]
         free = reorderable(codes, self._home.allow)
         reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
-        self._home.tell(e.PlacementProposed(run, full, "asked for", dataflow, *free))
+        handle = MoveHandle("the change to another tree")
+        self._ask(handle, e.PlacementProposed(run, full, "asked for", dataflow, *free))
+        return handle
 
     def attach(
         self,
@@ -455,12 +471,14 @@ class Attached(Run[T]):
         """Have yet another query begin in the run, as ``Run.attach``."""
         return self._of.attach(dataflow, *args, **options)
 
-    def move(self, placement: Mapping[str, str]) -> None:
+    def move(self, placement: Mapping[str, str]) -> MoveHandle:
         """Have operators change hosts, as ``Run.move``; those that are shared move for all."""
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         check_placement(self.dataflow, {**self.tree[1], **placement}, self._home.hosts())
-        self._of.move({self.names.get(name, name): host for name, host in placement.items()})
+        handle = self._of.move({self.names.get(name, name): host for name, host in placement.items()})
+        handle.names = {there: name for name, there in self.names.items()}
+        return handle
 
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:
         """A query that shares nodes with others has no tree of its own to change: raises DataflowError."""
         raise DataflowError("a query that was attached keeps its shape; only trees of one query change theirs")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 import msgspec
 
 from thalweg.middleware.client.journal import Journal
+from thalweg.middleware.client.moves import Moves
 from thalweg.middleware.core.flow.missing import Gap
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import (
@@ -88,7 +89,7 @@ class Home(msgspec.Struct, frozen=True):
     """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what.
 
     ``prepare``: checks a query that is to begin in a run's graph, and places what that does not have. ``me``: where it
-    is reached.
+    is reached. ``moves``: takes what runs ask for while they go on.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Home(msgspec.Struct, frozen=True):
     closed: Callable[[str], None]
     prepare: Prepare | None = None
     me: m.Peer | None = None
+    moves: Moves | None = None
 
 
 class Stream(ABC, Generic[T]):

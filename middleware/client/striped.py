@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from thalweg.middleware.client.journal import Stream
+from thalweg.middleware.client.moves import MoveHandle
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.rising import Rises, Tree, in_two, known_in
 from thalweg.middleware.client.run import Run
@@ -327,7 +328,7 @@ class StripedRun(Run[T]):
             self._searches = [each.among(hosts, networks) for each in self._searches]
             self._search = self._search and self._search.among(hosts, networks)
 
-    def move(self, placement: Mapping[str, str], stripe: int = 0) -> None:
+    def move(self, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
         """Have operators of one stripe change hosts, as ``Run.move``, and those above the trees, at a partition of
         their own."""
         run = self._named(stripe)
@@ -336,19 +337,21 @@ class StripedRun(Run[T]):
             below, above = self._trees[stripe].below, self._above
         over = {name: host for name, host in placement.items() if self._is_above(name)}
         rest = {name: host for name, host in placement.items() if name not in over}
-        if over:
-            self._check_move(above, over)  # before anything moves
+        parts: dict[str, Mapping[str, str]] = {}
         if rest or not over:
-            self._move(run, below, rest)
+            self._check_move(below, rest)
+            parts[run] = rest
         if over:
-            self._move(self.id, above, over)
+            self._check_move(above, over)
+            parts[self.id] = over
+        return self._ask_moves(placement, parts)
 
     def _is_above(self, name: str) -> bool:
         """Whether there is a node of that name above the trees."""
         node = self._above.dataflow.by_name.get(name)
         return node is not None and not is_trunk(node)
 
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int = 0) -> None:
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
         """Have one stripe go on as another tree of the same sources, as ``Run.reshape``; what is above stays."""
         run = self._named(stripe)
         expect(dataflow, Dataflow, "what runs is a Dataflow")
@@ -365,7 +368,7 @@ class StripedRun(Run[T]):
             if same_of(new, over) != same_of(tree.below, above):
                 raise DataflowError("what is above the trees of a stream stays as it is; only a tree changes")
             dataflow, placement = new
-        self._reshape(run, tree.below, dataflow, placement)
+        return self._reshape(run, tree.below, dataflow, placement)
 
     def _named(self, stripe: int) -> str:
         expect(stripe, int, "a stripe is known by its number")

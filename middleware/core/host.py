@@ -203,6 +203,13 @@ class HostCore(Runs):
     def _of_application(self, event: Any) -> None:
         self._of_run(self._lasting.current(event) if self._led else event)
 
+    def _on_placement_proposed(self, event: e.PlacementProposed) -> None:
+        event = self._lasting.current(event) if self._led else event
+        if event.run in self.runs or event.number is UNSET:
+            self._of_run(event)
+        else:
+            self.out.of(event.run).emit(e.MoveEnded(event.run, event.number, why="the run is over"))
+
     def _of_run(self, event: Any) -> None:
         """An event of one run."""
         run = self.runs.get(event.run)
@@ -554,7 +561,7 @@ class HostCore(Runs):
         e.NodeOpened: _of_run,
         e.StateTaken: _of_run,
         e.StateRestored: _of_run,
-        e.PlacementProposed: _of_application,
+        e.PlacementProposed: _on_placement_proposed,
         e.AttachRequested: _of_application,
         e.DetachRequested: _of_application,
         e.SubscribersAllowed: _of_application,

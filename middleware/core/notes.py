@@ -59,6 +59,15 @@ class Settled(Note, frozen=True):
     number: int
 
 
+class HandedOver(Note, frozen=True):
+    """At the client: ``sender`` says what became of handing an operator over, and ``why`` it stayed if it did."""
+
+    sender: str
+    location: m.Location
+    moved: bool
+    why: str
+
+
 class Prepared(Note, frozen=True):
     """What may come here by a proposal has its code loaded, or some of it."""
 

@@ -39,7 +39,7 @@ from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.membership import Membership
-from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.proposer import BEGUN_ANEW, ENDED_BEFORE, Proposer
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
@@ -64,6 +64,7 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Delivered: (Recovery.on_delivered, Proposer.on_delivered, Planned.on_delivered),
     n.Located: (Departures.on_located, Arrivals.on_located),
     n.Settled: (Member.on_settled,),
+    n.HandedOver: (Proposer.on_handed_over,),
     n.Prepared: (Member.on_prepared,),
     n.Unprepared: (Member.on_unprepared,),
     n.Merged: (Member.on_merged,),
@@ -221,10 +222,10 @@ class RunCore:
         self.gossip.begin()
         self.looks.begin()
 
-    def close(self) -> None:
-        """The run is over here."""
+    def close(self, *, follows: bool = False) -> None:
+        """The run is over here, or another generation ``follows``."""
         self.departures.close()
-        self.proposer.close()
+        self.proposer.close(BEGUN_ANEW if follows else ENDED_BEFORE)
         self.planned.close()
         self.gossip.close()
         self.recovery.close()

@@ -330,6 +330,22 @@ class Placed(Command, frozen=True):
     host: str
 
 
+class MoveEnded(Command, frozen=True):
+    """What has become of the move, or of the other tree, that the application asked for as ``number``.
+
+    From partition ``index`` on, the operators ``moved`` are on these hosts; None: nothing has changed. ``stayed``: by
+    operator why it is not where it was to be. ``why``: the reason where nothing has changed, empty if everything was
+    as wanted.
+    """
+
+    run: str
+    number: int
+    index: int | None = None
+    moved: dict[str, str] = {}
+    stayed: dict[str, str] = {}
+    why: str = ""
+
+
 class TreeChanged(Command, frozen=True):
     """The run has another tree, and its nodes are there; news for the application."""
 

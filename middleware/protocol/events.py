@@ -261,7 +261,8 @@ class PlacementProposed(Event, frozen=True):
     """The application wants these operators on these hosts, all from one iteration on.
 
     With ``dataflow`` it wants another tree, in which operators of codes ``free`` may be others; those of codes
-    ``merging`` have state. ``ways``: the networks between hosts from then on, if these are to be others.
+    ``merging`` have state. ``ways``: the networks between hosts from then on, if these are to be others. With a
+    ``number`` the application is told what becomes of it: ``MoveEnded``.
     """
 
     run: str
@@ -271,6 +272,7 @@ class PlacementProposed(Event, frozen=True):
     free: tuple[Code, ...] = ()
     merging: tuple[Code, ...] = ()
     ways: tuple[Way, ...] | UnsetType = UNSET
+    number: int | UnsetType = UNSET
 
 
 class DetachRequested(Event, frozen=True):

@@ -96,7 +96,7 @@ class Runs:
             return
         spent = zip(self.links.costs(), self._spent.pop(run_id), strict=True)
         news, probes, sent = (now - then for now, then in spent)
-        run.close()
+        run.close(follows=bool(follows))
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id, follows, kept))
         self._visits.end(run_id, "it is over here")

@@ -13,7 +13,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
-from thalweg.middleware.core.notes import Ended, Light, Located, Lost, Note, Notes, Settled
+from thalweg.middleware.core.notes import Ended, HandedOver, Light, Located, Lost, Note, Notes, Settled
 from thalweg.middleware.core.outbox import Alarm, Setting
 from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, too_large
 from thalweg.middleware.protocol import events as e
@@ -335,10 +335,11 @@ class Departures:
                     self._offer(departure)
         self.arm()
 
-    def on_relocated(self, sender: str, message: m.Relocated) -> None:
+    def on_relocated(self, sender: str, message: m.Relocated) -> Notes:
         """At the client: what became of a hand-over somewhere."""
         self._directory.merge((message.location,))
         self.state_bytes[message.node] = message.size_bytes
+        yield HandedOver(sender, message.location, message.moved, message.why)
 
     def forget(self, gone: Any) -> None:
         """Nodes that no tree has any more."""

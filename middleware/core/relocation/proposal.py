@@ -135,6 +135,8 @@ class Proposal(Machine):
     names: dict[str, str] = field(default_factory=dict)  # of the query's nodes in the run
     ways: tuple[m.Way, ...] | None = None  # that there are to be between hosts
     then: dict[str, str] = field(default_factory=dict)  # where operators of another shape are to go when it is there
+    asked: Asked | None = None  # by the application, which is told what becomes of it
+    stayed: dict[str, str] = field(default_factory=dict)  # operators whose hosts say that they stay, and why
 
     def __post_init__(self) -> None:
         self.phases_s["proposed"] = self.begun_s
@@ -167,6 +169,14 @@ class Joining(msgspec.Struct, frozen=True):
     since: int = 0
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """A request of the application, by its number there; what has come of the first part of one in two parts."""
+
+    number: int
+    index: int | None = None
+    moved: dict[str, str] = {}
+
+
 class Wish(msgspec.Struct, frozen=True):
     """A placement that waits for the end of the present proposal."""
 
@@ -175,3 +185,4 @@ class Wish(msgspec.Struct, frozen=True):
     dataflow: Dataflow | None = None  # another tree
     free: tuple[Code, ...] = ()
     ways: tuple[m.Way, ...] | None = None  # other networks between hosts
+    asked: Asked | None = None

@@ -14,6 +14,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import (
     ChangedOver,
     Delivered,
+    HandedOver,
     Invited,
     Leaving,
     Left,
@@ -26,7 +27,7 @@ from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.growth import extended
 from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.membership import Membership
-from thalweg.middleware.core.relocation.proposal import Joining, Proposal, ProposalEvent, ProposalState, Wish
+from thalweg.middleware.core.relocation.proposal import Asked, Joining, Proposal, ProposalEvent, ProposalState, Wish
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
 from thalweg.middleware.core.relocation.sharing import join
@@ -37,6 +38,9 @@ from thalweg.middleware.protocol import messages as m
 
 DRAINED = "its host is drained"
 SAME = "nothing would change"
+ENDED_BEFORE = "the run ended before"
+BEGUN_ANEW = "the run has begun anew meanwhile, as it lost a host"
+LATER = "a later proposal took its place"
 
 
 class Proposer:
@@ -102,7 +106,8 @@ class Proposer:
     def on_placement_proposed(self, event: e.PlacementProposed) -> None:
         self.merging += tuple(code for code in event.merging if code not in self.merging)
         ways = None if event.ways is UNSET else event.ways
-        self.propose(event.placement, event.reason, event.dataflow, event.free, ways)
+        asked = None if event.number is UNSET else Asked(event.number)
+        self.propose(event.placement, event.reason, event.dataflow, event.free, ways, asked)
 
     def propose(
         self,
@@ -111,18 +116,43 @@ class Proposer:
         dataflow: Dataflow | None = None,
         free: tuple[Code, ...] = (),
         ways: tuple[m.Way, ...] | None = None,
+        asked: Asked | None = None,
     ) -> str:
         """Change over to ``placement`` as soon as no other change is under way; return why not, or an empty text.
 
-        With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others. With ``ways`` to
-        other networks between hosts.
+        An application that ``asked`` for it is told what becomes of it. With ``dataflow`` to another tree, in which
+        operators whose code is in ``free`` may be others. With ``ways`` to other networks between hosts.
         """
         waits = self._queries.busy or self._catching_up
-        if self.proposal is not None or (dataflow is not None and waits):  # R4, R13
+        if self.proposal is not None or self._newcomers or (dataflow is not None and waits):  # R4, R10, R13
             if self.next is not None:
-                self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
-            self.next = Wish(placement, reason, dataflow, free, ways)
+                self._give_up_waiting(self.next, LATER)
+            self.next = Wish(placement, reason, dataflow, free, ways, asked)
             return ""
+        why = self._start(Wish(placement, reason, dataflow, free, ways, asked))
+        if why and asked is not None:
+            rest = dict.fromkeys(placement, why) if asked.index is not None and why != SAME else {}
+            self._answer(asked, None, {}, rest, "" if why == SAME or asked.index is not None else why)
+        return why
+
+    def _give_up_waiting(self, wish: Wish, why: str) -> None:
+        """Drop a placement that waits."""
+        moves = tuple(move for move in self._moves(wish.placement) if wish.dataflow is None)
+        self._record(0, moves, "superseded", why, wish.reason)
+        if wish.asked is not None:
+            rest = {} if wish.asked.index is None else dict.fromkeys(wish.placement, why)
+            self._answer(wish.asked, None, {}, rest, "" if rest else why)
+
+    def _answer(
+        self, asked: Asked, index: int | None, moved: dict[str, str], stayed: dict[str, str], why: str = ""
+    ) -> None:
+        """Tell the application what has become of what it asked for."""
+        index, moved = asked.index if index is None else index, asked.moved | moved
+        self._out.emit(e.MoveEnded(self._out.run, asked.number, index, moved, stayed, why))
+
+    def _start(self, wish: Wish) -> str:
+        """Propose it, as no other change is under way; return why not, or an empty text."""
+        placement, reason, dataflow, free, ways = wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways
         if ways is not None and self._directory.ways.goes_over(ways):
             ways = None
         tree, directory, number = self._tree, self._directory, self._count + 1
@@ -139,6 +169,10 @@ class Proposer:
             if not grown.grafts:
                 placement, grown = grown.moves, None
         moves = () if grown is not None else self._moves(placement)
+        why = self._absent(placement if wish.asked is not None else {}, moves) if grown is None else ""
+        if why:
+            self._record(0, moves, "aborted", why, reason)
+            return why
         if not moves and grown is None and ways is None:
             return SAME
         self._count = number
@@ -154,7 +188,7 @@ class Proposer:
             why = f"host {min(gone)!r} has no part in the run"
             self._record(0, (), "aborted", why, reason)
             return why
-        proposal = Proposal(number, moves, voters, reason, self._out.now, shape, ways=ways)
+        proposal = Proposal(number, moves, voters, reason, self._out.now, shape, ways=ways, asked=wish.asked)
         if grown is not None:
             where = hosts | {graft.node: graft.host for graft in grown.grafts}
             proposal.trees = {"before": as_rows(tree.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
@@ -253,9 +287,9 @@ class Proposer:
                 self._join(query)
             except DataflowError as error:
                 self._queries.failed(query.number, str(error))
-        if self.next is not None and self.proposal is None and not self._joining:
+        if self.next is not None and self.proposal is None and not (self._joining or self._newcomers):
             wish, self.next = self.next, None
-            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways)
+            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways, wish.asked)
 
     def _join(self, query: Joining) -> None:
         """R7: propose another query."""
@@ -311,7 +345,23 @@ class Proposer:
             if name in locations and locations[name].host != host  # it may have gone with another shape
         )
 
+    def _absent(self, placement: dict[str, str], moves: tuple[m.Move, ...]) -> str:
+        """Return why these moves cannot be, as far as the client knows: a node, or a host, has left the run."""
+        if gone := placement.keys() - self._directory.locations.keys():
+            return f"there is no operator {min(gone)!r} in the run any more"
+        if lost := {move.target for move in moves} - self._directory.hosts:
+            return f"host {min(lost)!r} has no part in the run"
+        return ""
+
     # --- what hosts say -------------------------------------------------------------------------------
+
+    def on_handed_over(self, note: HandedOver) -> None:
+        """R5: an operator has stayed, though its move was committed."""
+        proposal, said = self.proposal, note.location
+        for move in () if proposal is None or note.moved else proposal.moves:
+            if (move.node, move.source, move.version + 1) == (said.node, note.sender, said.version):
+                assert proposal is not None
+                proposal.stayed[move.node] = f"it stays on host {note.sender!r}: {note.why}"
 
     def on_vote(self, sender: str, message: m.Vote) -> None:
         if sender not in self._directory.everyone:
@@ -461,6 +511,7 @@ class Proposer:
         outcome = proposal.outcome
         proposal.to(ProposalEvent.DONE)
         self.proposal = None
+        moved = self._see_who_stayed(proposal) if outcome == "committed" else {}
         self._record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
         if proposal.query is not None:
             if outcome == "aborted":
@@ -469,16 +520,48 @@ class Proposer:
         yield ChangedOver()
         newer = {} if self.next is None else self.next.placement
         left = {name: host for name, host in proposal.then.items() if name not in newer}
+        asked = proposal.asked
+        if asked is not None and left and outcome == "committed":
+            asked = Asked(asked.number, proposal.iteration + 1, moved)
+        elif asked is not None:
+            index = proposal.iteration + 1 if outcome == "committed" else None
+            self._answer(asked, index, moved, proposal.stayed, proposal.why if index is None else "")
         self._go_on()
         if left and outcome == "committed":
-            self.propose(left, proposal.reason)
+            self.propose(left, proposal.reason, asked=asked)
 
-    def close(self) -> None:
-        """The run is over in the middle of a proposal."""
+    def _see_who_stayed(self, proposal: Proposal) -> dict[str, str]:
+        """Note which operators have stayed (R5), and return where all others are now."""
+        locations, moved = self._directory.locations, dict[str, str]()
+        if proposal.reshapes and proposal.shape is not None:
+            sinks = self._tree.dataflow.sinks
+            return {graft.node: graft.host for graft in proposal.shape.grafts if graft.node not in sinks}
+        for move in proposal.moves:
+            here = locations.get(move.node)
+            if here is None:
+                proposal.stayed[move.node] = "it has left with its query"
+            elif move.node not in proposal.stayed and move.target != here.host and here.version <= move.version + 1:
+                proposal.stayed[move.node] = f"it stays on host {here.host!r}, which could not hand it over"
+            elif move.node not in proposal.stayed:
+                moved[move.node] = move.target
+        return moved
+
+    def close(self, why: str) -> None:
+        """The run is over, perhaps in the middle of a proposal, or begins anew."""
+        if self.next is not None:
+            wish, self.next = self.next, None
+            self._give_up_waiting(wish, why)
         proposal = self.proposal
-        if proposal is not None:
-            why = "" if proposal.outcome == "committed" else proposal.why or "the run ended before"
-            self._record(proposal.number, proposal.moves, proposal.outcome, why, proposal.reason, proposal)
+        if proposal is None:
+            return
+        committed = proposal.outcome == "committed"
+        said = "" if committed else proposal.why or why
+        self._record(proposal.number, proposal.moves, proposal.outcome, said, proposal.reason, proposal)
+        if proposal.asked is not None:
+            stayed = dict.fromkeys((move.node for move in proposal.moves), why) if committed else {}
+            moved = self._see_who_stayed(proposal) if committed and proposal.reshapes else {}
+            index = proposal.iteration + 1 if committed else None
+            self._answer(proposal.asked, index, moved, stayed, said if index is None else "")
 
     def _record(
         self,
@@ -500,6 +583,8 @@ class Proposer:
             return
         if proposal is not None and proposal.ways is not None:
             detail["ways"] = {f"{way.source}>{way.target}": way.over for way in proposal.ways}
+        if proposal is not None and proposal.stayed:
+            detail["stayed"] = proposal.stayed
         self._out.record(
             "proposal",
             index=proposal.iteration if proposal is not None and outcome == "committed" else None,

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from thalweg.middleware.planning.costs.model import CostModel
-from thalweg.middleware.planning.planners.planner import Planner, needs_of
+from thalweg.middleware.planning.planners.planner import Planner, is_compared, needs_of
 from thalweg.middleware.planning.planners.striping import REPAYS
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
@@ -30,6 +30,11 @@ class Below(msgspec.Struct, frozen=True):
     def needs(self) -> tuple[Need, ...]:
         """Those of the planner."""
         return needs_of(self.planner)
+
+    @property
+    def compared(self) -> bool:
+        """That of the planner."""
+        return is_compared(self.planner)
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         below = self.parts.below

@@ -57,6 +57,7 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     many seconds farther from all others is a host whose load is 1. The cost model does not matter to it.
     """
 
+    compared: ClassVar[bool] = True
     needs: ClassVar[Collection[Need]] = ("latency", "hosts", "work", "coordinates")
 
     period_s: float | None = PERIOD_S

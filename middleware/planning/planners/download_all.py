@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from thalweg.middleware.planning.costs.model import CostModel
@@ -13,6 +15,8 @@ from thalweg.middleware.planning.problem.task import Task
 
 class DownloadAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All operators without a pin at the sink's host. Never needs a link; its cost is nan when one is unknown."""
+
+    compared: ClassVar[bool] = True
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         problem = Problem(task)

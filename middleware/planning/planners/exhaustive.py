@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 import numpy as np
 
@@ -22,6 +24,8 @@ class Exhaustive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Needs every link. Raises UsageError for more than ``limit`` placements.
     """
+
+    compared: ClassVar[bool] = True
 
     limit: int = LIMIT
 

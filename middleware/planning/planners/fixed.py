@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from thalweg.middleware.dataflow import Placement, check_placement
@@ -18,6 +20,8 @@ class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Never needs a link; its cost is nan when one is unknown.
     """
+
+    compared: ClassVar[bool] = True
 
     placement: Placement = {}
 

@@ -9,6 +9,8 @@ Source: Ranganathan, Acharya, Saltz (1998), section 2.3.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from thalweg.middleware.core.flow.epochs import waves_of
@@ -32,6 +34,8 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A step may well raise that cost: what is better nearby need not be better for all (section 5). With the gate, those
     operators move that are on the critical path of the placement at the beginning of their wave.
     """
+
+    compared: ClassVar[bool] = True
 
     k: int = 0
     gate: bool = True

@@ -47,6 +47,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective, by default the usage (S-ODP, section 7.2). The cost model does not matter to it.
     """
 
+    compared: ClassVar[bool] = True
     needs: ClassVar[Collection[Need]] = ("latency", "work")
 
     objective: str | dict[str, float] | None = None

@@ -6,7 +6,7 @@ Source: Ranganathan, Acharya, Saltz (1998), sections 2.1 (one-shot) and 2.2 (glo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -35,6 +35,8 @@ class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in all, more need fewer rounds; the plan is the same. Measured on random links with the critical path: 8
     servers 3 to 4 rounds and 21 to 26 of 36 pairs, 32 servers 9 to 19 rounds and 150 to 254 of 528 pairs.
     """
+
+    compared: ClassVar[bool] = True
 
     start: Literal["client", "current"] = "client"
     batch: int | None = None

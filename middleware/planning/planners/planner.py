@@ -30,8 +30,10 @@ from thalweg.middleware.protocol.adaptation import NEEDS, Adaptation, GlobalMove
 class Planner(Protocol):
     """What ``plan`` must be. Raises LinksNeeded for unknown links, UsageError for what cannot be planned.
 
-    A planner may have an attribute ``needs``, names of ``adaptation.NEEDS``: what hosts are to measure besides
-    bandwidth, and tell each other, while data flows.
+    A planner may have these attributes. ``needs`` are names of ``adaptation.NEEDS``: what hosts are to measure besides
+    bandwidth, and tell each other, while data flows. ``compared``: while data flows, a plan is carried out only if the
+    run's cost model finds it better than the present placement (``adaptation.worth_moving``). Without it, every plan
+    that changes something is carried out.
     """
 
     def plan(self, task: Task, model: CostModel) -> Plan: ...
@@ -125,6 +127,11 @@ def needs_of(planner: object) -> tuple[Need, ...]:
     return tuple(need for need in NEEDS if need in needs)
 
 
+def is_compared(planner: object) -> bool:
+    """Return whether a planner asks for the comparison of its plans with the present placement."""
+    return bool(getattr(planner, "compared", False))
+
+
 def needs_while(adaptation: Adaptation | None, planner: object) -> tuple[Need, ...]:
     """What hosts measure besides bandwidth while operators move so; ``planner``: what plans meanwhile."""
     if isinstance(adaptation, SpaceMoves):
@@ -141,6 +148,11 @@ class Measured(msgspec.Struct, frozen=True):
     def needs(self) -> tuple[Need, ...]:
         """Those of the planner, and these."""
         return tuple({*needs_of(self.planner), "hosts", "work"})
+
+    @property
+    def compared(self) -> bool:
+        """That of the planner."""
+        return is_compared(self.planner)
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         return self.planner.plan(task, model)

@@ -77,6 +77,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     below 1 or above 64.
     """
 
+    compared: ClassVar[bool] = True
     reshapes: ClassVar[bool] = True
 
     interface: Interface = "single"

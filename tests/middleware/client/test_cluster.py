@@ -280,7 +280,9 @@ def test_the_readmes_example_runs_from_anywhere(tmp_path: Path, how: str) -> Non
         cwd=away, env=env, capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [str(index) for index in range(100)]
+    *partitions, moved = done.stdout.splitlines()
+    assert [line.split()[0] for line in partitions] == [str(index) for index in range(100)]
+    assert re.fullmatch(r"Moved\(index=\d+, placement={'op0': 'h3'}\)", moved)
 
 
 def test_the_example_of_cameras_gives_what_a_single_machine_gives(monkeypatch: pytest.MonkeyPatch) -> None:

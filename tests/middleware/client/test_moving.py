@@ -23,7 +23,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment, wait_ready_lines
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
-from thalweg.middleware.errors import PlacementError, RunError, UsageError
+from thalweg.middleware.errors import MoveRefused, PlacementError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -205,9 +205,12 @@ def test_where_the_target_will_not_have_it_all_stay(
         with client.run(flow, {"op0": "h1", "op1": "h1"}, label="refused") as run:
             taken = Taken(run)
             taken.take(3)
-            run.move({"op0": "h4", "op1": "h2"})
+            asked = run.move({"op0": "h4", "op1": "h2"})
             taken.take(3)
             taken.move({"op1": "h3"})  # when the other proposal is over
+            with pytest.raises(MoveRefused) as caught:
+                asked.result(0)
+            assert re.match(why, caught.value.reason)
             taken.take(3)
             assert (run.placement["op0"], run.placement["op1"]) == ("h1", "h3")
         taken.check()

@@ -1,0 +1,139 @@
+"""Handles of the moves that an application asks for: what becomes of them, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.errors import MoveRefused, in_seconds
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.stripes import stream_of
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """A move that was carried out.
+
+    From partition ``index`` on, the operators of ``placement`` are on these hosts. If everything was there already,
+    ``index`` is None and ``placement`` is empty.
+    """
+
+    index: int | None
+    placement: dict[str, str]
+
+
+class MoveHandle:
+    """A move that was asked for, by ``Run.move`` or ``Run.reshape``. It goes on whether anybody keeps this or not.
+
+    ``what`` says it in words. ``await handle`` is ``handle.result()`` for tasks. Any thread may call the methods.
+    """
+
+    def __init__(self, what: str, parts: int = 1) -> None:
+        self.what = what
+        self.names: Mapping[str, str] = {}  # what the application calls operators of the run
+        self._parts, self._ended = parts, list[e.MoveEnded]()
+        self._lock = threading.Lock()
+        self._future: Future[list[e.MoveEnded]] = Future()
+        self._future.set_running_or_notify_cancel()  # who awaits it may be cancelled, and the move is not
+
+    def __repr__(self) -> str:
+        return f"<{self.what}: {'over' if self.done() else 'under way'}>"
+
+    def done(self) -> bool:
+        """Return whether it is known what has become of it."""
+        return self._future.done()
+
+    def result(self, timeout_s: float | None = None) -> Moved:
+        """Wait until the operators have moved, and return from which partition on they are there.
+
+        Take partitions meanwhile, in another thread or before: an operator moves between two of them.
+
+        Raises MoveRefused if an operator stays, with the reason, and TimeoutError if nothing is known after so many
+        wall-clock seconds; the move goes on then.
+        """
+        try:
+            return self._result(self._future.result(timeout_s))
+        except TimeoutError:
+            assert timeout_s is not None
+            raise TimeoutError(f"{self.what} is not over after {in_seconds(timeout_s)}, and goes on") from None
+
+    def __await__(self) -> Generator[Any, None, Moved]:
+        ended = yield from asyncio.wrap_future(self._future).__await__()
+        return self._result(ended)
+
+    def ended(self, command: e.MoveEnded) -> None:
+        """Take what has become of one of its parts."""
+        with self._lock:
+            self._ended.append(command)
+            if len(self._ended) == self._parts:
+                self._future.set_result(self._ended)
+
+    def _result(self, ended: list[e.MoveEnded]) -> Moved:
+        names, moved, stayed = self.names, dict[str, str](), dict[str, str]()
+        for each in ended:
+            moved |= {names.get(name, name): host for name, host in each.moved.items()}
+            stayed |= {names.get(name, name): why for name, why in each.stayed.items()}
+        index = max([each.index for each in ended if each.index is not None], default=None)
+        reasons = [f"{name!r}: {why}" for name, why in stayed.items()] + [each.why for each in ended if each.why]
+        if reasons:
+            text = "; ".join(dict.fromkeys(reasons))
+            raise MoveRefused(f"{self.what} was refused: {text}", reason=text, moved=moved, stayed=stayed, index=index)
+        return Moved(index, moved)
+
+
+class Moves:
+    """The moves that the runs of a client have asked for, until it is known what has become of them.
+
+    The core answers each of them, also when its run is over; only of a run that has failed, and of a client that is
+    closed, nothing more is heard.
+    """
+
+    def __init__(self, tell: Callable[[e.Event], None]) -> None:
+        self._tell, self._numbers, self._lock = tell, itertools.count(), threading.Lock()
+        self._asked: dict[int, tuple[str, MoveHandle]] = {}  # by number the stream, and the handle
+        self._over = ""  # why nothing is heard of any
+
+    def ask(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
+        """Ask the core for a move, or for another tree, of which the handle will tell; any thread."""
+        with self._lock:
+            number, over = next(self._numbers), self._over
+            if not over:
+                self._asked[number] = stream_of(event.run), handle
+        if over:
+            handle.ended(e.MoveEnded(event.run, number, why=over))
+        else:
+            self._tell(msgspec.structs.replace(event, number=number))
+
+    def ended(self, command: e.MoveEnded) -> None:
+        """The core says what has become of one."""
+        with self._lock:
+            _, handle = self._asked.pop(command.number, ("", None))
+        if handle is not None:
+            handle.ended(command)
+
+    def failed(self, run: str, why: str) -> None:
+        """Nothing more is heard of the moves of a run."""
+        with self._lock:
+            numbers = [number for number, (stream, _) in self._asked.items() if stream == run]
+        for number in numbers:
+            self.ended(e.MoveEnded(run, number, why=why))
+
+    def close(self, why: str) -> None:
+        """Nothing more is heard of any."""
+        with self._lock:
+            self._over = self._over or why
+            numbers = [*self._asked]
+        for number in numbers:
+            self.ended(e.MoveEnded("", number, why=why))
+
+    def forked(self, why: str) -> None:
+        """This process is a fork of the one that asked: a lock may be held by a thread that is not here."""
+        self._lock = threading.Lock()
+        for _, handle in self._asked.values():
+            handle._lock = threading.Lock()
+        self.close(why)
