@@ -72,7 +72,7 @@ EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another repli
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
 GIVEN_UP = (
     "no vote of", "has ended it", "it was lost", "it was restarted", "it no longer knows", "has not answered for",
-    "has been silent for", "is a way cut?",
+    "has been silent for", "is a way cut?", "too slowly",
 )  # fmt: skip
 
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]

@@ -44,6 +44,7 @@ class Timer(StrEnum):
     RESTORE = "restore"
     PLACE = "place"
     STRIPES = "stripes"
+    GUESTS = "guests"
 
 
 NOTED = frozenset(  # kinds of records that shells also log: they are made where no event log is kept, too

@@ -459,6 +459,8 @@ class RunCore:
                 self.queries.on_timer()
             case Timer.PLAN:
                 self.hear(self.planned.on_timer())
+            case Timer.GUESTS:
+                self.flow.laggards.on_timer()
             case Timer.SOUND:
                 self.gossip.on_timer()
             case Timer.LOOK:

@@ -73,8 +73,9 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``patience``: so many times ``liveness_s`` and ``lease_s`` may pass before whoever is silent is given up; they say
     how soon that is looked into. ``stall_s``: for so long no byte of a transfer may get through to a host that answers.
-    ``detect_s``: the same of a host of a run that outlives it, where answers come
-    regularly. ``late_s``: how late a message may come; see ``core.past`` for ``max_past_runs``.
+    ``detect_s``: how long a host of a run that outlives it may be silent, where answers come regularly.
+    ``guest_s``: how long other consumers of a node here wait for a subscriber before it is dismissed; 0: as
+    long as it takes. ``late_s``: how late a message may come; see ``core.past`` for ``max_past_runs``.
     ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for; ``probe_s``:
     how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``); ``place_s``: how
     long it is waited for itself where operators of lost hosts are to go.
@@ -93,6 +94,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detect_s: float = 3.0
     stall_s: float = 12.0
     lease_s: float = 60.0
+    guest_s: float = 5.0
     patience: float = 1.0
     late_s: float = 60.0
     handoff_s: float = 10.0

@@ -79,7 +79,8 @@ def make_book() -> Callable[..., Playbook]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """Three host processes on loopback that may run ``runtime_codes``; tests leave them as they found them."""
-    with LocalCluster(3, allow=ALLOW) as started:
+    limits = {"guest_s": 600.0}  # subscribers of tests may be slow, as a busy machine is
+    with LocalCluster(3, allow=ALLOW, limits=limits) as started:
         yield started
         assert started.poll() == {}, "a host ended during the tests"
 

@@ -55,6 +55,7 @@ from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.failures import Failures
 from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
+from thalweg.middleware.core.flow.laggards import Laggards
 from thalweg.middleware.core.flow.made import MadeBooks
 from thalweg.middleware.core.flow.newcomers import Newcomers
 from thalweg.middleware.core.flow.node import NodeCore
@@ -114,6 +115,7 @@ class Demands:
         "compute_s",
         "expected",
         "kept",
+        "laggards",
         "made",
         "nodes",
         "opened_s",
@@ -135,6 +137,7 @@ class Demands:
         self.opened_s = setting.out.now
         self.room = Room(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
+        self.laggards = Laggards(setting, directory, self.nodes)
         self._lasts = setting.lasting is not None
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:

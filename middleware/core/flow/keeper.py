@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from thalweg.middleware.core.flow.actions import LAST, Output, Taker
-from thalweg.middleware.core.flow.node_states import ENDED, IDLE, NodeState
+from thalweg.middleware.core.flow.node_states import ENDED, HOLDING, IDLE, NodeState
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.dataflow import Node
@@ -108,6 +108,18 @@ class Keeper(Machine):
             return all(self._upto(taker) >= self.index for taker in self.takers.values())
         room = len(self.older) + (self.retained is not None) < ahead + self.depth - 1
         return room and any(each.demanded < LAST and self.index <= self._upto(each) for each in self.takers.values())
+
+    def late_consumers(self) -> list[str]:
+        """Return the consumers whose demands the node waits for before it dispatches what another has demanded."""
+        leaves = self.leaves_after is not None or self.turns_after is not None
+        if self.taker is not None or self.state is not HOLDING or leaves or self.unheard or self._ready():
+            return []
+        if not any(self._may_have(taker, self.index) for taker in self.takers.values()):
+            return []
+        if self.node.ahead == 1:
+            return [name for name, taker in self.takers.items() if self._upto(taker) < self.index]
+        least = min([taker.demanded for taker in self.takers.values()])
+        return [name for name, taker in self.takers.items() if taker.demanded == least]
 
     def _upto(self, taker: Taker) -> int:
         """R12: the last partition that a consumer may be sent now."""

@@ -15,7 +15,8 @@ R4. If a lost host holds a node, the run, or of several queries those that use i
     know to be there nevertheless, they tell.
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
     itself when its lease is over). Guests are told why instead (``Dismiss``).
-R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes.
+R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes. One that
+    is too slow for a host of the run, or to which no partition gets through (``Failed``), is dismissed likewise.
 R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
 R8. A run that outlives its hosts begins anew where R4 would end it (``relocation.recovery``): as its next generation,
     with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
@@ -302,6 +303,9 @@ class Coordinator:
         led = self.led.get(message.run)
         if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
             return
+        if message.lost in led.directory.guests:  # R6
+            yield from self._lost(led, message.lost, f"was given up: {message.reason}")
+            return
         lasts = isinstance(led.install, m.Lasting)
         if lasts and not (message.lost or message.led):  # R10
             if not message.node and sender != led.out.host:
@@ -321,9 +325,6 @@ class Coordinator:
             "lost": bool(gone),
             "cause": message.cause,
         }
-        if gone in led.directory.guests:  # R6
-            yield from self._lost(led, gone, f"is not reached: {about}")
-            return
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
         if gone and lasts:
             away = led.hooks.judges(sender, gone)

@@ -144,6 +144,7 @@ class Growth:
             out.emit(e.Meet(out.run, (peer,)))
             if not self._leads:  # else once it has taken its part
                 self._directory.guests.add(peer.name)
+                self._flow.laggards.watch()
         out.send(sender, m.Detached(out.run, message.number, error))
 
     def on_detach(self, sender: str, message: m.Detach) -> Notes:

@@ -13,6 +13,7 @@ R2. A subscription is a query of one sink, at the guest, with a number below 0. 
 R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
     Its process is watched (``Watch``): a connection that closes for good shows at once that it is gone. So
     does one that says it is there, and for as long does not say that it is through with what all are told.
+    So does one for which the others have waited for ``guest_s`` at a node (``flow.laggards``).
 R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
     after that is answered as it was then.
 R5. The run is over with the application's own queries. Where these have come to their end, it goes on until the guests
@@ -204,6 +205,7 @@ class Guests:
             yield from self._end(self._entering[0], f"it cannot take part: {message.error}")
         else:
             self._directory.guests.add(sender)
+            self._flow.laggards.watch()
             yield from self._queries.answered(sender)
 
     def _enters(self, name: str) -> bool:

@@ -262,3 +262,20 @@ def test_a_subscriber_whose_process_ends_holds_up_nobody(transport: Any) -> None
             indices += [next(run).index for _ in range(20)]
             assert longest_s < min(patience(2.0), 14.0)
         assert indices == list(range(len(indices)))
+
+
+def test_a_subscriber_that_takes_nothing_is_dismissed_and_the_others_go_on() -> None:
+    with (
+        LocalCluster(2, allow=ALLOW, limits={"guest_s": 1.0}) as cluster,
+        Client(cluster, allow=ALLOW, name="alice") as alice,
+        Client(cluster, name="bob") as bob,
+        alice.run(graph(), {"joint": "h2", "op1": "h1"}, subscribers=["bob"]) as run,
+        ThreadPoolExecutor() as pool,
+    ):
+        slow = bob.subscribe(run, "joint")
+        taken = pool.submit(lambda: [next(run).index for _ in range(60)])
+        got = [next(slow).index]  # and no more
+        assert taken.result(patience(10)) == list(range(60))
+        with pytest.raises(RunError, match=r"subscription to 'joint' .* it takes 'joint' too slowly: the others have"):
+            got += [each.index for each in slow]
+        assert len(got) <= 3, "what it had got by then"

@@ -159,7 +159,8 @@ def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(
     assert vote.error == "sink 'x' is on 'g', which has no part in the run, or is not a client"
     book << got("client", m.Admit("r", 1, m.Peer("h2", "tcp://g:1", "tcp://g:2"))) >> ANY
     assert book.only(e.Send)[-1].message == m.Detached("r", 1, "a host of the run is called 'h2'")
-    book << got("client", m.Admit("r", 2, GUEST)) >> [e.Meet("r", (GUEST,)), e.Send("r", "client", m.Detached("r", 2))]
+    let_in = [e.Meet("r", (GUEST,)), e.SetTimer("guests r", 0.625), e.Send("r", "client", m.Detached("r", 2))]
+    book << got("client", m.Admit("r", 2, GUEST)) >> let_in
     book << got("client", m.Propose("r", 2, (), shape)) >> [e.Send("r", "client", m.Vote("r", 2, "h1", -1))]
     book << got("client", m.Commit("r", 2, -1, (), shape=shape)) >> ANY
     run = book.core.runs["r"]
