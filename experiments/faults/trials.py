@@ -67,6 +67,7 @@ from thalweg.operators.reference import reference_run
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S = 0.005
 SILENT_S = math.inf  # that a fault may last, and a stream stand still, without a message
+CUT_S = math.inf  # the same where a link loses every message
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
@@ -355,13 +356,9 @@ def _result(
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
     silence = None if gone else _longest_silence(plan, world, log, callers)
     problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
-    late_s = max(
-        [fault.within_s for fault in plan.faults if isinstance(fault, Late)], default=0.0
-    )  # what is late lives
-    if problem is None and silence is not None and silence.unnamed_s > SILENT_S + late_s:
-        sink, from_s, until_s, unnamed_s = silence
-        still = f"sink {sink} got nothing from {from_s:.1f} to {until_s:.1f} s"
-        problem = "silent", f"{still}, while a fault lasted for {unnamed_s:.1f} s that no message named"
+    if problem is None and silence is not None and silence.unnamed_s > _silent_s(plan, silence):
+        still = f"sink {silence.sink} got nothing from {silence.from_s:.1f} to {silence.until_s:.1f} s"
+        problem = "silent", f"{still}, while a fault lasted for {silence.unnamed_s:.1f} s that no message named"
     if problem is None and not world.failed and not gone:
         problem = _problem_of_queries(plan, world, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
@@ -400,7 +397,17 @@ def _longest_silence(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Ca
         got_s, whole = log.watch.got_s[sink], len(set(log.indices[sink])) >= log.length(sink)
         over_s = got_s[-1] if whole and got_s else world.now if world.failed_s is None else world.failed_s
         found += log.watch.standstills(lasting(plan, world.names), [sink], over_s)
-    return max(found, key=lambda each: each.unnamed_s, default=None)
+    over = [each for each in found if each.unnamed_s > _silent_s(plan, each)]
+    return max(over or found, key=lambda each: each.unnamed_s, default=None)
+
+
+def _silent_s(plan: FaultPlan, standstill: Standstill) -> float:
+    """Return for how long a standstill may last without a message.
+
+    Where messages come late, an answer of a host that has gone since counts as heard.
+    """
+    late_s = max([fault.within_s for fault in plan.faults if isinstance(fault, Late)], default=0.0)
+    return late_s + (CUT_S if standstill.cut else SILENT_S)
 
 
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:
