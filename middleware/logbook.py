@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -150,8 +151,8 @@ class Logbook:
     def watch(self, lagging: Iterable[tuple[str, str, str, str, int]]) -> None:
         """Log consumers that others have waited for at least ``SLOW_S``; to be called every few seconds.
 
-        ``lagging``: of each run, node, consumer, the consumer's host, and the partition that the consumer has not
-        demanded yet. A sink is waited for by its producers; its consumer is the application, without a name.
+        ``lagging``: run, node, consumer, the consumer's host, and the partition that the consumer has not demanded. The
+        consumer of a sink is the application, without a name, which has not taken that partition.
         """
         now, before, self._lagging = self._clock(), self._lagging, {}
         for run, node, consumer, host, index in lagging:
@@ -160,7 +161,8 @@ class Logbook:
             if at != index or now - since_s < SLOW_S:
                 continue
             who = f"consumer {consumer!r} on host {host!r}" if consumer else "the application"
-            what = f"has not taken partition {index} of {node!r} for {in_seconds(now - since_s)}"
+            what = f"has not {'demanded' if consumer else 'taken'} partition {index} of {node!r}"
+            what = f"{what} for {in_seconds(now - since_s)}"
             wait = "others that want the next one wait" if consumer else "nodes that feed this sink wait"
             self.write(
                 "consumer-slow", f"{who} {what}; {wait}", about=f"{node} {consumer}", run=run, peer=host, node=node,
@@ -187,7 +189,9 @@ class Logbook:
         extra |= {"event": event, "host": self.host, "suppressed": suppressed}
         if suppressed:
             text = f"{text} ({suppressed} more like this)"
-        LOG.log(EVENTS[event].level, "%s", text + (more and f"\n{printable(more)}"), extra=extra, stacklevel=3)
+        text += more and f"\n{printable(more)}"
+        with contextlib.suppress(Exception):  # of a filter of the application's, which is to end no run
+            LOG.log(EVENTS[event].level, "%s", text, extra=extra, stacklevel=3)
 
 
 # --- what cores record, in words ----------------------------------------------------------------------
@@ -195,7 +199,7 @@ class Logbook:
 Fields = Mapping[str, Any]
 NEVER_BEGUN = frozenset(  # reasons of moves that nobody refused
     {
-        "a later proposal took its place",
+        "its query has left",
         "the run ended before",
         "the run has begun anew meanwhile, as it lost a host",
         "the stream ended first",
@@ -274,7 +278,8 @@ def _proposal(fields: Fields) -> Line:
             why = "; ".join(f"{node!r}: {said}" for node, said in stayed.items())
             return Line("move-refused", f"from partition {after} on: {_moves(detail)} ({reason}), but {why}", why)
         return Line("placement-changed", f"from partition {after} on: {_moves(detail)} ({reason})", reason)
-    event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
+    dropped = detail.get("outcome") == "superseded" or why in NEVER_BEGUN
+    event = "move-dropped" if dropped else "move-refused"
     return Line(event, f"not moved: {_moves(detail)} ({reason}): {why}", why)
 
 

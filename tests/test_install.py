@@ -84,8 +84,10 @@ def test_the_embedding_example_runs_and_moves(base: Path, tmp_path: Path) -> Non
     (block,) = [block for block in blocks if "LocalCluster" in block]
     (tmp_path / "readings.py").write_text(block)
     done = run(base, tmp_path, "readings.py")
-    rows = [line.split() for line in done.stdout.splitlines()]
+    *lines, moved = done.stdout.splitlines()
+    rows = [line.split() for line in lines]
     assert (done.returncode, done.stderr) == (0, "")
+    assert moved.startswith("Moved(index=")
     assert [int(index) for index, _, _ in rows] == list(range(100))
     assert rows[-1][2] == "h3"
 

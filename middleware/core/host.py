@@ -131,7 +131,7 @@ class HostCore(Runs):
         return run is not None and isinstance(message, m.Partition) and message.consumer not in run.flow.nodes
 
     def lagging(self) -> Iterator[tuple[str, str, str, str, int]]:
-        """Consumers that nodes here wait for: run, node, consumer, its host, and the partition not taken."""
+        """Yield the consumers that nodes here wait for: run, node, consumer, its host, and the partition."""
         for run in self.runs.values():
             where = run.directory.locations
             for node, consumer, index in run.flow.lagging():

@@ -237,7 +237,7 @@ def test_a_consumer_is_slow_when_others_have_waited_for_it(log: pytest.LogCaptur
         book.watch(waits)
         clock.s += SLOW_S / 2 - 0.5
     assert log.messages == [
-        "consumer 'bob' on host 'h2' has not taken partition 7 of 'joint' for 13.5 s; others that want the next one"
+        "consumer 'bob' on host 'h2' has not demanded partition 7 of 'joint' for 13.5 s; others that want the next one"
         " wait",
         "the application has not taken partition 3 of 't' for 13.5 s; nodes that feed this sink wait",
     ]
@@ -246,3 +246,15 @@ def test_a_consumer_is_slow_when_others_have_waited_for_it(log: pytest.LogCaptur
         book.watch([("r", "joint", "bob", "h2", index)])
         clock.s += SLOW_S
     assert not log.records, "it takes one after the other"
+
+
+def test_a_filter_that_raises_ends_nothing(log: pytest.LogCaptureFixture) -> None:
+    def raises(record: logging.LogRecord) -> bool:
+        raise KeyError(record)
+
+    logging.getLogger("thalweg").addFilter(raises)
+    try:
+        Logbook("h1").write("host-lost", "gone", peer="h2")
+    finally:
+        logging.getLogger("thalweg").removeFilter(raises)
+    assert not log.records

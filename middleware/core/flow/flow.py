@@ -394,10 +394,10 @@ class Flow(Demands):
                 yield from self._recall(node, node.leave_heard())
 
     def lagging(self) -> Iterator[tuple[str, str, int]]:
-        """Nodes here that wait for a consumer, that consumer, and the partition that it has not taken.
+        """Yield the nodes here that wait for a consumer, the consumer, and the partition that it has not demanded.
 
-        Of a node with several consumers it is one that is behind another. The application takes of sinks, and has no
-        name.
+        Of a node with several consumers it is one that is behind another. The application, which has no name, takes of
+        a sink: the partition is the one that was delivered and that it has not taken.
         """
         for name, node in self.nodes.items():
             if node.node.kind == "sink":
@@ -407,7 +407,7 @@ class Flow(Demands):
                 wanted = {who: each.demanded for who, each in node.takers.items() if each.demanded < LAST}
                 least = min(wanted.values(), default=0)
                 if any(each > least for each in wanted.values()):
-                    yield from ((name, who, least) for who, each in wanted.items() if each == least)
+                    yield from ((name, who, least + 1) for who, each in wanted.items() if each == least)
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""

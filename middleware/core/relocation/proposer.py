@@ -41,6 +41,8 @@ SAME = "nothing would change"
 ENDED_BEFORE = "the run ended before"
 BEGUN_ANEW = "the run has begun anew meanwhile, as it lost a host"
 LATER = "a later proposal took its place"
+BUSY = "another change is under way"
+NEARER = "nearer to its neighbours"
 
 
 class Proposer:
@@ -203,8 +205,12 @@ class Proposer:
         node = self._tree.dataflow.by_name.get(message.node)
         free = node is not None and node.kind == "operator" and node.pinned is None
         idle = self.proposal is None and not self._joining and not self._queries.busy
-        if there and free and idle and message.target in self._directory.hosts:
-            self.propose({message.node: message.target}, "nearer to its neighbours")
+        if not (there and free and message.target in self._directory.hosts):
+            return
+        if idle:
+            self.propose({message.node: message.target}, NEARER)
+        else:
+            self._record(0, self._moves({message.node: message.target}), "superseded", BUSY, NEARER)
 
     # --- queries --------------------------------------------------------------------------------------
 

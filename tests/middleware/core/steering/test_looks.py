@@ -134,6 +134,8 @@ def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], i
     assert proposer.proposal is not None and proposer.proposal.number == 1
     book << got("h2", m.Wish("r", "o", 1, "client")) >> ANY
     assert proposer.proposal.number == 1 and proposer.next is None
+    (dropped,) = [each.fields["detail"] for each in book.only(e.Record)]
+    assert (dropped["why"], dropped["moves"]) == ("another change is under way", [["o", "h2", "client"]])
 
 
 @pytest.mark.parametrize("field", ["period_s", "displacement_s", "saving", "load_s"])
