@@ -216,8 +216,8 @@ class Shell:
         try:
             why = f"{self.failure}: {one_line(error)}"
             self.failure = f"the host {self.config.name!r} stopped: {why}"
-            self.logbook.write("host-stopped", self.failure, reason=why)
             self._on_application(e.Fail("", self.failure))
+            self.logbook.write("host-stopped", self.failure, reason=why)
         except Exception:  # nobody can be told; ``failure`` tells
             return
 
