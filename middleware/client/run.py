@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -69,6 +69,10 @@ class Run(Stream[T]):
         self.attached: dict[int, Attached[Any]] = {}
         self._failed: e.Fail | None = None  # all of them
         self._sharing = threading.Lock()  # of these four
+
+    @property
+    def _of_the_run(self) -> Iterable[Stream[Any]]:
+        return (self, *list(self._queries.values()))
 
     @property
     def ticket(self) -> str:
@@ -466,6 +470,14 @@ class Attached(Run[T]):
     @property
     def _others(self) -> bool:
         return bool(self._of._open)
+
+    @property
+    def _of_the_run(self) -> Iterable[Stream[Any]]:
+        return self._of._of_the_run
+
+    @property
+    def _what(self) -> str:
+        return f"query {self.query} of run {self.id}"
 
     def attach(self, dataflow: Dataflow, *args: Any, **options: Any) -> Attached[Any]:
         """Have yet another query begin in the run, as ``Run.attach``."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 import msgspec
@@ -21,6 +22,7 @@ from thalweg.middleware.errors import (
     OperatorError,
     RunError,
     UsageError,
+    in_seconds,
     nearest,
     one_line,
     printable,
@@ -40,6 +42,10 @@ else:
     from typing import TypeVar  # which knows defaults from Python 3.13 on
 
     T = TypeVar("T")
+
+
+WAITS_S = 5.0
+_log = logging.getLogger("thalweg")
 
 
 class Delivered(msgspec.Struct, Generic[T], frozen=True):
@@ -121,6 +127,8 @@ class Stream(ABC, Generic[T]):
     - R4: Where the client keeps a journal, a partition counts as had when the next one is taken, or, from the first
       ``commit`` of its sink on, when the application says so, which may be after the end.
     - R5: What another client has had of a stream that begins anew is not handed out.
+    - R6: If a stream has waited for ``WAITS_S``, and nobody takes what another stream of its run has, or another sink
+      of its own, one line is logged. Nothing can come until somebody does.
     """
 
     _first = 0  # below 0 where that is not known yet
@@ -150,15 +158,50 @@ class Stream(ABC, Generic[T]):
     def first_index(self) -> int:
         """The partition with which it begins; waits until the hosts have agreed on it. Raises its error."""
         with self._news:
-            self._news.wait_for(lambda: self._first >= 0 or self._over or bool(self._queue))
+            if not self._news.wait_for(self._has_begun, WAITS_S):
+                self._explain("")
+                self._news.wait_for(self._has_begun)
             if self._first < 0:
                 self._next("")
                 raise RunError(f"{self._what} was over before it began")
             return self._first
 
+    def _has_begun(self) -> bool:
+        return self._first >= 0 or self._over or bool(self._queue)
+
     @property
     def _what(self) -> str:
         return f"the run {self.id}"
+
+    # --- standing still ---------------------------------------------------------------------------------
+
+    @property
+    def _of_the_run(self) -> Iterable[Stream[Any]]:
+        """All streams of the run that this client takes from."""
+        return (self,)
+
+    def _untaken(self, sink: str) -> str:
+        """Return what is here that nobody takes. Partitions of ``sink`` are waited for."""
+        for queued in list(self._queue):  # in one step, so no lock is needed: who asks may hold another stream's
+            command = queued.command
+            if isinstance(command, e.Ready) and not queued.demanded:
+                return f"nothing has been taken from {self._what} yet"
+            if isinstance(command, e.Deliver) and not (queued.demanded or command.end or command.sink == sink):
+                return f"nobody takes partition {command.index} of sink {command.sink!r} of {self._what}"
+        return ""
+
+    def _why_still(self, sink: str) -> str:
+        """Return why nothing comes, as far as this client knows."""
+        for stream in self._of_the_run:
+            waits = stream._blocked or stream._awaiting
+            if (stream is self or not waits) and not stream._over and (why := stream._untaken(sink)):
+                return f"{why}; take from it as well, in another thread or task, or close it"
+        return ""
+
+    def _explain(self, sink: str) -> None:
+        """R6: log why nothing has come for ``WAITS_S``."""
+        if why := self._why_still(sink):
+            _log.warning("%s has waited for a partition for %s: %s", self._what, in_seconds(WAITS_S), why)
 
     @abstractmethod
     def _demand(self, taken: e.Command) -> None:
@@ -276,28 +319,39 @@ class Stream(ABC, Generic[T]):
         return Delivered(command.index, value, command.size_bytes, command.sink, missing)
 
     def _blocking(self, sink: str = "") -> Delivered[T]:
+        wait_s: float | None = WAITS_S
         with self._news:
             while (delivered := self._next(sink)) is None:
                 if self._over or sink in self._ended:
                     raise StopIteration
                 self._blocked += not sink
                 try:
-                    self._news.wait()
+                    came = self._news.wait(wait_s)
                 finally:
                     self._blocked -= not sink
+                if not came and wait_s is not None:
+                    wait_s = None  # it is said once
+                    self._explain(sink)
             return delivered
 
     async def _waiting(self, sink: str = "") -> Delivered[T]:
         loop = asyncio.get_running_loop()
-        while True:
-            with self._news:
-                delivered = self._next(sink)
-                if delivered is not None:
-                    return delivered
-                if self._over or sink in self._ended:
-                    raise StopAsyncIteration
-                arrived = self._awaiting.setdefault(loop, asyncio.Event())
-            await arrived.wait()
+        explains: asyncio.TimerHandle | None = None
+        try:
+            while True:
+                with self._news:
+                    delivered = self._next(sink)
+                    if delivered is not None:
+                        return delivered
+                    if self._over or sink in self._ended:
+                        raise StopAsyncIteration
+                    arrived = self._awaiting.setdefault(loop, asyncio.Event())
+                if explains is None:
+                    explains = loop.call_later(WAITS_S, self._explain, sink)
+                await arrived.wait()
+        finally:
+            if explains is not None:
+                explains.cancel()
 
     def __iter__(self) -> Self:
         return self

@@ -44,15 +44,16 @@ class Subscription(Stream[T]):
 
     They begin with ``first_index``; ``detach`` or ``close`` leaves. It ends with the node's stream; where it ends
     before that, as the run's client ends the run, or is gone, or does not let this one subscribe any more, that is a
-    RunError. One that nobody takes from holds up the run, as a sink does.
+    RunError. One that nobody takes from holds up the run for ``guest_s`` of its hosts, and is dismissed then.
     """
 
     _first = -1
 
     def __init__(self, home: Home, ticket: Ticket, node: str, *, strict: bool = False, nothing: bool = False) -> None:
         super().__init__(home, ticket.run, (node,), strict=strict, nothing=nothing)
-        self.node, self.number = node, next(_numbers)
+        self.node, self.number, self._owner = node, next(_numbers), ticket.owner.name
         self._sink = ""  # as it is called in the run
+        self._came = False  # anything
 
     def begin(self, owner: m.Peer) -> None:
         """Ask for it, now that what comes of that can be heard."""
@@ -61,6 +62,11 @@ class Subscription(Stream[T]):
     @property
     def _what(self) -> str:
         return f"the subscription to {self.node!r} of run {self.id}"
+
+    def _why_still(self, sink: str) -> str:
+        if self._came:
+            return ""
+        return f"does client {self._owner!r}, which began the run, take from it meanwhile? Nothing comes before"
 
     def take(self, command: e.Command) -> None:
         """A command about the run; any thread."""
@@ -72,6 +78,7 @@ class Subscription(Stream[T]):
                     self._wake()
                 case e.Deliver(sink=sink) if sink == self._sink:
                     told = msgspec.structs.replace(command, sink=self.node)
+                    self._came = True
                     if self._over:
                         self._pass(told)
                     else:

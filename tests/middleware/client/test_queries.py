@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import runpy
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patience import patience
@@ -241,3 +243,37 @@ def test_the_example_says_what_sharing_saves(where: str) -> None:
     assert (told["delivered"], told["gaps"], told["digests_equal"]) == ([40, 20], 0, True)
     assert told["bytes_apart"] == 60 * 3 * 16_428
     assert told["bytes_apart"] - told["bytes_together"] > 19 * 2 * 16_384
+
+
+def test_who_waits_for_what_nobody_takes_reads_why_nothing_comes(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, and all goes on as soon as somebody takes."""
+    monkeypatch.setattr("thalweg.middleware.client.stream.WAITS_S", 0.3)
+
+    def said(waiting: Future[Any], who: str, why: str) -> None:
+        until_s = time.monotonic() + patience(10)
+        while not (lines := [record.getMessage() for record in caplog.records]) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert not waiting.done()
+        (line,) = lines
+        assert line.startswith(f"{who} has waited for a partition for 0.3 s: nobody takes partition ")
+        assert line.endswith(f"{why}; take from it as well, in another thread or task, or close it")
+        caplog.clear()
+
+    async def take(stream: Any, count: int) -> None:
+        for _ in range(count):
+            await anext(stream)
+
+    with ThreadPoolExecutor() as pool, client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"}) as run:
+        assert [next(run).index for _ in range(3)] == [0, 1, 2]
+        other = run.attach(second())
+        theirs = pool.submit(lambda: list(islice(other, 30)))
+        said(theirs, f"query 1 of run {run.id}", f"of sink 'out' of the run {run.id}")
+        while not theirs.done():
+            next(run)
+        ours = pool.submit(asyncio.run, take(run, 30))
+        said(ours, f"the run {run.id}", f"of query 1 of run {run.id}")
+        while not ours.done():
+            next(other)
+        other.close()

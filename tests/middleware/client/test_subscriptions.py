@@ -279,3 +279,21 @@ def test_a_subscriber_that_takes_nothing_is_dismissed_and_the_others_go_on() -> 
         with pytest.raises(RunError, match=r"subscription to 'joint' .* it takes 'joint' too slowly: the others have"):
             got += [each.index for each in slow]
         assert len(got) <= 3, "what it had got by then"
+
+
+def test_a_subscriber_that_waits_for_its_first_partition_reads_what_that_takes(
+    client: Client, bob: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thalweg.middleware.client.stream.WAITS_S", 0.3)
+    with client.run(graph(), WHERE, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
+        assert [next(run).index for _ in range(3)] == [0, 1, 2]
+        joint = bob.subscribe(run, "joint")
+        theirs = pool.submit(lambda: list(islice(joint, 30)))
+        until_s = time.monotonic() + patience(10)
+        while "has waited" not in caplog.text and time.monotonic() < until_s and not theirs.done():
+            time.sleep(0.01)
+        what = f"the subscription to 'joint' of run {run.id} has waited for a partition for 0.3 s"
+        assert f"{what}: does client 'client', which began the run, take from it meanwhile? Nothing" in caplog.text
+        while not theirs.done():
+            next(run)
+        joint.close()
