@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -53,6 +55,7 @@ from thalweg.middleware.errors import (
     RunError,
     UsageError,
     expect,
+    printable,
     shown,
     warn_dropped,
     words,
@@ -77,6 +80,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
+from thalweg.middleware.protocol.generations import PROCESSES
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
@@ -162,7 +166,9 @@ class Client:
             insecure=insecure,
             core=limits or CoreConfig(),
             networks=dict(networks),
+            process=printable(f"process {os.getpid()} on {socket.gethostname()}"),
         )
+        self._process = 1 + secrets.randbelow(PROCESSES - 1)
         self.shell = Shell(config, weakly(self._on_application), self._keys)
         self.shell.speak(self._roster.version)
         self._roster.peers[name] = self.shell.me
@@ -426,7 +432,8 @@ class Client:
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
             )  # fmt: skip
         moving = Moving(adaptation, planner, model)
-        on = go_on(run_id, found, start, moving, Resumer(self._roster, self._preparing, self.probe, self._allow))
+        by = Resumer(self._roster, self._preparing, self.probe, self._allow, self._process)
+        on = go_on(run_id, found, start, moving, by)
         again: Run[Any] = Run(
             self._home(), run_id, on.where, on.install.dataflow, on.search, strict=strict, nothing=nothing
         )

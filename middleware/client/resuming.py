@@ -109,12 +109,16 @@ class Moving(msgspec.Struct, frozen=True):
 
 
 class Resumer(NamedTuple):
-    """What is used of a client that resumes a run. ``probe`` measures links, ``allow`` is whose code it loads."""
+    """What is used of a client that resumes a run. ``probe`` measures links, ``allow`` is whose code it loads.
+
+    ``process``: the number of this process (``protocol.generations``).
+    """
 
     roster: Roster
     preparing: Preparing
     probe: Probe
     allow: tuple[str, ...]
+    process: int
 
 
 class GoingOn(msgspec.Struct, frozen=True):
@@ -151,7 +155,7 @@ def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resu
     kept, roster = found.kept, by.roster
     assert not isinstance(kept, Stream)
     starts = _starts(run_id, found, kept, start, roster.name)
-    install = resumed(kept, starts, {host: roster.peers[host] for host in roster.hosts}, roster.name)
+    install = resumed(kept, starts, {host: roster.peers[host] for host in roster.hosts}, roster.name, by.process)
     install = msgspec.structs.replace(install, version=roster.version)
     where = {entry.node: entry.host for entry in install.locations}
     moves, planner = moving.adaptation, moving.planner

@@ -54,7 +54,7 @@ from thalweg.middleware.core.run import MESSAGES
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
-from thalweg.middleware.protocol.generations import base_of, generation_of
+from thalweg.middleware.protocol.generations import base_of, generation_of, leader_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
@@ -447,7 +447,10 @@ class HostCore(Runs):
 
     def _knows_not(self, sender: str, run_id: str) -> None:
         """Say so of a run that is not here."""
-        out, why = self.out.of(run_id), self._broken.get(run_id)
+        out, why, led = self.out.of(run_id), self._broken.get(run_id), self._led_by_another(sender, run_id)
+        if led:
+            self._fence(sender, run_id, led)
+            return
         out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))  # R4
 
     def _on_pings(self, sender: str, message: m.Pings) -> None:
@@ -483,10 +486,7 @@ class HostCore(Runs):
             return
         if part is Part.FENCED:  # R7
             assert newest is not None
-            about = f"client {sender!r} leads the run from another process, as its generation {newest}"
-            self.out.of(message.run).send(
-                sender, m.Failed(message.run, "", f"{about}; take its partitions there", led=newest)
-            )
+            self._fence(sender, message.run, newest)
             return
         error, run = "", self.runs.get(message.run)
         if run is not None and message.number > run.install.number:  # R1: it was away
@@ -509,6 +509,19 @@ class HostCore(Runs):
         if run is not None and run.flow.kept:
             said = m.GoesOn(message.run, self.host, error, message.number, run.flow.kept)
         self.out.of(message.run).send(sender, said)
+
+    def _led_by_another(self, client: str, run_id: str) -> int:
+        """R7: return the generation of a run that is here, if another process of its client began it later; else 0."""
+        later = [generation_of(each) for each in self._generations(client, run_id)]
+        return next((each for each in later if leader_of(each) > leader_of(generation_of(run_id))), 0)
+
+    def _fence(self, client: str, run_id: str, newest: int) -> None:
+        """R7: tell a client which of its processes leads the run, as far as that has said what it is."""
+        installs = [self.runs[each].install for each in self._generations(client, run_id)]
+        processes = [peer.process for install in installs for peer in install.peers if peer.name == client]
+        who = next((f", {process}" for process in processes if process), "")
+        about = f"client {client!r} leads the run from another process{who}; take its partitions there"
+        self.out.of(run_id).send(client, m.Failed(run_id, "", about, led=newest))
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""

@@ -27,6 +27,7 @@ LONGEST_US = 3_600_000_000  # a latency of more than an hour is none
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Generation = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # ``protocol.generations``
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=255)]  # of the protocol
 Speaks = tuple[Version, Version]  # the oldest and the newest that a host speaks
@@ -171,8 +172,8 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host listens: its control and bulk endpoints (``tcp://address:port``, or ``ipc:///path``).
 
     ``bulk``: where it is joined to further networks, its endpoints in all of them. ``instance`` is another one each
-    time the host is started; empty where that is not known. The host takes no partition of more than
-    ``max_partition_bytes``.
+    time the host is started; empty where that is not known. A client's also names its process. The host takes no
+    partition of more than ``max_partition_bytes``.
     """
 
     name: Name
@@ -180,6 +181,11 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     bulk: Endpoint | Joined
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
+
+    @property
+    def process(self) -> str:
+        """The process that listens there, as "process 123 on machine", if it says so: behind what tells it apart."""
+        return self.instance.partition(" ")[2]
 
     @property
     def ends(self) -> dict[str, str]:

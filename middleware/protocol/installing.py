@@ -8,7 +8,7 @@ import msgspec
 
 from thalweg.middleware.dataflow import MOST_AHEAD, Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
-from thalweg.middleware.protocol.fields import Index, Location, Name, OfRun, Peer, Text
+from thalweg.middleware.protocol.fields import Generation, Index, Location, Name, OfRun, Peer, Text
 
 
 class Install(OfRun, frozen=True):
@@ -98,8 +98,8 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
 
     node: Name
     index: Index
-    generation: Index
-    before: Index = 0
+    generation: Generation
+    before: Generation = 0
     least: Index = 0
 
 

@@ -103,7 +103,7 @@ class Failed(OfRun, frozen=True):
     reason: Text
     cause: Cause | None = None
     lost: Annotated[str, msgspec.Meta(max_length=128)] = ""
-    led: Index = 0
+    led: Generation = 0
 
 
 class Given(OfRun, frozen=True):

@@ -75,6 +75,7 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     insecure: bool = False
     networks: dict[str, str] = {}  # further ones that the host is joined to: its endpoint for bulk in each
     speaks: m.Speaks = frames.SPEAKS  # versions of the protocol
+    process: str = ""  # what the host says of its process to others (``Peer.process``)
 
     def __post_init__(self) -> None:
         name = self.name
@@ -104,7 +105,9 @@ class Shell:
         self._time_scale = config.time_scale  # which every event is told by
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
         listening = Listening(config.listen, config.advertise, config.networks, config.insecure)
-        self._sockets = Sockets(config.name, listening, keys, limits=config.core, speaks=config.speaks)
+        self._sockets = Sockets(
+            config.name, listening, keys, limits=config.core, speaks=config.speaks, process=config.process
+        )
         try:
             self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
         except BaseException:

@@ -137,6 +137,7 @@ class Sockets:
         *,
         limits: CoreConfig | None = None,
         speaks: m.Speaks = frames.SPEAKS,
+        process: str = "",
     ) -> None:
         self.speaks, self.logbook = speaks, Logbook(name)
         self.heard = speaks[1]  # the version of the frame that is being seen to
@@ -170,7 +171,8 @@ class Sockets:
             for network, end in networks.items():
                 self.others[network], ends[network] = self._bind(end, insecure, bulk=True)
             joined = m.Joined(ends) if networks else ends[NET]
-            self.me = m.Peer(name, advertised(control, advertise), joined, secrets.token_hex(4))
+            instance = f"{secrets.token_hex(4)} {process}".strip()[:64]
+            self.me = m.Peer(name, advertised(control, advertise), joined, instance)
         except BaseException:
             self.destroy(0)
             raise

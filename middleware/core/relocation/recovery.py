@@ -22,7 +22,7 @@ R5. A source of a lost host starts on the first of its stand-ins that is there; 
 R6. Lost hosts are asked to take part again as long as the run goes on; one that refused, or that has been cut off from
     another host while it heard the client, is not (``standing``).
 R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
-    anew (``resumed``), as a generation that is later than any of which it may not have heard.
+    anew (``resumed``), as a generation that is later than all by the client before it.
 R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
     another's outputs are gone is so where the client lost that one in this generation. That another does not answer
     takes ``detect_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
@@ -72,10 +72,9 @@ from thalweg.middleware.core.relocation.renewal import Phase, PhaseEvent, Renewa
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import SIGN, base_of, following, generation_of
+from thalweg.middleware.protocol.generations import base_of, begun_anew, following, generation_of, taken_over
 from thalweg.middleware.protocol.stripes import stripe_of
 
-UNHEARD = 64  # generations that may have begun since the journal was written last
 LATER = 3  # replicas of an operator before the newest, as hosts leave no others while they have five
 FURTHER = 3  # partitions that a node can be ahead of its consumer: one held, one on its way, one of its inputs
 KNOWN = 64  # replicas of an operator of which the client keeps account
@@ -111,8 +110,15 @@ def restart(
     return starts
 
 
-def resumed(kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer], client: str) -> m.Lasting:
-    """R7: the generation with which another client goes on; ``peers``: the hosts that are there."""
+def resumed(
+    kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer], client: str, process: int = 0
+) -> m.Lasting:
+    """R7: the generation with which another client goes on.
+
+    Args:
+        peers: the hosts that are there.
+        process: the number of the client's process, which no other process has.
+    """
     install = kept.install
     flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
     starts = restart(flow, sinks, kept.bases, kept.known, kept.stateless, peers)
@@ -123,7 +129,7 @@ def resumed(kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer],
     away = [peer for peer in install.peers if peer.name not in peers and peer.name in awaited]
     return msgspec.structs.replace(
         install,
-        run=f"{base_of(install.run)}{SIGN}{generation_of(install.run) + UNHEARD}",
+        run=taken_over(install.run, process),
         client=client,
         locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
         peers=(*peers.values(), *away),
@@ -524,7 +530,7 @@ class Recovery:
         moved = {each.node: each.host for each in install.locations
                  if before._directory.locations[each.node].host != each.host}  # fmt: skip
         fell = {host: how for host, how in lost.items() if host in before._directory.fell}
-        self._begun = {"generation": generation_of(install.run), "hosts": fell, "moved": moved}
+        self._begun = {"generation": begun_anew(install.run), "hosts": fell, "moved": moved}
         self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
         if before.over:  # what comes yet, as a query, comes after all that there was
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)

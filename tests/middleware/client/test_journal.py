@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -209,11 +211,60 @@ def test_of_two_clients_with_a_copy_of_the_journal_the_later_leads_the_run(
         with Client(hosts, listen=at(cluster, 20), allow=ALLOW, journal=tmp_path / "b") as later:
             again = later.resume()
             came = [(each.index, digest(each.value)) for each in islice(again, 20)]
-            told = r"client 'client' leads the run from another process, as its generation 6[4-9]; take its partitions"
-            with pytest.raises(RunError, match=rf"^host 'h[123]': {told} there$"):
+            told = rf"client 'client' leads the run from another process, process {os.getpid()} on \S+"
+            with pytest.raises(RunError, match=rf"^host 'h[123]': {told}; take its partitions there$"):
                 list(run)
             came += [(each.index, digest(each.value)) for each in islice(again, 20)]
             assert came == has(40, 5)
+
+
+def lead(hosts: dict[str, str], listen: str, folder: Path, about: tuple[Any, ...]) -> None:
+    """One of two applications that go on with one run at the same time: it says what it had, or what ended it."""
+    both, answers, until = about
+    with Client(hosts, listen=listen, allow=ALLOW, journal=folder) as client:
+        both.wait(patience(60))
+        begun, had, why = time.monotonic(), [], ""
+        try:
+            for partition in client.resume():
+                had.append((partition.index, digest(partition.value)))
+                if until.is_set() and len(had) >= 8:
+                    break
+        except RunError as error:
+            why = str(error)
+        answers.put((os.getpid(), had, why, time.monotonic() - begun))
+
+
+def test_of_two_processes_that_resume_copies_of_a_journal_one_ends_soon_and_hears_who_leads(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The source has stand-ins, so that no host alone is believed."""
+    there = {"s": ("h2", "h3")}
+    nodes = [msgspec.structs.replace(node, stand_ins=there.get(node.name, ())) for node in FLOW.nodes]
+    with Client(cluster, allow=ALLOW, journal=tmp_path / "a") as client:
+        run = client.run(Dataflow(tuple(nodes)), {"o": "h2"}, failover=Failover(4))
+        assert [partition.index for partition in islice(run, 6)][-1] == 5
+        run._shut(over=False)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    context = multiprocessing.get_context("spawn")
+    answers, until = context.Queue(), context.Event()
+    about = context.Barrier(2), answers, until
+    processes = {}
+    for number, name in enumerate("ab"):
+        arguments = (dict(cluster.addresses), at(cluster, 30 + number), tmp_path / name, about)
+        process = context.Process(target=lead, args=arguments)
+        process.start()
+        processes[process.pid] = process
+    loser, _, why, took_s = answers.get(timeout=patience(60))
+    (leader,) = processes.keys() - {loser}
+    who = rf"client 'client' leads the run from another process, process {leader} on {re.escape(socket.gethostname())}"
+    assert re.fullmatch(rf"host 'h[123]': {who}; take its partitions there", why), why
+    assert took_s < patience(5)
+    until.set()
+    said, had, why, _ = answers.get(timeout=patience(60))
+    assert (said, why) == (leader, "")
+    assert had == has(len(had), 5)
+    for process in processes.values():
+        process.join(patience(20))
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from playbook import ANY, Playbook, got
 
 from thalweg.emulation.virtual.faults import Crash, FaultPlan
@@ -18,7 +19,7 @@ from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN, MOST_LACKI
 from thalweg.middleware.core.relocation.recovery import KNOWN, Recovery
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import generation_of
+from thalweg.middleware.protocol.generations import following, generation_of, taken_over
 from thalweg.middleware.protocol.messages import Start
 
 HOSTS = ("h1", "h2", "h3", "h4")  # with ``s``, with ``o``, and two with nothing
@@ -192,6 +193,28 @@ def test_that_another_process_leads_the_run_two_hosts_say_or_who_has_a_source(cl
 def test_who_has_the_only_source_is_believed_that_another_process_leads_the_run(client: Client) -> None:
     client.hear("h1", m.Failed, "", "another leads it", led=64)
     assert [failed.reason for failed in client.book.only(e.Fail)] == ["host 'h1': another leads it"]
+
+
+def test_a_host_names_the_process_that_leads_a_run_to_another_that_asks_after_it(
+    make_book: Any, make_install: Any
+) -> None:
+    """Of a generation that the same process has left, it says that it does not know it."""
+    host, first = make_book("h2"), m.Lasting.of(make_install(), m.Failover())
+    named = {"client": "ab process 7 on there"}
+    peers = tuple([replace(peer, instance=named.get(peer.name, "")) for peer in first.peers])
+    mine, other = taken_over("r", 5), taken_over("r", 6)
+    host << got("client", replace(first, run=mine)) >> ANY
+    host << got("client", replace(first, run=other, peers=peers)) >> ANY
+    why = "client 'client' leads the run from another process, process 7 on there; take its partitions there"
+    for asks in (m.Ping(mine), m.Pings(mine, ()), replace(first, run=following(mine))):
+        host << got("client", asks) >> ANY
+        (failed,) = [each for each in host.sent("client") if isinstance(each, m.Failed)]
+        assert failed == m.Failed(asks.run, "", why, led=generation_of(other))
+    host << got("client", replace(first, run=following(other), peers=peers)) >> ANY
+    host << got("client", m.Ping(other)) >> ANY
+    assert [each for each in host.sent("client") if isinstance(each, m.Pong)] == [m.Pong(other, False)]
+    host << got("h1", m.Ping(mine)) >> ANY
+    assert [each for each in host.sent("h1") if isinstance(each, m.Pong)] == [m.Pong(mine, False)]
 
 
 def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(client: Client) -> None:
