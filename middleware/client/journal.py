@@ -168,6 +168,7 @@ class Journal:
         self._counts: dict[tuple[str, str], int] = {}
         self._over: dict[str, None] = {}  # R4: of this client's, in order
         self._shapes: dict[str, bytes] = {}  # R7: by run, what has to be known of it beside replicas
+        self._later: dict[str, tuple[bytes, bytes]] = {}  # R7: entries about replicas, by run, for who has the lock
         self._behind: dict[tuple[str, str], _Row] = {}  # R8: entries that wait, the last of each kind
         self._behind_from: dict[str, dict[str, int]] = {}  # R8: what had been had before
         self._retries = self._markless = False
@@ -280,30 +281,42 @@ class Journal:
     # --- writing --------------------------------------------------------------------------------------
 
     def keep(self, run: str, kept: e.Kept | Stream) -> None:
-        """What is needed to go on with a run."""
+        """Write what is needed to go on with a run.
+
+        If a commit is being synced, an entry about replicas alone is left to it: sockets are not to wait for a disk.
+        """
         if isinstance(kept, Stream):
             self._write(run, "stream", msgspec.msgpack.encode(kept))
             return
         shape = msgspec.msgpack.encode((kept.install.dataflow, kept.install.cuts, sorted(kept.bases.items())))
-        self._write(run, "kept", msgspec.msgpack.encode(kept), shape)
+        body = msgspec.msgpack.encode(kept)
+        if self._shapes.get(run) != shape:
+            self._write(run, "kept", body, shape)
+        elif self._news.acquire(blocking=False):
+            try:
+                self._write(run, "kept", body, shape)
+            finally:
+                self._news.release()
+        else:
+            self._later[run] = body, shape
 
     def begun(self, run: str, by: str, asked: Asked | None = None) -> None:
-        """A run was begun with the placement of that name, if it has one, and these networks."""
+        """Write down that a run was begun with the placement of that name, if it has one, and these networks."""
         if by:
             self._write(run, "by", by.encode())
         if asked is not None and asked.networks:
             self._write(run, "asked", msgspec.msgpack.encode(asked))
 
     def had(self, run: str, sink: str, index: int) -> None:
-        """R3: the application has had that partition, and all before. The last word of a sink counts."""
+        """R3: write down that the application has had a partition, and all before. The last entry of a sink counts."""
         self._write(run, f"had {sink}", str(index).encode())
 
     def query(self, run: str, number: int, query: Query | None) -> None:
-        """A query of the run has begun; None: nothing is left of it to be had."""
+        """Write down that a query of the run has begun, or, if it is None, that nothing is left of it to be had."""
         self._write(run, f"query {number}", msgspec.msgpack.encode(query))
 
     def over(self, run: str) -> None:
-        """R4: nothing is left of a run to be had."""
+        """R4: write down that nothing is left of a run to be had."""
         self._write(run, "over", b"")
         for key in [key for key in self._counts if key[0] == run]:
             del self._counts[key]
@@ -342,6 +355,9 @@ class Journal:
                 self._try_again()
             if not soft or self._behind:
                 self._mark_it()
+            while not soft and self._later:
+                other, about = self._later.popitem()
+                self._write(other, "kept", *about)
 
     def _note(self, number: int, run: str, kind: str, body: bytes) -> int:
         """R6: count an entry as needed, and return the last partition of its sink that was had before; else -1."""
@@ -456,7 +472,7 @@ class Journal:
     # --- reading --------------------------------------------------------------------------------------
 
     def runs(self) -> Mapping[str, Found | None]:
-        """R1: the runs there are, in the order in which they were begun; None: it is over."""
+        """R1: return the runs in the order in which they were begun; None for a run that is over."""
         rows, damaged = self._read()
         found: dict[str, Found | None] = {}
         for run in dict.fromkeys(row[1] for row in rows):
@@ -469,17 +485,17 @@ class Journal:
         return found
 
     def gone(self) -> dict[str, Live]:
-        """R6: runs that are not over and of which nothing is left to go on with: what the mark says of them."""
+        """R6: return the mark's entries of runs that are not over, and of which nothing is left to go on with."""
         known = self.runs()
         return {run: live for run, live in self._count.live.items() if run not in known}
 
     @property
     def doubt(self) -> str:
-        """R6: why there may be runs that the journal does not know; empty if there are none."""
+        """R6: the reason why there may be runs that the journal does not know; empty if there are none."""
         return self._count.doubt
 
     def accept(self, run: str) -> None:
-        """R6: what is missing of a run is not asked for any more."""
+        """R6: stop asking for the entries that are missing of a run."""
         rows, _ = self._read()
         with self._news:
             live, self._count.doubt = self._count.live[run], ""
@@ -490,7 +506,7 @@ class Journal:
             self.had(run, sink, index)
 
     def _read(self) -> tuple[list[_Row], str]:
-        """All entries that are whole, also those that wait, and what is to be said of the others."""
+        """Return all entries that are whole, also those that wait, and the warning about the others."""
         with self._news:
             rows, odd = _whole_rows(self._file)
             rows += self._behind.values()
@@ -499,7 +515,7 @@ class Journal:
         return rows, self.said
 
     def forked(self) -> None:
-        """This process is a fork of the one that has the folder: it has nothing of it, also when that one has ended."""
+        """Let go of the folder in a fork of the process that has it, which may end before this one."""
         self._news = threading.Condition()
         self._mark.close()
         self._held.close()

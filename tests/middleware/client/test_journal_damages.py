@@ -11,19 +11,26 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from flows import chain
-from runtime_codes import blocks
+from runtime_codes import ALLOW, blocks
 
+from thalweg import Failover
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.journal import FILE, MARK, Found, Journal, Query, Stream
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import JournalGapError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.operators.reference import digest, reference_run
 
 DAMAGES = int(os.environ.get("THALWEG_DAMAGES", "100"))
 FLOW = chain(blocks()["h1"], Code("running"))
@@ -81,22 +88,22 @@ class Application:
         return (found.had, {*found.queries}) == (self.had, self.queries)
 
 
-def cut(path: Path, random: Random, _: Application) -> None:
+def cut(path: Path, random: Random, _: Any) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: random.randrange(len(data))])
 
 
-def remove(path: Path, _: Random, __: Application) -> None:
+def remove(path: Path, _: Random, __: Any) -> None:
     path.unlink()
 
 
-def flip(path: Path, random: Random, _: Application) -> None:
+def flip(path: Path, random: Random, _: Any) -> None:
     data = bytearray(path.read_bytes())
     data[random.randrange(len(data))] ^= 1 << random.randrange(8)
     path.write_bytes(data)
 
 
-def zero(path: Path, random: Random, _: Application) -> None:
+def zero(path: Path, random: Random, _: Any) -> None:
     data = bytearray(path.read_bytes())
     at = random.randrange(len(data)) // 4096 * 4096
     data[at : at + 4096] = bytes(len(data[at : at + 4096]))
@@ -112,7 +119,7 @@ def put_back(path: Path, random: Random, application: Application) -> None:
         path.unlink()
 
 
-DAMAGE: tuple[Callable[[Path, Random, Application], None], ...] = (cut, remove, flip, zero, put_back)
+DAMAGE: tuple[Callable[[Path, Random, Any], None], ...] = (cut, remove, flip, zero, put_back)
 
 
 def fill_the_disk(application: Application) -> Callable[[], None]:
@@ -168,12 +175,16 @@ def trial(folder: Path, seed: int) -> tuple[str, str]:
     return what, outcome(application, damaged, sound=name != MARK)
 
 
+def is_unreadable(error: UsageError) -> bool:
+    return "is damaged, and nothing of it can be read" in str(error)
+
+
 def outcome(application: Application, damaged: Path, *, sound: bool) -> str:
     """What a client makes of a damaged journal. With a ``sound`` mark nothing is doubled even if a gap is accepted."""
     try:
         book = Journal(damaged)
     except UsageError as error:
-        return "told" if "is damaged, and nothing of it can be read" in str(error) else f"refused: {error}"
+        return "told" if is_unreadable(error) else f"refused: {error}"
     try:
         _, found = find(book, None)
         return "right" if application.is_right(found) else f"silent: {found.had} and not {application.had}"
@@ -217,6 +228,52 @@ def try_damages(folder: Path, seeds: range) -> Counter[tuple[str, str]]:
         outcomes[what, came] += 1
         shutil.rmtree(folder / str(seed))
     return outcomes
+
+
+def left(client: Client, random: Random, copies: list[Path]) -> int:
+    """Have a run of which some partitions are committed, and return how many."""
+    assert client._journal is not None
+    folder, count = client._journal.folder, random.randrange(10, 60)
+    run = client.run(FLOW, {"o": "h2"}, partitions=80, failover=Failover(4))
+    for partition in islice(run, count):
+        run.commit(partition.index)
+        if partition.index in (3, count // 2):
+            copies.append(Path(shutil.copytree(folder, folder.with_name(f"copy{len(copies)}"))))
+    copies.append(Path(shutil.copytree(folder, folder.with_name("killed"))))
+    run._shut(over=False)
+    return count
+
+
+@pytest.mark.long
+def test_clients_go_on_with_damaged_journals_exactly_once_or_are_told(quick_disk: Path) -> None:
+    """With processes and sockets, as an application has it."""
+    values = [digest(value) for value in islice(reference_run(FLOW, 80, (*DEFAULT_ALLOW, *ALLOW)), 80)]
+    outcomes = Counter[str]()
+    with LocalCluster(2, allow=ALLOW) as cluster:
+        for seed in range(DAMAGES):
+            random, folder, copies = Random(f"client {seed}"), quick_disk / str(seed), list[Path]()
+            with Client(cluster, allow=ALLOW, journal=folder / "journal") as client:
+                count = left(client, random, copies)
+            *older, damaged = copies
+            present = [name for name in (FILE, TAIL, MARK) if (damaged / name).exists()]
+            name, spoil = random.choice(present), random.choice((cut, remove, flip, zero))
+            if seed % 5 == 4:
+                shutil.copyfile(random.choice(older) / name, damaged / name)
+            else:
+                spoil(damaged / name, random, None)
+            try:
+                with Client(cluster, allow=ALLOW, journal=damaged) as client, client.resume() as again:
+                    came = [(each.index, digest(each.value)) for each in islice(again, 5)]
+                assert came == [(index, values[index]) for index in range(count, count + 5)], f"seed {seed}: {name}"
+                outcomes["right"] += 1
+            except JournalGapError:
+                outcomes["told"] += 1
+            except UsageError as error:
+                outcomes["told" if is_unreadable(error) else f"seed {seed}, {name}: {error}"] += 1
+            shutil.rmtree(folder)
+    print(dict(outcomes))
+    assert outcomes.keys() == {"right", "told"}
+    assert min(outcomes["right"], outcomes["told"]) > DAMAGES / 10
 
 
 def test_a_damaged_journal_is_right_or_says_what_it_lacks(quick_disk: Path) -> None:
