@@ -59,6 +59,7 @@ EVENTS: dict[str, Event] = {
     "query-refused": Event(WARNING),
     "rows-late": Event(WARNING, often=True),
     "consumer-slow": Event(WARNING, often=True),
+    "stream-waits": Event(WARNING, often=True),
     "replica-missing": Event(WARNING, often=True),
     "journal-trouble": Event(WARNING),
     "journal-mended": Event(WARNING),

@@ -471,7 +471,9 @@ class Client:
     def _home(self) -> Home:
         tell, me = self.shell.tell, self.shell.me
         prepare, moves = self._preparing.prepare, self._opened.moves
-        return Home(self.name, lambda: self.hosts, self._allow, tell, self._closed, prepare, me, moves)
+        return Home(
+            self.name, lambda: self.hosts, self._allow, tell, self._closed, prepare, me, moves, self.shell.logbook
+        )
 
     def _tell(self, event: e.Event) -> None:
         self.shell.tell(event)

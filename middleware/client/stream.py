@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -28,6 +27,7 @@ from thalweg.middleware.errors import (
     printable,
     warn_dropped,
 )
+from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
@@ -45,7 +45,6 @@ else:
 
 
 WAITS_S = 5.0
-_log = logging.getLogger("thalweg")
 
 
 class Delivered(msgspec.Struct, Generic[T], frozen=True):
@@ -95,7 +94,7 @@ class Home(msgspec.Struct, frozen=True):
     """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what.
 
     ``prepare``: checks a query that is to begin in a run's graph, and places what that does not have. ``me``: where it
-    is reached. ``moves``: takes what runs ask for while they go on.
+    is reached. ``moves``: takes what runs ask for while they go on. ``logbook``: that of the client.
     """
 
     name: str
@@ -106,6 +105,7 @@ class Home(msgspec.Struct, frozen=True):
     prepare: Prepare | None = None
     me: m.Peer | None = None
     moves: Moves | None = None
+    logbook: Logbook = Logbook("")
 
 
 class Stream(ABC, Generic[T]):
@@ -201,7 +201,8 @@ class Stream(ABC, Generic[T]):
     def _explain(self, sink: str) -> None:
         """R6: log why nothing has come for ``WAITS_S``."""
         if why := self._why_still(sink):
-            _log.warning("%s has waited for a partition for %s: %s", self._what, in_seconds(WAITS_S), why)
+            text = f"{self._what} has waited for a partition for {in_seconds(WAITS_S)}: {why}"
+            self._home.logbook.write("stream-waits", text, run=self.id, duration_s=WAITS_S, reason=why)
 
     @abstractmethod
     def _demand(self, taken: e.Command) -> None:
