@@ -39,7 +39,7 @@ from thalweg.middleware.errors import JournalError, UsageError, one_line
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
-from thalweg.middleware.platform.files import lock, open_private, sync
+from thalweg.middleware.platform.files import lock, open_private, others_may, owner, sync
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -175,6 +175,7 @@ class Journal:
         self._trouble = self._unsafe = ""  # why nothing can be written to the file; nor to the mark (R9)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _close_to_others(folder)
             descriptor, _ = open_private(folder / LOCK)
         except OSError as error:
             raise UsageError(f"the journal {folder} cannot be used: {one_line(error.strerror or error)}") from None
@@ -494,11 +495,17 @@ class Journal:
         """R6: the reason why there may be runs that the journal does not know; empty if there are none."""
         return self._count.doubt
 
+    def accept_doubt(self) -> None:
+        """R6: stop asking for runs that the journal may not know."""
+        with self._news:
+            self._count.doubt = ""
+            self._mark_it()
+
     def accept(self, run: str) -> None:
         """R6: stop asking for the entries that are missing of a run."""
         rows, _ = self._read()
         with self._news:
-            live, self._count.doubt = self._count.live[run], ""
+            live = self._count.live[run]
             whole = {row[2]: row[0] for row in rows if row[1] == run}
             live.last = {kind: number for kind, number in whole.items() if not kind.startswith(("had ", "gap"))}
             live.doubt = ""
@@ -532,6 +539,14 @@ class Journal:
             self._mark.close()
             self._held.close()
             self._news.notify_all()
+
+
+def _close_to_others(folder: Path) -> None:
+    """R10: close a folder of the owner's to others, unless there are other files in it. Raises OSError."""
+    found = folder.stat()
+    names = {path.name.partition(".damaged")[0].removesuffix("-wal").removesuffix("-shm") for path in folder.iterdir()}
+    if found.st_uid == owner() and others_may(found, 0o077) and names <= {FILE, Path(FILE).stem, LOCK, MARK}:
+        folder.chmod(0o700)
 
 
 def _checksum(run: str, kind: str, body: bytes) -> int:

@@ -51,6 +51,8 @@ def find(
             f"the journal {folder} cannot show that it has all of its runs, as {journal.doubt};"
             " accept_loss=True goes on with what it has"
         )
+    if accept_loss and journal.doubt:
+        journal.accept_doubt()
     if run is None and not left:
         raise UsageError(f"the journal {folder} has no run that is not over: {journal.said or 'begin one'}")
     if run is None and len(left) > 1:

@@ -437,7 +437,14 @@ def test_a_journal_without_its_mark_cannot_show_that_it_is_complete(book: Journa
         find(again, "r")
     with pytest.raises(JournalGapError, match="cannot show that it has all of its runs"):
         find(again, "other")
+    again.begun("later", "global")
+    again.keep("later", Stream("c", (), 7))
+    with pytest.raises(JournalGapError, match="cannot show that it has all of its runs"):
+        find(again, None)
+    assert find(again, "later")[1].doubt == "", "it was begun since"
+    again.over("later")
     assert find(again, None, accept_loss=True)[1].had == {"sink": 99}
+    assert find(again, None)[1].doubt == ""
     again.close()
 
 
@@ -558,6 +565,17 @@ def test_the_files_of_a_journal_are_their_owners_alone(book: Journal) -> None:
     assert set(modes.values()) == {0o600}, modes
     assert {FILE, f"{FILE}-wal", LOCK, MARK} <= modes.keys()
     assert book.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_with_nothing_but_a_journal_is_its_owners_alone(tmp_path: Path) -> None:
+    for name, files, mode in (("empty", (), 0o700), ("used", (FILE, LOCK, MARK), 0o700), ("shared", ("notes",), 0o755)):
+        folder = tmp_path / name
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+        for file in files:
+            (folder / file).touch()
+        Journal(folder).close()
+        assert folder.stat().st_mode & 0o777 == mode
 
 
 def test_files_of_a_journal_that_others_may_read_are_closed_to_them(tmp_path: Path) -> None:
