@@ -1,17 +1,20 @@
 """Hosts' processes are killed at random moments while operators move at random: everything comes, once, in order.
 
 ``THALWEG_KILLS=1000 pytest tests/middleware/client/test_kills.py tests/experiments/runs/test_deeds.py`` kills so
-many, and prints for how long no partition came. Without it, a few.
+many, and prints for how long no partition came. Without it, a few. ``THALWEG_KILLED_FOR_S=600`` has the long test kill
+and stop hosts for so long.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import time
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 from runtime_codes import ALLOW, blocks
@@ -20,7 +23,7 @@ from thalweg import Failover
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.dataflow import Code, complete_binary_tree
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -32,6 +35,7 @@ HOSTS = 5
 SEED = int(os.environ.get("THALWEG_KILLS_SEED", "1"))
 FLOW = complete_binary_tree(blocks(), Code("running"))  # sources on h1, h2 and h3
 STALLED_S = 60.0
+KILLED_FOR_S = float(os.environ.get("THALWEG_KILLED_FOR_S", "90"))
 
 
 class Killer:
@@ -105,6 +109,93 @@ def test_everything_comes_once_while_hosts_are_killed() -> None:
     print(f"{KILLS} kills, {partitions} partitions: it stood still for {median:.2f} s (median), {p99:.2f} s (p99)")
     assert median <= 5.0
     assert p99 <= 10.0
+
+
+class Absences:
+    """Kills and stops a host every 3 to 8 s, whether or not the last one is back, and notes which were away."""
+
+    def __init__(self, cluster: LocalCluster, client: Client, dice: Random) -> None:
+        self._cluster, self._client, self._dice = cluster, client, dice
+        self.ended = threading.Event()
+        self.away: list[tuple[str, float, float]] = []
+        self._threads: list[threading.Thread] = []
+
+    def go_on(self) -> None:
+        """Have one more host away after another, until ``ended``."""
+        while not self.ended.wait(self._dice.uniform(3.0, 8.0)):
+            gone = {each.name for each in self._threads if each.is_alive()}
+            name, stops = self._dice.choice(sorted(self._cluster.pids)), self._dice.random() < 1 / 3
+            if name not in gone:
+                away = self._stop if stops else self._kill
+                thread = threading.Thread(target=away, args=(name, self._dice.uniform(0.0, 8.0)), name=name)
+                self._threads.append(thread)
+                thread.start()
+        for thread in self._threads:
+            thread.join()
+
+    def _kill(self, name: str, for_s: float) -> None:
+        begun_s = time.monotonic()
+        self._cluster.kill(name)
+        time.sleep(for_s / 4)
+        self._client.add_host(name, self._cluster.start(name))
+        self.away.append((name, begun_s, time.monotonic()))
+
+    def _stop(self, name: str, for_s: float) -> None:
+        begun_s = time.monotonic()
+        os.kill(self._cluster.pids[name], signal.SIGSTOP)
+        time.sleep(for_s)
+        os.kill(self._cluster.pids[name], signal.SIGCONT)
+        self.away.append((name, begun_s, time.monotonic()))
+
+    def of(self, hosts: set[str], since_s: float, until_s: float) -> float:
+        """Return for how long one of these hosts was away, or longer."""
+        cut = sorted(
+            (max(since_s, begun_s), min(until_s, back_s)) for name, begun_s, back_s in self.away if name in hosts
+        )
+        away_s, upto_s = 0.0, since_s
+        for begun_s, back_s in cut:
+            away_s += max(0.0, back_s - max(begun_s, upto_s))
+            upto_s = max(upto_s, back_s)
+        return away_s
+
+
+@pytest.mark.long
+@pytest.mark.timed
+@pytest.mark.parametrize("stand_ins", [True, False])
+def test_a_stream_stands_still_for_no_longer_than_its_sources_are_away(stand_ins: bool) -> None:
+    """Hosts are killed and stopped every few seconds. Sources with stand-ins need no host, all others their own."""
+    flow = FLOW
+    if stand_ins:
+        beside = {"h1": ("h4", "h5"), "h2": ("h4", "h5"), "h3": ("h4", "h5")}
+        nodes = [msgspec.structs.replace(node, stand_ins=beside.get(node.pinned or "", ())) for node in FLOW.nodes]
+        flow = Dataflow(tuple(nodes))
+    needed = set() if stand_ins else {"h1", "h2", "h3"}
+    gaps: list[tuple[float, float]] = []
+    with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        absences = Absences(cluster, client, Random(SEED))
+        with client.run(flow, "one-shot", failover=Failover(every=4)) as run:
+            watch = threading.Timer(KILLED_FOR_S + 2 * STALLED_S, run.close)
+            watch.start()
+            away, begun_s = threading.Thread(target=absences.go_on), time.monotonic()
+            before_s = begun_s
+            for index, partition in enumerate(run):
+                now = time.monotonic()
+                assert partition.index == index
+                if index == 5:
+                    away.start()
+                elif index > 5:
+                    gaps.append((before_s, now))
+                before_s = now
+                if now - begun_s > KILLED_FOR_S and not absences.ended.is_set():
+                    absences.ended.set()
+                if absences.ended.is_set() and not away.is_alive():
+                    break
+            watch.cancel()
+    still = sorted(until_s - since_s for since_s, until_s in gaps)
+    own = sorted(until_s - since_s - absences.of(needed, since_s, until_s) for since_s, until_s in gaps)
+    what = f"{len(absences.away)} absences, load {os.getloadavg()[0]:.1f}"
+    print(f"{what}: it stood still for {still[-1]:.1f} s, {own[-1]:.1f} s of that with its sources there")
+    assert own[-1] <= 10.0
 
 
 @pytest.mark.timed
