@@ -276,7 +276,7 @@ def _proposal(fields: Fields) -> Line:
     if detail.get("outcome") == "committed":
         after = 0 if index is None else index + 1
         if stayed := detail.get("stayed"):
-            why = "; ".join(f"{node!r}: {said}" for node, said in stayed.items())
+            why = "; ".join(f"{node!r}: {text}" for node, text in stayed.items())
             return Line("move-refused", f"from partition {after} on: {_moves(detail)} ({reason}), but {why}", why)
         return Line("placement-changed", f"from partition {after} on: {_moves(detail)} ({reason})", reason)
     dropped = detail.get("outcome") == "superseded" or why in NEVER_BEGUN

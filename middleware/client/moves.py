@@ -75,11 +75,11 @@ class MoveHandle:
 
     def _result(self, ended: list[e.MoveEnded]) -> Moved:
         names, moved, stayed = self.names, dict[str, str](), dict[str, str]()
-        for each in ended:
-            moved |= {names.get(name, name): host for name, host in each.moved.items()}
-            stayed |= {names.get(name, name): why for name, why in each.stayed.items()}
-        index = max([each.index for each in ended if each.index is not None], default=None)
-        reasons = [f"{name!r}: {why}" for name, why in stayed.items()] + [each.why for each in ended if each.why]
+        for part in ended:
+            moved |= {names.get(name, name): host for name, host in part.moved.items()}
+            stayed |= {names.get(name, name): why for name, why in part.stayed.items()}
+        index = max([part.index for part in ended if part.index is not None], default=None)
+        reasons = [f"{name!r}: {why}" for name, why in stayed.items()] + [part.why for part in ended if part.why]
         if reasons:
             text = "; ".join(dict.fromkeys(reasons))
             raise MoveRefused(f"{self.what} was refused: {text}", reason=text, moved=moved, stayed=stayed, index=index)
@@ -110,21 +110,21 @@ class Moves:
             self._tell(msgspec.structs.replace(event, number=number))
 
     def ended(self, command: e.MoveEnded) -> None:
-        """The core says what has become of one."""
+        """Tell a handle what has become of its move, as the core says."""
         with self._lock:
             _, handle = self._asked.pop(command.number, ("", None))
         if handle is not None:
             handle.ended(command)
 
     def failed(self, run: str, why: str) -> None:
-        """Nothing more is heard of the moves of a run."""
+        """End the moves of a run that has failed."""
         with self._lock:
             numbers = [number for number, (stream, _) in self._asked.items() if stream == run]
         for number in numbers:
             self.ended(e.MoveEnded(run, number, why=why))
 
     def close(self, why: str) -> None:
-        """Nothing more is heard of any."""
+        """End all moves, as the client is closed."""
         with self._lock:
             self._over = self._over or why
             numbers = [*self._asked]
@@ -132,7 +132,7 @@ class Moves:
             self.ended(e.MoveEnded("", number, why=why))
 
     def forked(self, why: str) -> None:
-        """This process is a fork of the one that asked: a lock may be held by a thread that is not here."""
+        """End all moves in a fork of the process that asked. Locks may be held by threads of that process."""
         self._lock = threading.Lock()
         for _, handle in self._asked.values():
             handle._lock = threading.Lock()

@@ -488,7 +488,7 @@ class Attached(Run[T]):
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         check_placement(self.dataflow, {**self.tree[1], **placement}, self._home.hosts())
         handle = self._of.move({self.names.get(name, name): host for name, host in placement.items()})
-        handle.names = {there: name for name, there in self.names.items()}
+        handle.names = {node: name for name, node in self.names.items()}
         return handle
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:

@@ -135,8 +135,8 @@ class HostCore(Runs):
         for run in self.runs.values():
             where = run.directory.locations
             for node, consumer, index in run.flow.lagging():
-                there = where.get(consumer or node)
-                yield run.id, node, consumer, self.host if there is None else there.host, index
+                location = where.get(consumer or node)
+                yield run.id, node, consumer, self.host if location is None else location.host, index
 
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""
@@ -204,6 +204,7 @@ class HostCore(Runs):
         self._of_run(self._lasting.current(event) if self._led else event)
 
     def _on_placement_proposed(self, event: e.PlacementProposed) -> None:
+        """Have a run change its placement, or answer that the run is over."""
         event = self._lasting.current(event) if self._led else event
         if event.run in self.runs or event.number is UNSET:
             self._of_run(event)

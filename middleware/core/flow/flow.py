@@ -404,10 +404,11 @@ class Flow(Demands):
                 if node.state is IDLE and node.index > self._tree.first.get(name, 0):
                     yield name, "", node.index - 1
             elif len(node.takers) > 1 and not node.unheard:
-                wanted = {who: each.demanded for who, each in node.takers.items() if each.demanded < LAST}
-                least = min(wanted.values(), default=0)
-                if any(each > least for each in wanted.values()):
-                    yield from ((name, who, least + 1) for who, each in wanted.items() if each == least)
+                demanded = {consumer: taker.demanded for consumer, taker in node.takers.items()}
+                demanded = {consumer: index for consumer, index in demanded.items() if index < LAST}
+                least = min(demanded.values(), default=0)
+                if any(index > least for index in demanded.values()):
+                    yield from ((name, consumer, least + 1) for consumer, at in demanded.items() if at == least)
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""

@@ -170,7 +170,10 @@ class Joining(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request of the application, by its number there; what has come of the first part of one in two parts."""
+    """A request of the application, by its number.
+
+    ``index`` and ``moved``: the result of the first step, of a request that takes two steps.
+    """
 
     number: int
     index: int | None = None

@@ -362,10 +362,10 @@ class Proposer:
     # --- what hosts say -------------------------------------------------------------------------------
 
     def on_handed_over(self, note: HandedOver) -> None:
-        """R5: an operator has stayed, though its move was committed."""
-        proposal, said = self.proposal, note.location
+        """Note that an operator has stayed, though its move was committed (R5)."""
+        proposal, location = self.proposal, note.location
         for move in () if proposal is None or note.moved else proposal.moves:
-            if (move.node, move.source, move.version + 1) == (said.node, note.sender, said.version):
+            if (move.node, move.source, move.version + 1) == (location.node, note.sender, location.version):
                 assert proposal is not None
                 proposal.stayed[move.node] = f"it stays on host {note.sender!r}: {note.why}"
 
@@ -553,7 +553,7 @@ class Proposer:
         return moved
 
     def close(self, why: str) -> None:
-        """The run is over, perhaps in the middle of a proposal, or begins anew."""
+        """End what is proposed, or waits, as the run is over or begins anew: ``why``."""
         if self.next is not None:
             wish, self.next = self.next, None
             self._give_up_waiting(wish, why)
@@ -561,13 +561,13 @@ class Proposer:
         if proposal is None:
             return
         committed = proposal.outcome == "committed"
-        said = "" if committed else proposal.why or why
-        self._record(proposal.number, proposal.moves, proposal.outcome, said, proposal.reason, proposal)
+        reason = "" if committed else proposal.why or why
+        self._record(proposal.number, proposal.moves, proposal.outcome, reason, proposal.reason, proposal)
         if proposal.asked is not None:
             stayed = dict.fromkeys((move.node for move in proposal.moves), why) if committed else {}
             moved = self._see_who_stayed(proposal) if committed and proposal.reshapes else {}
             index = proposal.iteration + 1 if committed else None
-            self._answer(proposal.asked, index, moved, stayed, said if index is None else "")
+            self._answer(proposal.asked, index, moved, stayed, reason)
 
     def _record(
         self,

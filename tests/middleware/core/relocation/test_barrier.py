@@ -222,6 +222,34 @@ def test_a_later_proposal_waits_and_takes_the_place_of_another_that_waits(client
     assert set(client.sent()) == {m.Propose("r", 2, (m.Move("o", "h2", "h1", 1),))}
 
 
+def test_each_request_is_answered_once_whether_it_is_proposed_or_not(client: Playbook) -> None:
+    """The one under way was not asked for by number; two wait, one after the other, until the run is over."""
+    client << e.PlacementProposed("r", {"o": "client"}, "second", number=2) >> []
+    client << e.PlacementProposed("r", {"o": "h1"}, "third", number=3) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 2, why="a later proposal took its place")]
+    client << e.RunAbandoned("r") >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, why="the run ended before")]
+    client << e.PlacementProposed("r", {"o": "h3"}, "fourth", number=4) >> [e.MoveEnded("r", 4, why="the run is over")]
+
+
+def test_a_request_is_answered_by_what_hosts_say(client: Playbook) -> None:
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    client << e.PlacementProposed("r", {"o": "h2"}, "there", number=1) >> [e.MoveEnded("r", 1)]
+    client << e.PlacementProposed("r", {"o": "h9"}, "nowhere", number=2) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 2, why="host 'h9' has no part in the run")]
+    client << e.PlacementProposed("r", {"o": "h3"}, "asked for", number=3) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Vote("r", 2, name, 4)) >> ANY
+    here = m.Location("o", "h2", 2)
+    client << got("h2", m.Relocated("r", "o", False, here, "too large")) >> ANY
+    for name in ("h1", "h3", "client", "h2"):
+        client << got(name, m.Done("r", 2, name, (here,) if name == "h2" else ())) >> ANY
+    stayed = {"o": "it stays on host 'h2': too large"}
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, 5, {}, stayed)]
+
+
 def test_what_would_move_nothing_is_not_proposed(client: Playbook) -> None:
     client << e.PlacementProposed("r", {"o": "h2"}, "as it is") >> []
     client << got("h3", vote("h3", error="no room")) >> ANY
