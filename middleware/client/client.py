@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from thalweg.middleware.client.checks import (
     check_ahead,
     check_counts,
@@ -80,7 +82,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
-from thalweg.middleware.protocol.generations import PROCESSES
+from thalweg.middleware.protocol.generations import PROCESSES, base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
@@ -497,6 +499,7 @@ class Client:
         """
         self._roster.check_open()
         ticket = read_ticket(run.ticket if isinstance(run, Run) else run)
+        ticket = msgspec.structs.replace(ticket, run=base_of(ticket.run))
         expect(node, str, "a node is named by a text")
         if not 0 < len(node) <= MAX_NAME:
             raise UsageError(f"a node's name has 1 to {MAX_NAME} characters, and {shown(node)} has {len(node)}")

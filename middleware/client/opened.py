@@ -107,5 +107,6 @@ class Opened:
         if (concerned := self.runs.get(stream_of(run))) is not None:
             concerned.take(command)
         if self._subscriptions:
-            for subscription in [each for each in self._subscriptions.values() if each.id == run]:
+            base = base_of(run)
+            for subscription in [each for each in self._subscriptions.values() if each.id == base]:
                 subscription.take(command)

@@ -37,9 +37,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec import UNSET
 
 from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
@@ -49,7 +51,7 @@ from thalweg.middleware.core.monitoring.silence import Step
 from thalweg.middleware.core.notes import Lost
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.renewal import Part, part_of
-from thalweg.middleware.core.relocation.visit import check_visit
+from thalweg.middleware.core.relocation.visit import Visit, check_visit
 from thalweg.middleware.core.run import MESSAGES
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -163,6 +165,8 @@ class HostCore(Runs):
 
     def _hear(self, sender: str, message: Any, payload: Any, size_bytes: int) -> None:
         kind = type(message)
+        if kind is m.Unsubscribe and self._led:  # guests know a run by its own id
+            message = self._lasting.current(message)
         run = self.runs.get(message.run) if kind in OF_RUNS else None
         if run is not None:
             if kind is m.Demand:
@@ -201,7 +205,10 @@ class HostCore(Runs):
         self._at_work = ""
 
     def _of_application(self, event: Any) -> None:
-        self._of_run(self._lasting.current(event) if self._led else event)
+        event = self._lasting.current(event) if self._led else event
+        if self._visits and event.run not in self.runs and (here := self._visits.here(event.run)):
+            event = msgspec.structs.replace(event, run=here)
+        self._of_run(event)
 
     def _on_placement_proposed(self, event: e.PlacementProposed) -> None:
         """Have a run change its placement, or answer that the run is over."""
@@ -395,28 +402,53 @@ class HostCore(Runs):
 
     def _on_enrol(self, sender: str, message: m.Enrol) -> None:
         run_id, install, error = message.run, message.install, ""
-        visit, out = self._visits.get(run_id), self.out.of(message.run)
+        visit, out, here = self._visits.get(run_id, sender), self.out.of(message.run), self._visits.here(run_id)
+        if here and generation_of(here) > generation_of(run_id):
+            return  # it was sent before the run began anew
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
         if run_id in self.runs:
             self.runs[run_id].growth.enrolled(message.sink)
         else:
-            error = check_visit(message, self.host) or self._why_not(sender, install, full=False)
+            error = check_visit(message, self.host, visit.sinks) or self._why_not(sender, install, full=False)
             if not error:
                 self.past.revive(install.client, run_id)
-                self._open(install).directory.guests.add(self.host)
+                self._visit(install, visit, here)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
         out.send(sender, m.Installed(run_id, self.host, error))
+
+    def _visit(self, install: m.Install, visit: Visit, before: str) -> None:
+        """Take part in another client's run, or go on in its next generation with what is here (R5 of ``visit``)."""
+        old, wanted = self.runs.get(before), list[str]()
+        if old is not None and isinstance(install, m.Lasting):
+            starts = {start.node: start for start in install.starts}
+            for name in visit.sinks & old.flow.nodes.keys() & starts.keys():
+                node = old.flow.nodes[name]
+                index = LAST if node.state is ENDED else node.index
+                if starts[name].index > index:
+                    first = starts[name].index
+                    visit.lose(name, f"the run has begun anew with partition {first}, and {index} has not come")
+                starts[name] = m.Start(name, index)
+                if node.state is GATHERING:
+                    wanted.append(name)
+            install = msgspec.structs.replace(install, starts=tuple(starts.values()))
+        run = self._open(install)
+        run.directory.guests.add(self.host)
+        for name in wanted:
+            run.hear((e.NextRequested(run.id, name),))
+        for name in sorted(visit.sinks & run.flow.nodes.keys()):  # one may have begun as the run began anew
+            run.growth.enrolled(name)
 
     def _on_dismiss(self, sender: str, message: m.Dismiss) -> None:
         self._visits.on_dismiss(sender, message)
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
-        run = self.runs.get(message.run)
-        if run is not None and message.run not in self._lingering:
-            run.hear(run.guests.on_subscribe(sender, message))
+        current = self._lasting.current(message)  # the ticket has the run's own id
+        run = self.runs.get(current.run)
+        if run is not None and current.run not in self._lingering:
+            run.hear(run.guests.on_subscribe(sender, current))
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
             self.out.of(message.run).send(sender, m.Dismiss(message.run, message.number, why))

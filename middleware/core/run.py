@@ -241,6 +241,7 @@ class RunCore:
         """At the client: go on as the next generation of a run."""
         self.recovery.follow(before.recovery, lost, detected_s)
         self.queries.follow(before.queries)
+        self.guests.follow(before.guests)
         self.proposer.follow(before.proposer)
 
     def hear(self, heard: Iterable[n.Note | e.Event] | None) -> None:

@@ -5,6 +5,7 @@ Rules:
 R1. Operators of a run that outlives its hosts keep their outputs (``retained``), where that is of use: sources make
     theirs again, sinks stay.
 R2. In a graph a consumer says itself with which partition it goes on. The only one that a node has does so as well.
+R3. So does a sink of another client in every later generation. The run's client knows about how far it is, and no more.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     lasting = install if isinstance(install, m.Lasting) else None
     starts = {} if lasting is None else {start.node: start for start in lasting.starts}
     start = starts.get(node.name)
+    guests = set() if lasting is None else {name for name in consumers if is_of_guest(name, tree, lasting)}
     if lasting is not None and lasting.kept_from is not None and start is not None and consumers:
         core = NodeCore.anew(node, limit, start, firsts(consumers, tree, lasting))
+    elif guests and start is not None and start.index < LAST:  # R3
+        begins_at = {name: None if name in guests else starts[name].index for name in consumers}
+        core = NodeCore.anew(node, limit, start, begins_at)
     else:
         begins = {name: starts[name].index if name in starts else 0 for name in consumers}
         core = NodeCore.resumed(node, limit, 0 if start is None else start.index, begins)
@@ -34,14 +39,21 @@ def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     return core
 
 
+def is_of_guest(name: str, tree: Tree, install: m.Install) -> bool:
+    """Whether that is a sink of another client than the run's."""
+    node = tree.node_of(name)
+    return node.kind == "sink" and node.pinned not in (None, install.client)
+
+
 def firsts(consumers: Iterable[str], tree: Tree, lasting: m.Lasting) -> dict[str, int | None]:
     """With which partition these consumers go on in that generation; None: each says so itself (R2)."""
     several = len(lasting.dataflow.sinks) > 1 or bool(lasting.dataflow.several)
     sinks = {start.node: start.index for start in lasting.starts if several}
-    kinds = {name: tree.node_of(name).kind for name in consumers}
-    return {
-        name: sinks.get(name) if kind == "sink" or sinks.get(name) == LAST else None for name, kind in kinds.items()
-    }
+    known = {
+        name for name in consumers
+        if sinks.get(name) == LAST or (tree.node_of(name).kind == "sink" and not is_of_guest(name, tree, lasting))
+    }  # fmt: skip
+    return {name: sinks.get(name) if name in known else None for name in consumers}
 
 
 def equip(node: NodeCore, tree: Tree, install: m.Install) -> None:

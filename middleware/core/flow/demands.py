@@ -138,6 +138,8 @@ class Demands:
         self.room = Room(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
         self.laggards = Laggards(setting, directory, self.nodes)
+        if directory.guests:  # a later generation
+            self.laggards.watch()
         self._lasts = setting.lasting is not None
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:

@@ -9,6 +9,8 @@ R4. What others say of a location is taken only where it can be: a host of the r
     version that is not far beyond the known one. What is here is known here best: nobody else's word takes an operator
     away, or brings one whose state is not restored here.
 R5. A proposal that was made before a query left may name nodes that went with it: nothing is done about these.
+R6. A later generation begins with the sinks of other clients. A client other than the run's own that holds a sink is a
+    guest from the start, and none of the run's hosts.
 """
 
 from __future__ import annotations
@@ -48,6 +50,13 @@ def merge_locations(table: dict[str, m.Location], news: Iterable[m.Location]) ->
     return tuple(taken)
 
 
+def guests_of(install: m.Install) -> set[str]:
+    """R6: the other clients that have sinks as the run begins."""
+    flow = install.dataflow.by_name
+    held = {entry.host for entry in install.locations if entry.node in flow and flow[entry.node].kind == "sink"}
+    return held - {install.client}
+
+
 class Directory:
     """The only writer of a run's locations, and of the hosts that have a part in it."""
 
@@ -56,10 +65,11 @@ class Directory:
         self._out, self._leads = setting.out, setting.leads
         self._first = install.number  # what was told before is of before
         self.locations = {location.node: location for location in install.locations}
-        self.peers = {peer.name: peer for peer in install.peers}
-        self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
+        self.guests = guests_of(install)  # other clients, which have sinks and nothing else
+        self.returning: set[str] = set()  # R6: those of them that have not heard of this generation, at the client
+        self.peers = {peer.name: peer for peer in install.peers if peer.name not in self.guests}
+        self.hosts = (self.peers.keys() | {entry.host for entry in install.locations}) - self.guests
         self.vacating: set[str] = set()  # hosts to which nothing is to go any more, at the client
-        self.guests: set[str] = set()  # other clients, which have sinks and nothing else
         self._members = set(self.hosts)  # also those that are lost
         self.members = {*self.peers, install.client, self._out.host}  # who may say something of the run
         first = install.dataflow.by_name

@@ -392,6 +392,14 @@ class Flow(Demands):
             if not gone.isdisjoint(node.takers):
                 yield from self._perform(node, node.part(gone))
                 yield from self._recall(node, node.leave_heard())
+                if node.state is ENDED:  # nobody who is left wants anything of it, so it waits for nothing
+                    self._wait_no_more(node.node.name)
+
+    def _wait_no_more(self, name: str) -> None:
+        """A node has ended while its inputs were to come: only that it wants nothing more is still to be heard."""
+        for edge, pending in list(self.pending.items()):
+            if edge[0] == name and pending.index != LAST and not pending.hops:
+                del self.pending[edge]
 
     def lagging(self) -> Iterator[tuple[str, str, int]]:
         """Yield the nodes here that wait for a consumer, the consumer, and the partition that it has not demanded.

@@ -71,7 +71,7 @@ class Runs:
         for other in self._generations(install.client, install.run):
             survivors = self.runs[other].survivors(install)
             self._close(other, follows=install.run, kept=tuple(survivors))
-        out, visit = self.out.of(install.run), self._visits.get(install.run)
+        out, visit = self.out.of(install.run), self._visits.get(install.run, install.client)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
         self._spent[install.run] = self.links.costs()
         if install.afresh:
@@ -99,8 +99,8 @@ class Runs:
         run.close(follows=bool(follows))
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id, follows, kept))
-        self._visits.end(run_id, "it is over here")
         if not follows:
+            self._visits.end(run_id, "it is over here", run.install.client)
             self._lasting.forget(run)
             self.past.add(run.install.client, run_id, self.desk.now, joined=joined)
 
@@ -119,7 +119,7 @@ class Runs:
         """R7: begin a run anew, without the hosts that it has lost."""
         self._at_work = old.id
         lost = dict(old.directory.lost)
-        install = old.recovery.plan(lost, self.coordinator.peers(old.id))
+        install = old.recovery.plan(lost, (*self.coordinator.peers(old.id), *old.queries.peers))
         if isinstance(install, str):
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
@@ -127,7 +127,6 @@ class Runs:
             self._lasting.wait(old, detected_s)
             return
         request = self._lasting.again(old, install)
-        old.queries.dismiss_all("it has begun anew, as it has lost a host; subscribe again")
         before = self.coordinator.supersede(old.id)
         self._at_work = install.run
         run = self._open(install, request)
@@ -199,7 +198,7 @@ class Runs:
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))
-        self._visits.end(run_id, reason)
+        self._visits.end(run_id, reason, run.install.client)
 
     # --- this host did not run ---------------------------------------------------------------------------
 
@@ -246,7 +245,7 @@ class Runs:
             if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 detail = {"about": "client", "what": "client silent, run dropped"}
                 run.out.record("fault", peer=run.install.client, detail=detail)
-                visit = self._visits.get(run.id)
+                visit = self._visits.get(run.id, run.install.client)
                 if visit is not None:
                     lease_s = self.config.patience * self.config.lease_s
                     visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")

@@ -1,4 +1,7 @@
-"""What this host's application takes of other clients' runs, by run: each is a ``Visit``."""
+"""What this host's application takes of other clients' runs, by run: each is a ``Visit``.
+
+A run is known here by its own id, whatever its generation: so it is asked for, and so the application hears of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 
 
@@ -21,46 +25,62 @@ class Visits:
         self._out, self._me, self._config, self._runs, self._close = out, me, config, runs, close
         self._visits: dict[str, Visit] = {}
 
-    def get(self, run_id: str) -> Visit | None:
-        """Of that run."""
-        return self._visits.get(run_id)
+    def __bool__(self) -> bool:
+        return bool(self._visits)
+
+    def get(self, run_id: str, owner: str) -> Visit | None:
+        """What is taken of that run of that client, whatever its generation."""
+        visit = self._visits.get(base_of(run_id))
+        return visit if visit is not None and visit.owner.name == owner else None
+
+    def here(self, run_id: str) -> str:
+        """The generation of a visited run that is open here; empty where none is."""
+        base, visit = base_of(run_id), self._visits.get(base_of(run_id))
+        if visit is None:
+            return ""
+        mine = (
+            name for name, run in self._runs.items()
+            if base_of(name) == base and run.install.client == visit.owner.name
+        )  # fmt: skip
+        return next(mine, "")
 
     def request(self, event: e.SubscribeRequested) -> None:
         """The application wants the partitions of a node."""
-        out = self._out.of(event.run)
-        if event.run not in self._visits:
-            if event.run in self._runs:
-                why = f"run {event.run} is this host's own, or has a part here; nothing of it can be subscribed to"
+        run_id = base_of(event.run)
+        out = self._out.of(run_id)
+        if run_id not in self._visits:
+            if any(base_of(name) == run_id for name in self._runs):
+                why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
                 out.fail(why, node=event.node, host=self._me.name, query=event.number)
                 return
-            self._visits[event.run] = Visit(out, self._me, event.owner, self._config)
-        self._visits[event.run].request(event.number, event.node)
+            self._visits[run_id] = Visit(out, self._me, event.owner, self._config)
+        self._visits[run_id].request(event.number, event.node)
 
     def leave(self, event: e.UnsubscribeRequested) -> None:
         """It wants them no more."""
-        if event.run in self._visits:
-            self._visits[event.run].leave(event.number)
+        if base_of(event.run) in self._visits:
+            self._visits[base_of(event.run)].leave(event.number)
 
     def on_timer(self, run_id: str) -> None:
         """Something is to be said again."""
         if run_id in self._visits:
-            self._visits[run_id].on_timer(run_id in self._runs)
+            self._visits[run_id].on_timer(bool(self.here(run_id)))
             self._go_home(run_id)
 
     def on_dismiss(self, sender: str, message: m.Dismiss) -> None:
         """The run's client says that a subscription is over, or that all are."""
-        visit = self._visits.get(message.run)
-        if visit is not None and sender == visit.owner.name:
+        visit = self.get(message.run, sender)
+        if visit is not None:
             visit.dismiss(message.number, message.why)
         if not message.number:
             self._out.of(message.run).send(sender, m.Removed(message.run, self._me.name))
         if visit is not None:
-            self._go_home(message.run)
+            self._go_home(base_of(message.run))
 
     def heard(self, sender: str, run_id: str, now: float) -> None:
         """A sign of life has come from the run's client."""
-        visit = self._visits.get(run_id)
-        if visit is not None and sender == visit.owner.name:
+        visit = self.get(run_id, sender)
+        if visit is not None:
             visit.heard_s = now
 
     def refresh(self) -> None:
@@ -71,14 +91,17 @@ class Visits:
     def _go_home(self, run_id: str) -> None:
         """Have no part in a run any more of which nothing is wanted."""
         if self._visits[run_id].over:
-            if run_id in self._runs:
-                self._close(run_id)
+            here = self.here(run_id)
+            if here:
+                self._close(here)
             else:
-                self.end(run_id, "")
+                self._end(run_id, "")
 
-    def end(self, run_id: str, why: str) -> None:
+    def end(self, run_id: str, why: str, owner: str) -> None:
         """The run is over here, if anything was taken of it."""
-        visit = self._visits.pop(run_id, None)
-        if visit is not None:
-            visit.end(why)
-            self._out.of(run_id).emit(e.Forgotten(run_id))
+        if self.get(run_id, owner) is not None:
+            self._end(base_of(run_id), why)
+
+    def _end(self, run_id: str, why: str) -> None:
+        self._visits.pop(run_id).end(why)
+        self._out.of(run_id).emit(e.Forgotten(run_id))

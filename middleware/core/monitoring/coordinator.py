@@ -45,7 +45,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.directory import Directory, guests_of
 from thalweg.middleware.core.flow.missing import may_miss
 from thalweg.middleware.core.monitoring.answers import Answers
 from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN
@@ -98,9 +98,9 @@ class _Led:
         self.out, self.install, self.hooks, now = out, install, hooks, out.now
         self.asked_as = asked_as(install.run)  # R11
         self.directory: Directory | None = directory  # as long as the run goes on here
-        self.away = {peer.name for peer in install.peers} - directory.hosts  # R8
+        self.away = directory.peers.keys() - directory.hosts  # R8
         self.remote = directory.hosts - {out.host}
-        self.holding = {location.host for location in install.locations} - {out.host}
+        self.holding = {location.host for location in install.locations} - {out.host} - directory.guests
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
         self.begun = False  # the application knows that it is ready
         self.begun_s = now
@@ -184,7 +184,9 @@ class Coordinator:
         led = self.led[run]
         there = {} if led.directory is None else led.directory.reachable()
         joining = {name: peer for name, peer in there.items() if name not in {*led.remote, led.out.host}}
-        return (*(peer for peer in led.install.peers if peer.name not in joining), *joining.values())
+        guests = guests_of(led.install)  # also one that is lost, and may come back as another
+        known = [peer for peer in led.install.peers if peer.name not in joining and peer.name not in guests]
+        return (*known, *joining.values())
 
     def stop(self, run: str) -> None:
         """Have a run that was closed here removed everywhere."""
@@ -566,5 +568,5 @@ def _is_asked(led: _Led, host: str) -> bool:
 
 
 def _guests_of(led: _Led) -> set[str]:
-    """R6: of a run that goes on."""
-    return set() if led.directory is None else led.directory.guests
+    """R6: of a run that goes on; whoever has not heard of this generation yet would say that it is unknown."""
+    return set() if led.directory is None else led.directory.guests - led.directory.returning

@@ -19,6 +19,9 @@ R4. It may leave at any time; with the last of its subscriptions all hosts forge
 R5. The run is over with the application's own queries. Where these have come to their end, it goes on until the guests
     have, too: ``lingers``.
 
+R6. A guest whose subscription has begun goes on in the run's next generation: its sinks are there from the start, and
+    it is told so (``Enrol``). Until it has answered no query begins or leaves. Who may subscribe stays as it was said.
+
 The other end is in ``visit``; what hosts do is in ``growth``, and what they hear of guests at all, in ``run``.
 """
 
@@ -55,6 +58,23 @@ class Guests:
         self.allowed: dict[int, frozenset[str]] = {}  # by query
         self._count = 0
         self._entering: tuple[int, float] | None = None  # R2: which query's guest is let in, and since when
+
+    def follow(self, before: Guests) -> None:
+        """R6: go on as the next generation of the run."""
+        self.allowed, self._count = before.allowed, before._count
+        self._directory.returning = {guest.peer.name for guest in self._queries.guests.values()}
+        for name in sorted(self._directory.returning):
+            self._out.emit(e.Watch(self._out.run, name))  # R3
+        if self._directory.returning:
+            self._queries.tell({name: self._enrolment_of(name) for name in sorted(self._directory.returning)})
+        self._queries.go_on()
+
+    def _enrolment_of(self, name: str) -> m.Enrol:
+        """R6: what a guest is told of the next generation: one of its subscriptions stands for all."""
+        queries = self._queries
+        mine = [query for query, guest in queries.guests.items() if guest.peer.name == name]
+        stay = [query for query in mine if query not in queries.why]
+        return self._enrolment(queries.guests[(stay or mine)[0]])
 
     # --- who may --------------------------------------------------------------------------------------
 
@@ -138,6 +158,7 @@ class Guests:
     def on_lost(self, note: Lost) -> Notes:
         """R3: a guest is gone."""
         self._directory.guests.discard(note.host)
+        self._directory.returning.discard(note.host)
         yield from self._end_all(note.host, f"it {note.how}")
 
     def give_up(self, waited: Collection[str], since_s: float) -> Notes:
@@ -146,6 +167,7 @@ class Guests:
         if self._out.now - since_s <= silent_s:
             return
         for name in sorted(self._directory.guests.intersection(waited)):
+            self._directory.returning.discard(name)
             why = f"has not answered for {silent_s:g} s what all are told"
             detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
             self._out.record("fault", peer=name, detail=detail)
@@ -166,6 +188,17 @@ class Guests:
         yield Leaving(query)
         if entering:
             yield from self._queries.answered(guest.peer.name)
+        elif guest.peer.name in self._directory.returning:
+            yield from self._end_of_returning(guest.peer.name)
+
+    def _end_of_returning(self, name: str) -> Notes:
+        """R6: a subscription of a guest that has not answered is over: it hears of another, or is not waited for."""
+        queries = self._queries
+        if any(guest.peer.name == name and query not in queries.why for query, guest in queries.guests.items()):
+            queries.tell_instead(name, self._enrolment_of(name))
+        else:
+            self._directory.returning.discard(name)
+            yield from queries.answered(name)
 
     # --- one is let in --------------------------------------------------------------------------------
 
@@ -199,6 +232,13 @@ class Guests:
 
     def entered(self, sender: str, message: m.Installed) -> Notes:
         """A guest has taken its part in the run, or cannot."""
+        if sender in self._directory.returning:
+            if message.error:
+                yield from self._end_all(sender, f"it cannot go on: {message.error}")
+            else:
+                self._directory.returning.discard(sender)
+                yield from self._queries.answered(sender)
+            return
         if self._entering is None or not self._enters(sender):
             return
         if message.error:

@@ -58,7 +58,7 @@ class Membership:
             install,
             dataflow=self._tree.dataflow,
             locations=tuple(directory.locations.values()),
-            peers=tuple({**directory.reachable(), peer.name: peer}.values()),
+            peers=(*{**directory.reachable(), peer.name: peer}.values(), *self._queries.peers),
             afresh=False,
             number=number,
         )

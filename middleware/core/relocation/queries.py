@@ -56,15 +56,25 @@ class Queries:
         self.told_s = 0.0  # when that was said first
 
     def follow(self, before: Queries) -> None:
-        """Go on as the next generation of the run, which has no guests yet."""
-        self.sinks = {query: sinks for query, sinks in before.sinks.items() if query not in before.guests}
-        for query in before._leaving:
-            self.leave(query)
+        """Go on as the next generation of the run, with the guests whose queries have begun; others ask again."""
+        there = self._tree.dataflow.by_name
+        self.guests = {query: guest for query, guest in before.guests.items() if guest.sink in there}
+        own = {query: sinks for query, sinks in before.sinks.items() if query not in before.guests}
+        self.sinks = own | {query: (guest.sink,) for query, guest in self.guests.items()}
+        self.why = {query: why for query, why in before.why.items() if query in self.guests}
+        self.over = before.over
+        self._leaving = [query for query in before._leaving if query in self.sinks]
 
-    def dismiss_all(self, why: str) -> None:
-        """R5: the run begins anew, without guests."""
-        for host in sorted({guest.peer.name for guest in self.guests.values()}):
-            self._out.send(host, m.Dismiss(self._out.run, 0, why[:4000]))
+    def go_on(self) -> None:
+        """Have those leave that were to leave in the generation before."""
+        self._go_on()
+
+    @property
+    def peers(self) -> tuple[m.Peer, ...]:
+        """R5: where the guests listen whose sinks are in the graph."""
+        there = self._tree.dataflow.by_name
+        begun = [guest.peer for guest in self.guests.values() if guest.sink in there]
+        return tuple({peer.name: peer for peer in begun}.values())
 
     @property
     def busy(self) -> bool:
@@ -170,6 +180,11 @@ class Queries:
 
     def on_lost(self, note: Lost) -> Notes:
         yield from self.answered(note.host)
+
+    def tell_instead(self, host: str, word: m.Message) -> None:
+        """Have a host that has not answered hear this in place of what it was told."""
+        if host in self._words:
+            self._words[host] = word
 
     def answered(self, host: str) -> Notes:
         """Nothing more is to be told to ``host``."""

@@ -12,9 +12,10 @@ R2. Replicas that no restart from now on can need are dropped: who has them is t
     Where the application keeps a journal that is where they would start under the client that comes after, which
     begins with what this one is not done with (``Had``); of replicas that are later than that, ``LATER`` are kept.
     So are operators' outputs that no consumer can need again.
+R13. Other clients' sinks go on with the run. The client knows only with which partition each begins at the latest: no
+    producer is further ahead of a consumer than ``FURTHER``. The sink itself says where it goes on.
 R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
     the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
-    Other clients' queries end: their clients can subscribe again.
 R4. Operators of lost hosts are put where the run's planner says, if it has one that plans while data flows; else where
     their replica is, else beside what they are connected with, else anywhere.
 R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
@@ -212,7 +213,7 @@ class Recovery:
         install = self._setting.lasting
         if not self.keeps or install is None:
             return
-        flow = self._based()
+        flow = self._based(own=True)
         now = msgspec.structs.replace(
             install, dataflow=flow, locations=tuple([self._directory.locations[name] for name in flow.by_name])
         )
@@ -238,10 +239,11 @@ class Recovery:
         starts = self._restart(self._directory.hosts, known=self._behind())
         lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
         if self.keeps:
-            after = self._restart(self._directory.hosts, self._not_done())
+            after = self._restart(self._directory.hosts, self._not_done(), own=True)
             for name, newest in lines.items():
                 later = sorted(index for index in self.known.get(name, {}) if index <= newest)[-LATER:]
-                lines[name] = min(newest, max([after[name].index, *later[:1]]))
+                if name in after:
+                    lines[name] = min(newest, max([after[name].index, *later[:1]]))
         words: dict[str, list[m.Start]] = {}
         for name, least in lines.items():
             if least > self._lines.get(name, 0) or (again and least):
@@ -354,27 +356,40 @@ class Recovery:
 
     # --- where to begin anew --------------------------------------------------------------------------
 
-    def _graph(self) -> Dataflow:
-        """R3: what is to be begun anew, without what is other clients'."""
+    def _graph(self, *, own: bool = False) -> Dataflow:
+        """R3: what is to be begun anew; of this application's ``own`` alone, without what is other clients'."""
         tree = self._tree
         flow = tree.dataflow
         if tree.former is not None and self._flow.nodes[flow.sinks[0]].index <= tree.turn:
             flow = tree.former
-        mine = [name for name in flow.sinks if name in self._flow.nodes]
+        mine = [name for name in flow.sinks if name in self._flow.nodes or not own]
         used = {each for name in mine for each in flow.below(name)}
         gone = flow.by_name.keys() - used
         return without(flow, gone) if gone else flow
 
-    def _based(self) -> Dataflow:
+    def _based(self, *, own: bool = False) -> Dataflow:
         """The same, of which it is known where its nodes began."""
-        flow = self._graph()
+        flow = self._graph(own=own)
         for name in flow.by_name:
             self.bases.setdefault(name, self._tree.first.get(name, 0))
         return flow
 
     def _sinks(self, flow: Dataflow) -> dict[str, int]:
         nodes = self._flow.nodes
-        return {name: LAST if nodes[name].state is ENDED else nodes[name].index for name in flow.sinks}
+        return {
+            name: self._latest(flow, name) if name not in nodes
+            else LAST if nodes[name].state is ENDED else nodes[name].index
+            for name in flow.sinks
+        }  # fmt: skip
+
+    def _latest(self, flow: Dataflow, guest: str) -> int:
+        """R13: with which partition the sink of another client goes on at the latest."""
+        nodes, taken, below = self._flow.nodes, {*flow.by_name[guest].inputs}, flow.below(guest)
+        further = FURTHER + self._setting.install.ahead - 1
+        far = [nodes[name].index for name in flow.sinks if name in nodes]
+        near = [nodes[name].index for name in flow.sinks if name in nodes and taken <= flow.below(name)]
+        least = max(near) - further if near else max(far, default=0) - further * len(below)
+        return max(0, least, self._tree.first.get(guest, 0))
 
     def on_had(self, event: e.Had) -> None:
         """R2: the application is done with a partition."""
@@ -382,13 +397,18 @@ class Recovery:
 
     def _not_done(self) -> dict[str, int]:
         """R2: by sink the first partition that a client that comes after would get."""
-        sinks = self._sinks(self._graph())
+        sinks = self._sinks(self._graph(own=True))
         return {name: min(index, self.had.get(name, self.bases.get(name, 0) - 1) + 1) for name, index in sinks.items()}
 
     def _restart(
-        self, there: Collection[str], sinks: Mapping[str, int] | None = None, known: Known | None = None
+        self,
+        there: Collection[str],
+        sinks: Mapping[str, int] | None = None,
+        known: Known | None = None,
+        *,
+        own: bool = False,
     ) -> dict[str, m.Start]:
-        flow = self._based()
+        flow = self._based(own=own)
         kept = self.known if known is None else known
         return restart(flow, sinks or self._sinks(flow), self.bases, kept, self.stateless, there)
 
@@ -410,7 +430,7 @@ class Recovery:
     @property
     def over(self) -> bool:
         """Whether the application has all that it will get."""
-        return all(index == LAST for index in self._sinks(self._graph()).values())
+        return all(index == LAST for index in self._sinks(self._graph(own=True)).values())
 
     def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Lasting | str:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
@@ -432,7 +452,7 @@ class Recovery:
                 elif starts[name].index < gaps_of(node)[-1][0]:
                     gone[name] = self._client
                 continue
-            if where[name] in there or node.pinned is None:
+            if where[name] in there or node.pinned is None or node.kind == "sink":
                 continue
             stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
             stand_in = next((host for some in (stays, there) for host in stand_ins if host in some), None)

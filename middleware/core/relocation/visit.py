@@ -14,6 +14,10 @@ R4. The client is told of a subscription that is wanted no more (``Unsubscribe``
     begin. Where no other is wanted, ``TRIES`` times at most: who does not hear it hears with its next ping that the run
     is over here.
 
+R5. A run that begins anew has another ``Enrol`` for its next generation. The sinks that are here go on in it with the
+    partition that each wants next. If the run begins after that one, what lies between is lost, and the subscription
+    ends with an error.
+
 What the run's client does about it is in ``guests``.
 """
 
@@ -75,6 +79,7 @@ class Visit:
 
     def _say(self, number: int, wanted: _Wanted) -> None:
         run = self._out.run
+        self._out.emit(e.Meet(run, (self.owner,)))  # R5: what closes the first generation forgets where that is
         word = m.Unsubscribe(run, number) if wanted.left else m.Subscribe(run, number, wanted.node, self._me)
         self._out.send(self.owner.name, word)
 
@@ -103,6 +108,19 @@ class Visit:
         wanted.sink = message.sink
         return True
 
+    @property
+    def sinks(self) -> set[str]:
+        """The names in the run of the sinks of these subscriptions, as far as they are known."""
+        return {wanted.sink for wanted in self.wanted.values() if wanted.sink}
+
+    def lose(self, sink: str, why: str) -> None:
+        """R5: the subscription that has this sink cannot go on; the client is told so until it answers."""
+        for number, wanted in self.wanted.items():
+            if wanted.sink == sink and not wanted.left:
+                reason = f"subscription to {wanted.node!r} of run {self._out.run}: {why}"
+                self._out.fail(one_line(reason), node=wanted.node, host=self.owner.name, query=number)
+                self.leave(number)
+
     def begun(self, names: Collection[str], first: int, dataflow: Dataflow, where: Placement) -> None:
         """These nodes are in the run from partition ``first`` on."""
         for number, wanted in self.wanted.items():
@@ -129,12 +147,18 @@ class Visit:
         self.dismiss(0, why)
 
 
-def check_visit(message: m.Enrol, host: str) -> str:
-    """What is wrong with a run that ``host`` has subscribed to, besides what may be with any; empty when nothing is."""
+def check_visit(message: m.Enrol, host: str, sinks: Collection[str]) -> str:
+    """What is wrong with a run that ``host`` has subscribed to, besides what may be with any; empty when nothing is.
+
+    ``sinks``: those of its subscriptions, which a later generation has from the start.
+    """
     install = message.install
     if install.run != message.run:
         return f"run {install.run!r} is not the one that was subscribed to"
-    if any(peer.name == host for peer in install.peers) or any(entry.host == host for entry in install.locations):
+    kinds = {node.name: node.kind for node in install.dataflow.nodes}
+    mine = [entry.node for entry in install.locations if entry.host == host]
+    others = [name for name in mine if name not in sinks or kinds.get(name) != "sink"]
+    if others or any(peer.name == host for peer in install.peers):
         return f"{host!r} has a part in the run already"
     if install.moves is not None or install.news or install.afresh:
         return "a guest has no part in what hosts find out and decide"

@@ -229,6 +229,9 @@ class Planned:
         if not (self._plans and lost):
             return False
         fixed = {name: msgspec.structs.replace(flow.by_name[name], pinned=where[name]) for name in {*free} - lost}
+        away = [name for name in flow.sinks if where[name] != out.host]  # R4
+        fixed |= {name: msgspec.structs.replace(flow.by_name[name], pinned=out.host) for name in away}
+        where |= dict.fromkeys(away, out.host)
         out.emit(
             e.PlanAnew(
                 out.run,

@@ -19,6 +19,7 @@ from patience import patience
 from queried import kept_going
 from runtime_codes import ALLOW, MIX
 
+from thalweg import Failover
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
@@ -148,6 +149,57 @@ def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client
             assert other.first_index > 0
             with pytest.raises(RunError, match="does not let 'bob' subscribe to 'out'"):
                 next(bob.subscribe(run, "out"))
+
+
+@pytest.mark.parametrize("ahead", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_subscriptions_go_on_through_the_generations_of_a_run(ahead: int) -> None:
+    """Hosts are killed one after the other. Whoever comes after that may have the ticket of before, or a fresh one."""
+    with (
+        LocalCluster(5, allow=ALLOW) as cluster,
+        Client(cluster, allow=ALLOW, name="alice") as alice,
+        Client(cluster, name="bob") as bob,
+        ThreadPoolExecutor() as pool,
+    ):
+        run = alice.run(graph(), WHERE, subscribers=["bob"], failover=Failover(4), ahead=ahead, partitions=200)
+        ticket, got = run.ticket, [next(run)]
+        early = [bob.subscribe(ticket, node) for node in ("joint", "out", "source@h1")]
+        taken = [pool.submit(list, each) for each in early]
+        while not all(each._first >= 0 for each in early):
+            got.append(next(run))
+        before = len(got)
+        for victim in ("h3", "h4"):
+            run.move({"joint": victim})
+            got += until_on(run, {victim})
+            cluster.kill(victim)
+            got += until_on(run, {*alice.hosts, "alice"} - {victim})
+        cluster.kill("h2")  # which has a source, and comes back
+        cluster.start("h2")
+        got += list(islice(run, 8))
+        after = len(got)
+        late = [bob.subscribe(each, "joint") for each in (ticket, run.ticket, run)]
+        taken += [pool.submit(list, each) for each in late]
+        got += list(run)
+        assert [each.index for each in got] == list(range(200))
+        flow, sinks = graph(), {"joint": "joints", "out": "out", "source@h1": "blocks"}
+        flow.sink("joints", "joint")
+        flow.sink("blocks", "source@h1")
+        for subscription, theirs in zip((*early, *late), taken, strict=True):
+            came, first = theirs.result(patience(20)), subscription.first_index
+            assert [each.index for each in came] == list(range(first, 200))
+            expected = digests(flow, sinks[subscription.node], first, 200 - first)
+            assert [digest(each.value) for each in came] == expected
+        assert max(each.first_index for each in early) < before + 6 * ahead
+        assert min(each.first_index for each in late) >= after
+
+
+def until_on(run: Run[Any], hosts: set[str]) -> list[Any]:
+    """What comes until ``joint`` is on one of these, of 100 partitions at most."""
+    came = []
+    for each in islice(run, 100):
+        came.append(each)
+        if run.placement["joint"] in hosts:
+            return came
+    raise AssertionError(run.placement)
 
 
 def test_one_that_dies_ends_what_it_takes_and_nothing_else(cluster: LocalCluster) -> None:

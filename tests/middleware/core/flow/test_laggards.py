@@ -24,12 +24,8 @@ def source(make_book: Callable[..., Playbook], make_install: Callable[..., m.Ins
     flow = Dataflow((*nodes, Node("w", "sink", ("s",), None)))
     book = make_book("h1", CoreConfig(guest_s=4.0))
     book << got("client", make_install({"w": "g"}, dataflow=flow)) >> ANY
-    run = book.core.runs["r"]
-    run.directory.guests.add("g")
-    run.directory.hosts.discard("g")
-    run.flow.laggards.watch()
-    book << got("h2", m.Demand("r", "s", "o", 0)) >> ANY
     assert e.SetTimer("guests r", 0.5) in book.commands
+    book << got("h2", m.Demand("r", "s", "o", 0)) >> ANY
     book << got("g", m.Demand("r", "s", "w", 0)) >> ANY
     make(book, 0)
     return book

@@ -92,6 +92,15 @@ def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool)
     assert (plan.lasting, result.outcome) == (True, "delivered"), result
 
 
+@pytest.mark.parametrize("seed", [47, 92, 133, 2116])
+def test_subscriptions_of_fault_plans_go_on_through_generations(seed: int) -> None:
+    """One began as the run began anew, one left after that, one was lost, and one was the last to want a node."""
+    result, _ = run_trial(drawn_plan(seed, graph=True, lasting=True))
+    assert (result.outcome, result.queries["subscribed"] > 0, result.recoveries > 0) == ("delivered", True, True), (
+        result
+    )
+
+
 def test_a_source_made_anew_lets_a_consumer_go_that_has_ended_though_there_is_one_sink() -> None:
     result, _ = run_trial(drawn_plan(70002735, graph=True, lasting=True))
     assert result.outcome == "delivered", result
