@@ -21,7 +21,8 @@ THEIRS = 10  # partitions
 
 def cameras() -> Dataflow:
     graph = Dataflow()
-    seen = [graph.source(Code("scenes", {"site": n, "sites": 2, "seed": 1}), at=f"h{n + 1}", rate=40) for n in range(2)]
+    scenes = [Code("scenes", {"site": n, "sites": 2, "seed": 1, "length": 100_000}) for n in range(2)]
+    seen = [graph.source(code, at=f"h{n + 1}", rate=40) for n, code in enumerate(scenes)]
     graph.sink("overview", graph.operator(Code("composite"), *seen, name="joint"))
     return graph
 
