@@ -156,7 +156,7 @@ class HostCore(Runs):
     def _on_message(self, event: e.MessageReceived) -> None:
         if self.coordinator.led:
             self.coordinator.heard(event.sender)
-        if self._undecoded:
+        if self._undecoded.rows:
             self._undecoded.end(event.sender)
         if event.via is not UNSET and type(event.message) is m.Probe:
             self.links.on_probe(event.sender, event.message, event.via)
@@ -206,7 +206,7 @@ class HostCore(Runs):
 
     def _of_application(self, event: Any) -> None:
         event = self._lasting.current(event) if self._led else event
-        if self._visits and event.run not in self.runs and (here := self._visits.here(event.run)):
+        if self._visits.known and event.run not in self.runs and (here := self._visits.here(event.run)):
             event = msgspec.structs.replace(event, run=here)
         self._of_run(event)
 

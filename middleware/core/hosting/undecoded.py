@@ -11,22 +11,19 @@ REMEMBERED = 1024  # hosts: over TCP without keys anybody may give any name
 
 
 class Undecoded:
-    """The only writer of these rows."""
+    """The only writer of these ``rows``, by host."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
+        self.rows: dict[str, int] = {}
 
     def add(self, sender: str) -> bool:
         """Count one more; return whether the row has got so long that the host has failed (again)."""
-        row = self._rows.pop(sender, 0) + 1
-        self._rows[sender] = row  # the latest is the last
-        if len(self._rows) > REMEMBERED:
-            del self._rows[next(iter(self._rows))]
+        row = self.rows.pop(sender, 0) + 1
+        self.rows[sender] = row  # the latest is the last
+        if len(self.rows) > REMEMBERED:
+            del self.rows[next(iter(self.rows))]
         return row % MOST_IN_A_ROW == 0
 
     def end(self, sender: str) -> None:
         """A message of this host has decoded."""
-        self._rows.pop(sender, None)
+        self.rows.pop(sender, None)

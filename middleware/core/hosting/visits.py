@@ -17,25 +17,25 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 
 class Visits:
-    """Its subscriptions. ``close`` has a run end here, and with it what is taken of it (``end``)."""
+    """Its subscriptions, of the runs that are ``known``.
+
+    ``close`` has a run end here, and with it what is taken of it (``end``).
+    """
 
     def __init__(
         self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore], close: Callable[[str], None]
     ) -> None:
         self._out, self._me, self._config, self._runs, self._close = out, me, config, runs, close
-        self._visits: dict[str, Visit] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._visits)
+        self.known: dict[str, Visit] = {}
 
     def get(self, run_id: str, owner: str) -> Visit | None:
         """What is taken of that run of that client, whatever its generation."""
-        visit = self._visits.get(base_of(run_id))
+        visit = self.known.get(base_of(run_id))
         return visit if visit is not None and visit.owner.name == owner else None
 
     def here(self, run_id: str) -> str:
         """The generation of a visited run that is open here; empty where none is."""
-        base, visit = base_of(run_id), self._visits.get(base_of(run_id))
+        base, visit = base_of(run_id), self.known.get(base_of(run_id))
         if visit is None:
             return ""
         mine = (
@@ -48,23 +48,23 @@ class Visits:
         """The application wants the partitions of a node."""
         run_id = base_of(event.run)
         out = self._out.of(run_id)
-        if run_id not in self._visits:
+        if run_id not in self.known:
             if any(base_of(name) == run_id for name in self._runs):
                 why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
                 out.fail(why, node=event.node, host=self._me.name, query=event.number)
                 return
-            self._visits[run_id] = Visit(out, self._me, event.owner, self._config)
-        self._visits[run_id].request(event.number, event.node)
+            self.known[run_id] = Visit(out, self._me, event.owner, self._config)
+        self.known[run_id].request(event.number, event.node)
 
     def leave(self, event: e.UnsubscribeRequested) -> None:
         """It wants them no more."""
-        if base_of(event.run) in self._visits:
-            self._visits[base_of(event.run)].leave(event.number)
+        if base_of(event.run) in self.known:
+            self.known[base_of(event.run)].leave(event.number)
 
     def on_timer(self, run_id: str) -> None:
         """Something is to be said again."""
-        if run_id in self._visits:
-            self._visits[run_id].on_timer(bool(self.here(run_id)))
+        if run_id in self.known:
+            self.known[run_id].on_timer(bool(self.here(run_id)))
             self._go_home(run_id)
 
     def on_dismiss(self, sender: str, message: m.Dismiss) -> None:
@@ -90,7 +90,7 @@ class Visits:
 
     def _go_home(self, run_id: str) -> None:
         """Have no part in a run any more of which nothing is wanted."""
-        if self._visits[run_id].over:
+        if self.known[run_id].over:
             here = self.here(run_id)
             if here:
                 self._close(here)
@@ -103,5 +103,5 @@ class Visits:
             self._end(base_of(run_id), why)
 
     def _end(self, run_id: str, why: str) -> None:
-        self._visits.pop(run_id).end(why)
+        self.known.pop(run_id).end(why)
         self._out.of(run_id).emit(e.Forgotten(run_id))

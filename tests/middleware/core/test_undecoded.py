@@ -74,4 +74,4 @@ def test_a_host_that_does_not_lead_tells_the_client_only_while_it_waits_for_the_
 def test_names_without_end_take_no_memory(client: Playbook) -> None:
     for number in range(2 * REMEMBERED):
         client << e.DecodingFailed(f"x{number}", "r") >> []
-    assert len(client.core._undecoded._rows) == REMEMBERED
+    assert len(client.core._undecoded.rows) == REMEMBERED
