@@ -344,7 +344,7 @@ def test_a_host_that_is_started_again_is_taken_back_where_it_was(doomed: LocalCl
             run.close()
 
 
-@pytest.mark.parametrize("transport", ["tcp", "curve"])
+@pytest.mark.parametrize("transport", ["tcp", pytest.param("curve", marks=pytest.mark.long)])
 def test_a_host_that_is_started_again_at_another_port_is_taken_back(transport: Any) -> None:
     with (
         LocalCluster(2, allow=ALLOW, transport=transport) as cluster,

@@ -92,7 +92,7 @@ def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool)
     assert (plan.lasting, result.outcome) == (True, "delivered"), result
 
 
-@pytest.mark.parametrize("seed", [47, 92, 133, 2116])
+@pytest.mark.parametrize("seed", [47, 92, *(pytest.param(seed, marks=pytest.mark.long) for seed in (133, 2116))])
 def test_subscriptions_of_fault_plans_go_on_through_generations(seed: int) -> None:
     """One began as the run began anew, one left after that, one was lost, and one was the last to want a node."""
     result, _ = run_trial(drawn_plan(seed, graph=True, lasting=True))
