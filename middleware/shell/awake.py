@@ -25,8 +25,9 @@ STALE_S = 30.0  # HEARTBEAT_TIMEOUT of sockets
 class Awake:
     """Clock of one host; written by its thread on duty alone.
 
-    ``epoch`` moves on by what is left out, so ``now - epoch`` is the time that the host has run. ``limit_s``: a reading
-    of ``time.monotonic`` beyond it shows that the process did not run (R1).
+    ``epoch`` moves on by what is left out, so ``now - epoch`` is the time that the host has run. A reading of
+    ``time.monotonic`` beyond ``limit_s`` shows that the process did not run (R1): the loop sets it, before it waits, to
+    ``SLACK_S`` after the time at which it will go on at the latest.
     """
 
     __slots__ = ("_ahead_s", "_boot", "epoch", "limit_s")
@@ -36,10 +37,6 @@ class Awake:
         self.limit_s = now + SLACK_S
         self._boot = boot
         self._ahead_s = boot() - now
-
-    def expect(self, until_s: float) -> None:
-        """Note that the loop waits until ``until_s`` at most."""
-        self.limit_s = until_s + SLACK_S
 
     def stopped(self, now: float) -> float:
         """Leave out what ``now`` is beyond the limit, and return it (R1, R2)."""

@@ -41,7 +41,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
-from thalweg.middleware.shell.awake import STALE_S, WOKE_S, Awake
+from thalweg.middleware.shell.awake import SLACK_S, STALE_S, WOKE_S, Awake
 from thalweg.middleware.shell.bounds import EARLY_S
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
@@ -263,12 +263,9 @@ class Shell:
                 at_others &= {name for name, _, _, asked in others if name in at_others and zmq_poll(asked, 0)}
                 busy = busy or at_others
             if busy:
-                awake.expect(now)
-                wait_s = 0.0
-            else:
-                awake.expect(due_s)
-                wait_s = due_s - now
-            for descriptor, _ in poll(wait_s):
+                due_s = now
+            awake.limit_s = due_s + SLACK_S
+            for descriptor, _ in poll(due_s - now):
                 if descriptor == control_fd:
                     at_control = 1
                 elif descriptor == bulk_fd:
