@@ -266,9 +266,11 @@ class Coordinator:
         if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
             return
         how, lease_s = "no longer knows the run; was it restarted?", self._limits.patience * self._limits.lease_s
-        if led.slept_s > lease_s:
+        if led.slept_s:
             slept = f"this client did not run for {in_seconds(led.slept_s)}"
-            how = f"has dropped the run, as {slept}, and a host waits for {in_seconds(lease_s)} (lease_s)"
+            how = f"no longer knows the run; was it restarted, or did its lease_s end, as {slept}?"
+            if led.slept_s > lease_s:
+                how = f"has dropped the run, as {slept}, and a host waits for {in_seconds(lease_s)} (lease_s)"
         yield from self._lost(led, sender, how)
 
     def on_welcome(self, sender: str, message: m.Welcome) -> Iterator[tuple[str, Note]]:

@@ -138,6 +138,13 @@ def test_a_ping_that_is_late_before_any_other_counts_for_nobody(ready: Playbook)
     ready.at(22.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 24.0)]
 
 
+def test_a_client_that_slept_and_does_not_know_how_long_hosts_wait_names_both_reasons(ready: Playbook) -> None:
+    ready.at(20.0) << e.Woke(19.0) >> []
+    why = "was it restarted, or did its lease_s end, as this client did not run for 19 s?"
+    reason = f"host 'h2', which holds o, no longer knows the run; {why}"
+    ready << got("h2", m.Pong("r", False)) >> [lost("h2", reason)]
+
+
 def test_a_client_that_slept_for_longer_than_hosts_wait_says_so(ready: Playbook) -> None:
     ready.at(70.0) << e.Woke(69.0) >> []
     slept = "this client did not run for 69 s, and a host waits for 60 s (lease_s)"
