@@ -28,7 +28,7 @@ LIMITS = CoreConfig(
     monitor=MonitorConfig(probe_train=False),
 )
 LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make it the rest
-LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
+LONG_SILENCE_S = LIMITS.liveness_s / 2  # the same between two hosts of which neither is the client
 LONG_STALL_S = 6.0  # that bulk alone is lost, on a way that is given up for that
 WAIT_S = 40.0  # for a lost host that has a source
 

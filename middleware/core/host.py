@@ -284,12 +284,17 @@ class HostCore(Runs):
             self._retries.by(min(due_s))
 
     def _check_silence(self) -> None:
-        for run_id, host in list(self.silence.since_s):
+        self.silence.look()
+        waiting = False
+        for each in self._each():
+            if each.setting.lasting is not None:
+                waiting = each.flow.look_after() or waiting
+        for run_id, host in list(self.silence.of):
             self._at_work, run = run_id, self.runs.get(run_id)
             client, waits = ("", None) if run is None else (run.install.client, run.waits_for(host))
             self.silence.check(run_id, host, client, waits)
         self._at_work = ""
-        self.silence.go_on()
+        self.silence.go_on(waiting=waiting)
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
         message, peer = event.message, event.peer
@@ -322,6 +327,12 @@ class HostCore(Runs):
             run = self.runs.get(message.run)
             if run is not None:
                 run.state_over(event.peer, message, arrived=False, via=event.via)
+
+    def _on_peer_reached(self, event: e.PeerReached) -> None:
+        """Repeat at once what would be repeated later."""
+        for run in self._each():
+            run.flow.hurry(event.peer)
+        self.coordinator.hurry(event.peer)
 
     def _on_transfer_stalled(self, event: e.TransferStalled) -> None:
         """Nothing of a transfer gets through: is it the route for bulk alone?"""
@@ -621,6 +632,7 @@ class HostCore(Runs):
         e.Relayed: _on_relayed,
         e.TransferFailed: _on_transfer_failed,
         e.TransferStalled: _on_transfer_stalled,
+        e.PeerReached: _on_peer_reached,
         e.PeerLost: _on_peer_lost,
         e.PeerJoined: _on_peer_joined,
         e.DrainRequested: _on_drain_requested,

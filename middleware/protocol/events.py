@@ -154,6 +154,12 @@ class TransferStalled(Event, frozen=True, omit_defaults=True):
     via: str = NET
 
 
+class PeerReached(Event, frozen=True):
+    """Messages get through to ``peer`` again, after seconds in which none did: what it was told may be lost."""
+
+    peer: str
+
+
 class PeerLost(Event, frozen=True):
     """``peer`` is gone for good, as whoever started it knows: ``how`` goes on a sentence that begins with its name."""
 

@@ -28,6 +28,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.packing import HEADS_KNOWN
+from thalweg.middleware.shell.redialling import Redialling
 from thalweg.middleware.shell.relays import Passage, has_room
 from thalweg.middleware.shell.sockets import Line, Sockets, name_of
 from thalweg.middleware.shell.stalls import LOOK_S, End, Stalls
@@ -79,11 +80,12 @@ class Bulk:
         self._refused: list[Sending] = []  # transfers that a line had no room for
         self.due_s = math.inf  # when ``send_credits`` is to be called
         self._stalls: Stalls | None = None  # R5
+        self._control: Redialling | None = None
         self.look_s = math.inf  # when ``look`` is to be called
 
     def watch(self) -> None:
         """R5: have connections looked at, whose kernel tells what has got through."""
-        self._stalls = Stalls(self._sockets.outflow)
+        self._stalls, self._control = Stalls(self._sockets.outflow), Redialling(self._sockets)
 
     # --- coming ----------------------------------------------------------------------------------------
 
@@ -335,10 +337,13 @@ class Bulk:
     def look(self, now: float) -> None:
         """R5: tell the core of each run whose transfers do not get through."""
         assert self._stalls is not None
+        assert self._control is not None
+        for host in self._control.look(now):
+            self._reached(host, now)
         busy: dict[End, dict[str, Sending]] = {}  # the first transfer of each run
         for out in self._outgoing.values():
             busy.setdefault(out.to.bulk_end, {}).setdefault(out.message.run, out)
-        self.look_s = now + LOOK_S if busy else math.inf
+        self.look_s = now + LOOK_S if busy or self._core.runs else math.inf
         told = self._stalls.look(busy, now)
         for out in self._outgoing.values():
             if self._stalls.moves(out.to.bulk_end):
@@ -356,20 +361,38 @@ class Bulk:
         line = self._sockets.line(command.run, command.host, command.via)
         if line is None:
             return
-        self._sockets.redial(line.bulk_end)
+        self._redial(line.bulk_end, again=command.again)
+
+    def _reached(self, host: str, now: float) -> None:
+        """Control messages get through to a host again: make connections for bulk anew that stand still."""
+        assert self._stalls is not None
+        for end in {out.to.bulk_end for out in self._outgoing.values() if out.to.host == host}:
+            flow = self._sockets.outflow(end)
+            if not self._stalls.moves(end) and (flow is None or flow.waits):
+                self._redial(end, again=True)
+        self._shell.handle(e.PeerReached(host), now)
+
+    def _redial(self, end: End, *, again: bool) -> None:
+        self._sockets.redial(end)
         now = time.monotonic()
-        for out in [out for out in self._outgoing.values() if out.to.bulk_end == line.bulk_end]:
+        for out in [out for out in self._outgoing.values() if out.to.bulk_end == end]:
             self._end(out)
             out.to.chunk_bytes = CHUNK_BYTES
             if isinstance(out, Passage):
                 self._passed(out, now, arrived=False)
-            elif isinstance(out, Outgoing) and command.again:
+            elif isinstance(out, Outgoing) and again:
                 number = self._next_transfer = self._next_transfer + 1
                 out.begin_again(number, now)
                 self._outgoing[number] = out
                 self._pump(out)
             elif isinstance(out, Outgoing):
                 self._shell.tell(e.TransferFailed(out.peer, out.message, out.via))
+
+    def run_opened(self, now: float) -> None:
+        """R5: a run is open here."""
+        if self.look_s == math.inf and self._stalls is not None:
+            self.look_s = now + LOOK_S
+            self._shell.look_by(self.look_s)
 
     def forget(self, run: str) -> None:
         """The run is over here: nothing more of it is sent."""

@@ -537,6 +537,7 @@ class Shell:
             case e.Unwatch(run, host):
                 self._unwatch(run, host)
             case e.OpenRun(install, nodes):
+                self._bulk.run_opened(time.monotonic())
                 self._recorder.open_run(install.run, install.label, install.epoch_s)
                 here = ", ".join(map(repr, nodes)) or "nothing"
                 text = f"run {install.run} of client {install.client!r} begins, with {here} here"

@@ -259,6 +259,10 @@ class Sockets:
         assert self.guard is not None
         return self.guard.outflow(end[0])
 
+    def control_ends(self) -> list[End]:
+        """The control connections of this host's dealers."""
+        return list({(line.peer.control, line.host) for line in self._all_lines() if line.control is not None})
+
     def redial(self, end: End) -> None:
         """R5: drop what waits on a connection, and connect anew with the next message."""
         for line in self._all_lines():

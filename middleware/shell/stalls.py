@@ -7,8 +7,8 @@ alive: at 8 kbit/s a packet takes 1.5 s, and a chunk of 256 KiB more than four m
   that was sent has arrived, the other host is slow and the route is not at fault: its processes may be starved, and its
   kernel acknowledges nevertheless.
 - R2: Time in which this process did not run itself does not count. Between two looks ``2 * LOOK_S`` count at most.
-- R3: A new connection is idle until ``GREETING_BYTES`` have arrived, or a credit: greetings are small, and pass also
-  where large packets do not.
+- R3: A new connection for bulk is idle until ``GREETING_BYTES`` have arrived, or a credit: greetings are small, and
+  pass also where large packets do not.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Outflow(NamedTuple):
 class Stalls:
     """How long each connection has been idle. ``outflow`` asks the kernel, and returns None without a connection."""
 
-    def __init__(self, outflow: Callable[[End], Outflow | None]) -> None:
-        self._outflow = outflow
+    def __init__(self, outflow: Callable[[End], Outflow | None], greeting_bytes: int = GREETING_BYTES) -> None:
+        self._outflow, self._greeting_bytes = outflow, greeting_bytes
         self._acked_bytes: dict[End, int] = {}
         self._idle_s: dict[End, float] = {}
         self._moved: set[End] = set()
@@ -59,7 +59,7 @@ class Stalls:
             now_bytes = self._acked_bytes[end] = 0 if flow is None else flow.acked_bytes
             before_bytes = acked.get(end, now_bytes)  # a smaller count is that of another connection
             moves = now_bytes > (before_bytes if now_bytes >= before_bytes else 0)
-            greets = idle_s > 0 and now_bytes < GREETING_BYTES  # R3
+            greets = idle_s > 0 and now_bytes < self._greeting_bytes  # R3
             if moves and not greets:
                 self._moved.add(end)
             elif end in acked and (flow is None or flow.waits or greets):  # R1

@@ -95,6 +95,7 @@ class Demands:
         "_indices",
         "_install",
         "_lasts",
+        "_leads",
         "_limits",
         "_lines",
         "_monitor",
@@ -140,7 +141,7 @@ class Demands:
         self.laggards = Laggards(setting, directory, self.nodes)
         if directory.guests:  # a later generation
             self.laggards.watch()
-        self._lasts = setting.lasting is not None
+        self._lasts, self._leads = setting.lasting is not None, setting.leads
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
                 self.nodes[node.name] = begun(node, tree, setting.install)
@@ -404,6 +405,27 @@ class Demands:
             if tail is not None:
                 tail.on_transfer_over(index, consumer, arrived=arrived)
 
+    def look_after(self) -> bool:
+        """Look which hosts are waited for, in a run that outlives them. Return whether there are any."""
+        for (_, producer), pending in self.pending.items():
+            self._wait_for(self._greet(producer, pending.index), pending.asked_s)
+        return bool(self.pending)
+
+    def _greet(self, producer: str, index: int) -> str:
+        """Ask the host of a producer once how long its answers take. Return that host."""
+        host = self._directory.whereabouts(producer, index)
+        if host in self._directory.hosts:
+            self._silence.greet(self._out.run, host, leads=self._leads)
+        return host
+
+    def hurry(self, host: str) -> None:
+        """R2: repeat at once what that host was asked for: it has perhaps not heard it for long."""
+        now = self._out.now
+        for (_, producer), pending in self.pending.items():
+            if self._directory.whereabouts(producer, pending.index) == host:
+                pending.due_s, pending.interval_s = now, self._limits.retry_s
+                self._retries.by(now)
+
     def retry(self) -> float | None:
         """R2: repeat what is due; when the next is, None when nothing waits."""
         now, earliest_s = self._out.now, None
@@ -532,6 +554,10 @@ class Demands:
             wait_s = max(wait_s, min(twice_s, limits.retry_max_s))
         self.pending[edge] = Pending(index, now + wait_s, wait_s, now)
         self._retries.by(now + wait_s)  # those that wait have backed off further
+        if self._lasts:
+            if not self._silence.watching:
+                self._silence.watch()
+            self._greet(producer, index)
 
     def _news_for(self, host: str, *, upward: bool) -> m.News | None:
         """What ``host`` is to hear of with the next message, if there is anything.
@@ -601,7 +627,7 @@ class Demands:
     def _wait_for(self, host: str, since_s: float) -> None:
         """Something has been expected of ``host``, or been meant for it, since then."""
         if host in self._directory.hosts or host in self._directory.guests:
-            self._silence.on_waiting(self._out.run, host, since_s)
+            self._silence.on_waiting(self._out.run, host, since_s, lasts=self._lasts, leads=self._leads)
 
     def stuck(self, host: str, since_s: float | None = None) -> None:
         """What was meant for ``host`` has not got there, perhaps since then."""

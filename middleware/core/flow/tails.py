@@ -72,11 +72,23 @@ class Passed(msgspec.Struct):
 class Tails:
     """The only writer of a run's tails on this host (``left``), and of those that others keep for it (``kept``)."""
 
-    __slots__ = ("_directory", "_host", "_out", "_passed", "_retry_max_s", "_silence", "_to", "_tree", "kept", "left")
+    __slots__ = (
+        "_directory",
+        "_host",
+        "_lasts",
+        "_out",
+        "_passed",
+        "_retry_max_s",
+        "_silence",
+        "_to",
+        "_tree",
+        "kept",
+        "left",
+    )
 
     def __init__(self, setting: Setting, silence: Suspicions, tree: Tree, directory: Directory) -> None:
         self._out, self._host, self._to = setting.out, setting.out.host, setting.install.client
-        self._retry_max_s = setting.limits.retry_max_s
+        self._retry_max_s, self._lasts = setting.limits.retry_max_s, setting.lasting is not None
         self._silence, self._tree, self._directory = silence, tree, directory
         self.left: dict[str, Tail] = {}
         self.kept: dict[str, Kept] = {}
@@ -141,7 +153,7 @@ class Tails:
             self._passed[name] = Passed(index, now, now)
         else:  # R3
             passed.last_s = now
-            self._silence.on_waiting(self._out.run, host, passed.first_s)
+            self._silence.on_waiting(self._out.run, host, passed.first_s, lasts=self._lasts)
         return "elsewhere"
 
     def waits_for(self, host: str) -> tuple[str, str] | None:

@@ -85,7 +85,7 @@ class Visits:
 
     def refresh(self) -> None:
         """Give all clients of runs a fresh period, as this host did not run."""
-        for visit in self._visits.values():
+        for visit in self.known.values():
             visit.heard_s = self._out.now
 
     def _go_home(self, run_id: str) -> None:

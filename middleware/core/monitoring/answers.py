@@ -45,6 +45,15 @@ class Answers:
         """Leave the answer that is awaited out of the times, as this host did not run meanwhile."""
         self._asked_s = None
 
+    def waited_s(self, now: float) -> float:
+        """For how long an answer has been waited for."""
+        return 0.0 if self._asked_s is None else now - self._asked_s
+
+    @property
+    def longest_s(self) -> float:
+        """How long the longest of the last ones took."""
+        return math.exp(max(self._took)) if self._took else 0.0
+
     def silence_s(self, interval_s: float, least_s: float, most_s: float) -> float:
         """How long nothing may come from there, which is asked every ``interval_s``."""
         took = self._took

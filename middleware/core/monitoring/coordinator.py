@@ -28,10 +28,11 @@ R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``
     long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was late itself
     is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host`` says.
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
-    it first (``judges``), and begins anew, or nothing comes of it. That the code of a node has failed, who has
-    the node may say; that it cannot go on itself, any host, which is then lost, where the run outlives that. So is
-    the first that says that another process leads the run, if others are there and the run can go on without it: where
-    that is so, a second one says it as well.
+    it first (``judges``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
+    does not hear the other without a break: that one is late, or gone, and R3 and R9 judge it. That the code of a node
+    has failed, who has the node may say; that it cannot go on itself, any host, which is then lost, where the run
+    outlives that. So is the first that says that another process leads the run, if others are there and the run can go
+    on without it: where that is so, a second one says it as well.
 R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
     counts for all of them; that it does not know one of them it says of that one. A host that is away is asked who it
     is once for all of them.
@@ -59,6 +60,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
 REMOVE_TRIES = 5
+LAPSE = 2.0  # times the interval of pings: one that is not heard for so long may be late, and is judged by R3
 PINGS = 3  # while a host is silent, before a run that outlives it takes it for lost
 Fails = Callable[..., bool]
 
@@ -141,6 +143,8 @@ class Coordinator:
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
         self.led: dict[str, _Led] = {}
+        self._lapse_s = LAPSE * limits.patience * limits.detect_s / PINGS
+        self._lapsed_s: dict[str, float] = {}  # R10: when a host was last heard after a while
         self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
         self._ping_at_s: dict[str, float] = {}  # R11: by stream, or by run
         self._greeted_s: dict[tuple[str, str], float] = {}  # R11: by stream, or run, and host that is away
@@ -199,8 +203,11 @@ class Coordinator:
 
     def heard(self, host: str) -> None:
         """Something has come from ``host``."""
-        if host in self._heard_s:
-            self._heard_s[host] = self._out.now
+        before_s, now = self._heard_s.get(host), self._out.now
+        if before_s is not None:
+            if now - before_s > self._lapse_s:
+                self._lapsed_s[host] = now
+            self._heard_s[host] = now
 
     def answered(self, host: str, run: str) -> None:
         """A ``Pong`` of that run has come."""
@@ -330,6 +337,12 @@ class Coordinator:
             "cause": message.cause,
         }
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
+        if gone and lasts and gone not in led.directory.fell and self._is_late(led, gone):
+            led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone, "late": True})
+            return
+        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3
+            yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
+            return
         if gone and lasts:
             away = led.hooks.judges(sender, gone)
             if not away:
@@ -346,6 +359,19 @@ class Coordinator:
                 return
         if not (message.node and led.hooks.fails(held or [message.node], about, **told)):
             led.out.fail(about, **told)
+
+    def _is_late(self, led: _Led, host: str) -> bool:
+        """R10: whether this host itself does not hear that one without a break, or has not until just now."""
+        now, heard_s = self._out.now, self._heard_s.get(host)
+        if host not in led.remote or heard_s is None:
+            return False
+        window_s = self._limits.patience * self._limits.detect_s + self._lapse_s
+        return now - heard_s > self._lapse_s or now - self._lapsed_s.get(host, -math.inf) < window_s
+
+    def _is_deaf(self, led: _Led, host: str) -> bool:
+        """Whether a host is heard, and does not answer: what this one says does not get there."""
+        answers = led.answers.get(host)
+        return answers is not None and answers.waited_s(self._out.now) > self._lapse_s
 
     def _doubts(self, led: _Led, sender: str) -> bool:
         """R10: whether a host alone says that another process leads the run, which can go on without that host."""
@@ -373,6 +399,14 @@ class Coordinator:
         there = set() if led is None or led.directory is None else led.directory.hosts
         if led is not None and not led.removing and host in led.remote | _guests_of(led) | there:
             yield from self._lost(led, host, how, gone=False, wait=False)
+
+    def hurry(self, host: str) -> None:
+        """Messages get through to a host again: what it has to answer is sent again at once."""
+        for led in self.led.values():
+            if host in led.installing and not led.removing:
+                led.out.send(host, led.install)
+            elif host in led.away and not led.removing:
+                led.out.send(host, m.Hello())
 
     def on_timer(self, timer: Timer, run: str) -> None:
         """What was sent to begin a run, or to end it, is to be sent again."""
@@ -502,6 +536,7 @@ class Coordinator:
         self._asks_no_more(led)
         if not self.led:
             self._heard_s.clear()
+            self._lapsed_s.clear()
         led.out.emit(e.Forgotten(led.out.run))
 
     def _ready(self, led: _Led) -> Notes:

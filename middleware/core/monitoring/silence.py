@@ -6,14 +6,20 @@ R1. A host waits for another where it repeats a demand or a claim, or where a tr
     not answered a ``Ping`` for ``liveness_s`` is then pinged every ``ping_s``, once for all stripes of a stream.
     Only its ``Pong`` shows that both directions work.
 R2. The suspicion is over when that comes, or when nothing is waited for there any more, as after a move.
-R3. When it has lasted for ``lease_s`` times ``patience`` the client is told (``Failed``, as often as the other is
+R3. When it has lasted for ``liveness_s`` times ``patience`` the client is told (``Failed``, as often as the other is
     pinged), and ends the run with both names. A host that the client itself does not hear, it gives up sooner.
 R4. A route that carries control messages may carry no partitions. Where no byte of a transfer gets through, the other
     host is pinged as well. Once it has answered, the connection for bulk is made anew. If nothing has got through for
     ``stall_s`` times ``patience`` although it answers, the route has failed for bulk. Where answers take long, it is
     given ``ANSWERS_LONG`` times as long as one of them besides: a full queue before a slow link delays both. A host to
     which there are several routes is reached by the others. When all of them have failed, the client is told.
-R5. If this host did not run itself (``Woke``), the period of R3 begins anew.
+R5. In a run that outlives its hosts, which begins anew, that is noticed within ``detect_s``. Where answers take long
+    or vary (``answers``), it is noticed later, and not before twice the longest of the last ones. Who waits is looked
+    after ``PINGS`` times in that time, not with each repetition. A host is asked once as soon as it is waited for, so
+    that it is known how long its answers take. The run's client asks for its part in the run: one that was started
+    again answers as well.
+R6. If this host was late itself, all others are given as much time again. If it did not run for longer (``Woke``), the
+    period of R3 begins anew.
 """
 
 from __future__ import annotations
@@ -21,11 +27,16 @@ from __future__ import annotations
 import enum
 import math
 
+import msgspec
+
+from thalweg.middleware.core.monitoring.answers import Answers
 from thalweg.middleware.core.outbox import Outbox, Timer
+from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
+PINGS = 3  # while a host does not answer
 STALLED_KNOWN = 4096  # routes
 ANSWERS_LONG = 3.0
 BLOCKED_LONG = 3.0  # times ``stall_s``: by then every other route there has been tried
@@ -49,28 +60,57 @@ class _Stalled:
         self.took_s = self.redialled_s = math.inf
 
 
+class _Suspicion(msgspec.Struct):
+    """A host that is waited for: since when it is pinged, and whether the run outlives it."""
+
+    since_s: float
+    lasts: bool
+
+
 class Suspicions:
     """The hosts that this one waits for in vain, of all runs."""
 
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
-        self.since_s: dict[tuple[str, str], float] = {}  # (run, host) -> when it was pinged first
+        self.of: dict[tuple[str, str], _Suspicion] = {}  # by run and host
         self._stalled: dict[tuple[str, str, str], _Stalled] = {}  # by run, host and network
         self._answered_s: dict[str, float] = {}
+        self._answers: dict[str, Answers] = {}  # of hosts that are waited for in runs that outlive them
         self._asked_s: dict[tuple[str, str], float] = {}  # by stream, or run, and host
+        self._due_s = math.inf
+        self.watching = False  # R5
+        silent_s = limits.patience * limits.liveness_s
+        self._least_s = min(silent_s, limits.patience * limits.detect_s)
+        self._pace_s = min(limits.ping_s, self._least_s / PINGS)
 
-    def on_waiting(self, run: str, host: str, since_s: float) -> None:
-        """Something has been expected of ``host``, which has a part in ``run``, or been meant for it, since then."""
-        now, liveness_s = self._out.now, self._limits.liveness_s
+    def watch(self) -> None:
+        """R5: look after what is waited for, from now on, while there is something."""
+        self.watching = True
+        self._wake(self._pace_s)
+
+    def greet(self, run: str, host: str, *, leads: bool = False) -> None:
+        """R5: ask a host once, as it is waited for. ``leads``: this host is the run's client."""
+        if host not in self._answers and host != self._out.host:
+            self._answers[host] = Answers()
+            self._ping(run, host, self._pace_s, leads=leads)
+
+    def on_waiting(self, run: str, host: str, since_s: float, *, lasts: bool = False, leads: bool = False) -> None:
+        """Something has been expected of ``host``, which has a part in ``run``, or been meant for it, since then.
+
+        ``lasts``: the run outlives its hosts.
+        """
+        now, after_s = self._out.now, self._pace_s if lasts else self._limits.liveness_s
         key = run, host
-        if key in self.since_s or host == self._out.host:
+        if key in self.of or host == self._out.host:
             return
-        if now - max(since_s, self._answered_s.get(host, since_s)) < liveness_s:
+        if now - max(since_s, self._answered_s.get(host, since_s)) < after_s:
             return
-        if not self.since_s:
-            self._wake()
-        self.since_s[key] = now
-        self._ping(run, host)  # R1
+        every_s = self._pace_s if lasts else self._limits.ping_s
+        if not (self.of or self.watching):
+            self._due_s = math.inf  # which was to look after others, that have answered
+        self.of[key] = _Suspicion(now - self._pace_s if lasts else now, lasts)  # as if it had answered just before
+        self._wake(every_s)
+        self._ping(run, host, every_s, leads=lasts and leads)  # R1
 
     def on_stalled(self, run: str, host: str, via: str, idle_s: float) -> Step:
         """R4: nothing of a transfer has got through for so long; 0: something does again."""
@@ -85,7 +125,7 @@ class Suspicions:
             stalled = self._stalled[key] = _Stalled(self._out.now)
         now, answered_s = self._out.now, self._answered_s.get(host, -math.inf)
         if answered_s <= stalled.asked_s:
-            self._ping(run, host)
+            self._ping(run, host, self._limits.ping_s)
             return Step.WAIT
         if stalled.took_s == math.inf:
             stalled.took_s = answered_s - stalled.asked_s
@@ -114,43 +154,77 @@ class Suspicions:
     def on_pong(self, sender: str) -> None:
         """Both directions to ``sender`` work."""
         self._answered_s[sender] = self._out.now
-        for key in [key for key in self.since_s if key[1] == sender]:
-            del self.since_s[key]  # R2
+        if sender in self._answers:
+            self._answers[sender].came(self._out.now)
+        for key in [key for key in self.of if key[1] == sender]:
+            del self.of[key]  # R2
+
+    def look(self) -> None:
+        """It is time to look after what is waited for."""
+        late_s, self._due_s = self._out.now - self._due_s, math.inf
+        if late_s > self._pace_s:  # R6
+            for suspicion in self.of.values():
+                suspicion.since_s += late_s
 
     def check(self, run: str, host: str, client: str, waits: tuple[str, str] | None) -> None:
         """``waits``: a node here that still needs the way to ``host``, and what for."""
+        suspicion = self.of[run, host]
         if waits is None:
-            del self.since_s[run, host]  # R2
+            del self.of[run, host]  # R2
             return
-        self._ping(run, host)
-        lease_s = self._limits.patience * self._limits.lease_s
-        if self._out.now - self.since_s[run, host] >= lease_s:  # R3
+        leads = suspicion.lasts and client == self._out.host
+        self._ping(run, host, self._pace_s if suspicion.lasts else self._limits.ping_s, leads=leads)
+        within_s, waited_s = self._within_s(host, lasts=suspicion.lasts), self._out.now - suspicion.since_s
+        if waited_s >= within_s:  # R3
             node, what = waits
-            why = f"host {host!r}, {what}, has not answered it for {lease_s:g} s; is a way cut?"
+            why = f"host {host!r}, {what}, has not answered it for {in_seconds(within_s)}; is a way cut?"
             self._out.of(run).send(client, m.Failed(run, node, why, lost=host))
 
     def refresh(self) -> None:
-        """Give all that are suspected a fresh period, as this host did not run (R5)."""
-        self.since_s = dict.fromkeys(self.since_s, self._out.now)
+        """Give all that are suspected a fresh period, as this host did not run (R6)."""
+        for suspicion in self.of.values():
+            suspicion.since_s = self._out.now
+        self._due_s = max(self._due_s, self._out.now)  # the look that is late by the sleep is not late besides
+        for answers in self._answers.values():
+            answers.forget_asked()
 
-    def go_on(self) -> None:
-        """All have been checked."""
-        if self.since_s:
-            self._wake()
+    def _within_s(self, host: str, *, lasts: bool) -> float:
+        """R3, R5: for how long a host may not answer."""
+        silent_s = self._limits.patience * self._limits.liveness_s
+        answers = self._answers.get(host)
+        if not lasts or answers is None:
+            return silent_s
+        within_s = answers.silence_s(self._pace_s, self._least_s, silent_s)
+        return max(within_s, min(silent_s, self._pace_s + 2 * answers.longest_s))  # few of them say little of the next
+
+    def go_on(self, *, waiting: bool) -> None:
+        """All have been checked; ``waiting``: R5."""
+        self.watching = waiting
+        if self.of:
+            self._wake(self._pace_s if any(each.lasts for each in self.of.values()) else self._limits.ping_s)
         else:
             lately_s = self._out.now - self._limits.liveness_s
-            asked = {host for _, host, _ in self._stalled}
+            asked = {host for _, host, _ in self._stalled} | self._answers.keys()
             self._answered_s = {
                 host: at_s for host, at_s in self._answered_s.items() if at_s > lately_s or host in asked
             }
             self._asked_s.clear()
+        if waiting:
+            self._wake(self._pace_s)
+        else:
+            self._answers.clear()
 
-    def _wake(self) -> None:
-        self._out.wake(Timer.SILENCE, self._out.now + self._limits.ping_s)
+    def _wake(self, after_s: float) -> None:
+        at_s = self._out.now + after_s
+        if at_s < self._due_s:
+            self._due_s = at_s
+            self._out.wake(Timer.SILENCE, at_s)
 
-    def _ping(self, run: str, host: str) -> None:
+    def _ping(self, run: str, host: str, every_s: float, *, leads: bool = False) -> None:
         self._answered_s.setdefault(host, -math.inf)
         key = asked_as(run), host
-        if self._out.now >= self._asked_s.get(key, -math.inf) + self._limits.ping_s:
+        if self._out.now >= self._asked_s.get(key, -math.inf) + every_s:
             self._asked_s[key] = self._out.now
-            self._out.of(run).send(host, m.Ping(""))
+            if host in self._answers:
+                self._answers[host].asked(self._out.now)
+            self._out.of(run).send(host, m.Ping(run if leads else ""))

@@ -27,6 +27,7 @@ R7. What another client would need to go on is told to the application where it 
 R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
     another's outputs are gone is so where the client lost that one in this generation. That another does not answer
     takes ``detect_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
+    Who says so of a host without which the run cannot go on loses its own at once, if the run can go on without it.
     A replica is lacking where who keeps it, or starts with it, says so, and is then of no use: there are fewer each
     time, and who says so too often has no part in the run any more.
 R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
@@ -302,9 +303,18 @@ class Recovery:
         found_s = limits.patience * min(limits.detect_s, limits.lease_s)
         if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
             return ""
+        if host != self._client and self._needs(host) and not self._needs(sender):
+            return sender  # R8: without the other the run would end
         if sender == self._client or (host != self._client and self.standing.accused.setdefault(sender, host) == host):
             return host
         return sender
+
+    def _needs(self, host: str) -> bool:
+        """Whether the run cannot go on without a host: it has a source that no other has, or it is the client."""
+        flow, others = self._tree.dataflow, self._directory.hosts - {host, self._client}
+        fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == host]
+        alone = [node for node in fixed if not (others.intersection(node.stand_ins) or may_miss(flow, node.name))]
+        return host == self._client or bool(alone)
 
     def on_lost(self, note: Lost) -> None:
         self._forget_of((note.host,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,3 +144,38 @@ def test_a_route_of_8_kbit_s_is_no_dead_one() -> None:
     with Testbed.open("netns", ["h1", "h2", "h3", "c"], rate="8kbit") as slow:
         read = Hosts(slow, {"patience": 4.0}).stream(lambda: None, partitions=2, mean_bytes=100_000)
     assert (read.error, read.indices) == ("", [0, 1])
+
+
+# --- cuts ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole(bed: Testbed) -> Iterator[None]:
+    """Links are whole when the test is over."""
+    yield
+    bed.restore()
+
+
+@pytest.mark.usefixtures("whole")
+def test_one_direction_that_is_cut_is_noticed_within_5_s(bed: Testbed, hosts: Hosts) -> None:
+    read = hosts.stream(lambda: bed.cut("h1", "h2"), failover=True)
+    assert (read.error, read.indices) == ("", [*range(PARTITIONS)])
+    assert "host 'h1', which holds 's', has not answered it for 3 s; is a way cut?" in read.logged
+    assert read.longest_s < patience(6)
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("failover", [False, True])
+def test_a_source_whose_host_was_cut_off_goes_on_soon_after(bed: Testbed, hosts: Hosts, failover: bool) -> None:
+    """For 8 s, after which TCP alone would try again 5 s later."""
+    healed = list[threading.Timer]()
+
+    def cut() -> None:
+        bed.cut("h1", both=True)
+        healed.append(threading.Timer(8.0, bed.restore))
+        healed[0].start()
+
+    read = hosts.stream(cut, failover=failover)
+    healed[0].join()
+    assert (read.error, read.indices) == ("", [*range(PARTITIONS)])
+    assert read.longest_s < patience(8 + 4)

@@ -399,7 +399,7 @@ def test_a_way_that_is_cut_for_good_ends_the_run_with_both_names(source: str, ta
 
 
 def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_, **__: None)
     world = Seen(Outage("h2", "h1", 0.5)).go()
     assert world.stalled
     assert world.failed is None

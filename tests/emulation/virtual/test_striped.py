@@ -166,7 +166,7 @@ def test_whatever_goes_wrong_all_come_once_in_order_or_the_stream_says_why(seed:
     assert not ran.world.stalled
     assert ran.world.failed or len(ran.indices) == 60
     if ran.world.failed is not None:
-        assert "silent" in ran.world.failed or "went away" in ran.world.failed or "restarted" in ran.world.failed
+        assert any(why in ran.world.failed for why in ("silent", "went away", "restarted", "is a way cut?"))
 
 
 # --- operators with state above the trees -----------------------------------------------------------------
@@ -236,4 +236,4 @@ def test_whatever_goes_wrong_what_is_above_gets_all_once_in_order(seed: int, las
     assert not ran.world.stalled
     assert ran.world.failed or {len(came) for came in ran.got.values()} == {60}
     if ran.world.failed is not None:
-        assert "silent" in ran.world.failed or "went away" in ran.world.failed or "restarted" in ran.world.failed
+        assert any(why in ran.world.failed for why in ("silent", "went away", "restarted", "is a way cut?"))

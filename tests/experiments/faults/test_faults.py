@@ -491,12 +491,12 @@ def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
     ("planned", "dead"),
     [
         ((Crash("h2", 5.0),), []),
-        ((Outage("h1", "h2", 1.0, 25.0),), []),
-        ((Outage("h1", "h2", 1.0, 35.0),), [("h1", "h2")]),
+        ((Outage("h1", "h2", 1.0, 12.0),), []),
+        ((Outage("h1", "h2", 1.0, 17.0),), [("h1", "h2")]),
         ((Outage("h1", "h2", 90.0),), [("h1", "h2")]),
         ((BulkOutage("h1", "h2", 90.0), BulkOutage("h1", "h3", 90.0, via="fast")), [("h1", "h2")]),
-        ((Outage("h1", "h2", 1.0, 20.0), Outage("h2", "h1", 21.0, 20.0)), []),
-        ((Outage("h1", "h2", 1.0, 20.0), Cut(("h1", "h3"), 21.0, 20.0)), [("h1", "h2")]),
+        ((Outage("h1", "h2", 1.0, 12.0), Outage("h2", "h1", 21.0, 12.0)), []),
+        ((Outage("h1", "h2", 1.0, 10.0), Cut(("h1", "h3"), 21.0, 10.0)), [("h1", "h2")]),
         ((Cut(("h1",), 1.0, 40.0),), [("h1", "h2"), ("h1", "h3"), ("h1", "client"),
                                             ("h2", "h1"), ("h3", "h1"), ("client", "h1")]),
     ],
@@ -504,7 +504,7 @@ def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
 def test_a_way_may_be_taken_for_dead_where_it_is_cut_for_long(
     planned: tuple[Fault, ...], dead: list[tuple[str, str]]
 ) -> None:
-    assert LIMITS.lease_s == 60.0
+    assert LIMITS.liveness_s == LIMITS.detect_s == 30.0
     assert may_be_dead(FaultPlan(1, planned), HOSTS) == dead
 
 
@@ -517,7 +517,7 @@ def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: p
     ended = [result for result in results if result.outcome == "ended"]
     assert {result.seed % 6 in RESHAPED for result in ended} == {True, False}
     assert all("host 'h1'" in result.what and "host 'h2'" in result.what for result in ended)
-    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_, **__: None)
     result, _ = run_trial(FaultPlan(ended[0].seed, (Outage("h1", "h2", 3.0),)))
     assert (result.outcome, result.kind) == ("failed", "stalled")
 

@@ -51,6 +51,13 @@ class Client:
         if self.run != before:
             self._answer()
 
+    def pass_time(self, until_s: float) -> None:
+        """All hosts answer the client every second meanwhile."""
+        while self.book.now < until_s:
+            self.book.at(min(until_s, self.book.now + 1.0))
+            for host in sorted(self.book.core.runs[self.run].directory.hosts - {"client"}):
+                self.book << got(host, m.Pong(self.run)) >> ANY
+
     def lose(self, host: str) -> None:
         before = self.run
         self.book << e.PeerLost(self.run, host, "is gone") >> ANY
@@ -80,30 +87,30 @@ def lies(client: Client, liar: str) -> None:
 def test_a_host_that_says_that_others_are_lost_has_the_run_begin_anew_a_few_times_at_most(client: Client) -> None:
     client.lose("h4")
     for second in range(3):  # as long as a host waits for another at least
-        client.book.at(float(second))
+        client.pass_time(float(second))
         lies(client, "h3")
     assert client.generation == 1  # for where o was said to be; and h4 had a part in the run then
     assert client.recovery.standing.barred == set()
     for second in range(3, 1000):
-        client.book.at(float(second))
+        client.pass_time(float(second))
         lies(client, "h3")
     assert (client.generation, client.recovery.standing.barred) == (3, {"h2", "h3"})
 
 
 def test_who_says_of_a_second_host_that_it_does_not_answer_is_it_itself(client: Client) -> None:
-    client.book.at(60.0)
+    client.pass_time(60.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h4")
     assert (client.generation, client.recovery.standing.barred) == (1, {"h4"})
     client.hear("h3", m.Failed, "o", "no answer", lost="h2")  # nobody can have waited for so long
     assert client.generation == 1
-    client.book.at(120.0)
+    client.pass_time(120.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h2")
     assert (client.generation, client.recovery.standing.barred) == (2, {"h4", "h3"})
     assert client.book.core.runs[client.run].directory.hosts == {"client", "h1", "h2"}
 
 
 def test_who_does_not_reach_the_client_goes(client: Client) -> None:
-    client.book.at(60.0)
+    client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="client")
     assert (client.generation, client.recovery.standing.barred) == (1, {"h2"})
     (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
@@ -311,3 +318,26 @@ def test_a_process_that_ends_again_and_again_has_the_run_begin_anew_a_few_times_
         assert f"host {host!r}, which holds s" in (world.failed or "")
         assert "th time in a row before anything more came" in (world.failed or "")
     assert max(world.left.values()) < 3 * MOST_IN_VAIN
+
+
+def test_a_host_that_the_client_does_not_hear_itself_is_judged_by_its_silence(client: Client) -> None:
+    """It is late, or was stopped: who waits for it cannot know, and it is asked to take part again."""
+    client.pass_time(60.0)
+    client.book.at(63.0)
+    for host in ("h1", "h2", "h4"):
+        client.hear(host, m.Pong)
+    client.hear("h2", m.Failed, "o", "no answer", lost="h3")
+    client.hear("h3", m.Pong)  # it has woken up
+    client.hear("h2", m.Failed, "o", "no answer", lost="h3")
+    assert (client.generation, client.recovery.standing.barred) == (0, set())
+    client.pass_time(69.0)
+    client.hear("h2", m.Failed, "o", "no answer", lost="h3")
+    assert client.recovery.standing.barred == {"h3"}
+
+
+def test_who_waits_for_a_source_that_no_other_host_has_goes_and_not_the_source(client: Client) -> None:
+    client.pass_time(60.0)
+    client.hear("h2", m.Failed, "o", "no answer", lost="h1")
+    assert (client.generation, client.recovery.standing.barred) == (1, {"h2"})
+    (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
+    assert entry.host != "h2"
