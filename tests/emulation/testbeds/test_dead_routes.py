@@ -146,6 +146,44 @@ def test_a_route_of_8_kbit_s_is_no_dead_one() -> None:
     assert (read.error, read.indices) == ("", [0, 1])
 
 
+DOCTOR = [sys.executable, "-m", "thalweg.experiments.cli.main", "doctor", "--to"]
+
+
+def test_doctor_says_of_each_kind_of_message_whether_it_passes(
+    hosts: Hosts, drop: Callable[[list[str]], None], bed: Testbed
+) -> None:
+    def told(rule: list[str] | None) -> tuple[int, list[str]]:
+        if rule is not None:
+            drop(rule)
+        done = bed.run("c", [*DOCTOR, hosts.hosts["h2"]])
+        bed.run("h2", ["iptables", "-F"], check=True)
+        lines = [re.sub(r", tcp\S+:(\d+)|\d+ ms", r" \1", line) for line in done.stdout.splitlines()]
+        return done.returncode, lines
+
+    control = "control 7800: passes, host 'h2' answers after  "
+    passes = ["large control 7800", "partitions 7801", "large partitions 7801"]
+    no_answer = "does not pass, no answer within 5 s"
+    assert told(None) == (0, [control, *(f"{each}: passes, answered after  " for each in passes)])
+    assert told(NO_BULK) == (
+        1,
+        [
+            control,
+            "large control 7800: passes, answered after  ",
+            f"partitions 7801: {no_answer}; is port 7801 open?",
+        ],
+    )
+    cause = f"{no_answer}; smaller messages pass; is the path MTU smaller?"
+    assert told(NO_LARGE) == (
+        1,
+        [
+            control,
+            f"large control 7800: {cause}",
+            "partitions 7801: passes, answered after  ",
+            f"large partitions 7801: {cause}",
+        ],
+    )
+
+
 # --- cuts ---------------------------------------------------------------------------------------------
 
 
