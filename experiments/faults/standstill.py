@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, FaultPlan, LargeOutage, Outage, Stop
@@ -56,8 +56,11 @@ class Standstill(NamedTuple):
     cut: bool = False
 
 
-def lasting(plan: FaultPlan, hosts: Iterable[str]) -> Iterator[Lasting]:
-    """Return the faults of a plan that keep messages from a host for some time."""
+def lasting(plan: FaultPlan, hosts: Collection[str]) -> Iterator[Lasting]:
+    """Return the faults of a plan that keep messages from one of these hosts for some time.
+
+    Other clients are none of them: their crash holds up no sink of the application.
+    """
     for fault in plan.faults:
         match fault:
             case Outage() | BulkOutage() | LargeOutage():
@@ -65,10 +68,10 @@ def lasting(plan: FaultPlan, hosts: Iterable[str]) -> Iterator[Lasting]:
                 yield Lasting(ends, fault.at_s, fault.until_s, isinstance(fault, Outage))
             case Cut():
                 yield Lasting(frozenset(hosts), fault.at_s, fault.at_s + fault.for_s, cut=True)
-            case Crash():
+            case Crash() if fault.host in hosts:
                 back_s = math.inf if fault.restart_after_s is None else fault.restart_after_s
                 yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + back_s, once=True)
-            case Stop():
+            case Stop() if fault.host in hosts:
                 yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + fault.for_s, once=True)
 
 

@@ -372,6 +372,7 @@ def _result(
         problem = _problem_of_queries(plan, world, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
+    told_late = kind == "silent" and world.failed is not None  # a run that ended has lost nothing
     timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
     counts = Counter(fault.kind for fault in (*timed, *world.done))
     return TrialResult(
@@ -383,7 +384,7 @@ def _result(
         delivered=delivered,
         nothing=log.nothing,
         missing=log.missing,
-        lost=expected - delivered if outcome in ("delivered", "failed") else 0,
+        lost=expected - delivered if outcome in ("delivered", "failed") and not told_late else 0,
         duplicate=duplicate,
         out_of_order=out_of_order,
         moves=dict(sorted(log.moves.items())),

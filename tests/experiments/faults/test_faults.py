@@ -229,6 +229,7 @@ def test_a_host_that_is_gone_is_named_once() -> None:
     watch, faults = watched((7.0, fault("has been silent", "h3"))), (Crash("h3", 3.0), Stop("h2", 20.0, 15.0))
     before, found = watch.standstills(lasting(FaultPlan(1, faults), HOSTS), ["t"], 61.0)
     assert (before.unnamed_s, found.unnamed_s) == (4.0, 15.0)
+    assert [*lasting(FaultPlan(1, (Crash("g2", 3.0),)), HOSTS)] == []  # another client's end holds up no sink
 
 
 def test_a_run_s_end_is_a_message_and_a_sink_that_never_gets_anything_stands_still_from_the_start() -> None:
