@@ -255,7 +255,7 @@ def test_a_plan_in_which_a_stream_stands_still_without_a_message_has_failed(monk
     assert result.outcome == "delivered"
     assert 20.0 < result.silent_s <= 25.0
     monkeypatch.setattr(fault_trials, "SILENT_S", 20.0)
-    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_, **__: None)
     result, _ = run_trial(plan)
     assert (result.outcome, result.kind) == ("failed", "silent")
     assert "that no message named" in result.what
