@@ -11,7 +11,8 @@ R3. When it has lasted for ``liveness_s`` times ``patience`` the client is told 
 R4. A route that carries control messages may carry no partitions. Where no byte of a transfer gets through, the other
     host is pinged as well. Once it has answered, the connection for bulk is made anew. If nothing has got through for
     ``stall_s`` times ``patience`` although it answers, the route has failed for bulk. Where answers take long, it is
-    given ``ANSWERS_LONG`` times as long as one of them besides: a full queue before a slow link delays both. A host to
+    given ``ANSWERS_LONG`` times as long as one of them besides, or as ``stall_s`` if that is shorter: a full queue before
+    a slow link delays both. A host to
     which there are several routes is reached by the others. When all of them have failed, the client is told.
 R5. In a run that outlives its hosts, which begins anew, that is noticed within ``detect_s``. Where answers take long
     or vary (``answers``), it is noticed later, and not before twice the longest of the last ones. Who waits is looked
@@ -129,13 +130,13 @@ class Suspicions:
             return Step.WAIT
         if stalled.took_s == math.inf:
             stalled.took_s = answered_s - stalled.asked_s
-        spare_s = ANSWERS_LONG * stalled.took_s
+        stall_s = self._limits.patience * self._limits.stall_s
+        spare_s = ANSWERS_LONG * min(stalled.took_s, stall_s)  # R4: no queue takes longer: answers were lost
         if idle_s < spare_s:
             return Step.WAIT
         if stalled.redialled_s == math.inf:
             stalled.redialled_s = now
             return Step.REDIAL
-        stall_s = self._limits.patience * self._limits.stall_s
         if idle_s < stall_s + spare_s or now - stalled.redialled_s < stall_s / 2 + spare_s:
             return Step.WAIT
         stalled.asked_s = stalled.blocked_s = now  # it has to answer once more before that is said again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 
@@ -176,17 +177,32 @@ def test_a_transfer_that_goes_on_is_judged_anew_the_next_time(sending: Playbook)
         sending.at(begun_s + 11) << stalled(0.0) >> []
 
 
+def played(book: Playbook, answer_s: Callable[[float], float], until_s: int) -> tuple[float, float]:
+    """Return when the connection is made anew, and when the client is told, where a ping is answered after so long."""
+    redialled_s = told_s = math.inf
+    due_s: list[float] = []
+    for at_s in range(3, until_s):
+        book.at(at_s) << stalled(at_s) >> ANY
+        redialled_s = min(redialled_s, at_s) if book.only(e.Redial) else redialled_s
+        told_s = min(told_s, at_s) if book.sent(CLIENT) else told_s
+        due_s += [at_s + answer_s(at_s)] * any(isinstance(each, m.Ping) for each in book.sent("h2"))
+        for _ in [each for each in due_s if each <= at_s]:
+            book.at(at_s + 0.5) << got("h2", m.Pong("", True)) >> ANY
+        due_s = [each for each in due_s if each > at_s]
+    return redialled_s, told_s
+
+
 def test_where_answers_take_long_nothing_may_get_through_for_longer(sending: Playbook) -> None:
     """A queue of 10 s before a link delays the answers as it does the first bytes of a new connection."""
-    sending.at(3.0) << stalled(3.0) >> [TO_H2]
-    sending.at(13.0) << got("h2", m.Pong("", True)) >> []
-    for at_s in range(14, 30):
-        sending.at(at_s) << stalled(at_s) >> []
-    sending.at(30.0) << stalled(30.0) >> [e.Redial("r", "h2")]
-    for at_s in range(31, 66):
-        sending.at(at_s) << stalled(at_s) >> []
-    sending.at(66.0) << stalled(66.0) >> ANY
-    assert sending.sent(CLIENT)
+    redialled_s, told_s = played(sending, lambda _: 10.0, 120)
+    assert 30 <= redialled_s < told_s
+    assert 66 <= told_s < 90
+
+
+def test_an_answer_that_was_lost_delays_nothing_for_long(sending: Playbook) -> None:
+    """The way back is cut as well for 60 s, and the route for bulk stays dead when that is over."""
+    redialled_s, told_s = played(sending, lambda at_s: math.inf if at_s < 60 else 0.0, 240)
+    assert 60 <= redialled_s < told_s < 60 + 4 * 12
 
 
 def test_an_operator_that_does_not_get_to_another_host_stays_and_the_run_goes_on(sending: Playbook) -> None:
