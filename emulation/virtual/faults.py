@@ -20,7 +20,7 @@ LARGE_BYTES = 700  # a demand has less unless measurements are piggybacked, a pa
 AHEAD = (1, 1, 1, 2, 4)  # partitions under way over an edge
 GRAY = 0.6  # of the seeds: part of what some link carries is lost
 LONG_GRAY = 0.3  # of these faults: they last long enough for somebody to be given up
-GRAY_FOR_GOOD = 0.0  # of these faults: they never end
+GRAY_FOR_GOOD = 0.2  # of these faults: they never end
 EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
 
 At = Annotated[float, msgspec.Meta(ge=0)]
