@@ -11,6 +11,8 @@ Rules:
 - R3: An entry point was installed by whoever runs this host: what it names, also a function, is trusted.
 - R4: Parameters fit the signature before the code is called with them.
 - R5: Files and folders that parameters name lie within those that this host gives to read (``data_path``).
+- R6: Threads import one after the other (``importing``). Where one imports a package and another a module of it, Python
+  finds a deadlock and lets one of them see a module that is not complete.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import inspect
 import itertools
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
@@ -42,6 +45,8 @@ SHOWN = 120  # characters of what a sender wrote, in an error
 TOLD = 1000  # of what code says of it
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _PRIVATE = re.compile(r"(^|[.:])_")
+IMPORT_S = 10.0  # that another import is waited for: one that hangs is to hold up its own run alone
+_imports = threading.RLock()
 
 
 @runtime_checkable
@@ -224,9 +229,21 @@ def check_roots(folders: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     return tuple(os.path.realpath(folder) for folder in folders)
 
 
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Wait until no other thread imports for the runtime (R6)."""
+    alone = _imports.acquire(timeout=IMPORT_S)
+    try:
+        yield
+    finally:
+        if alone:
+            _imports.release()
+
+
 def _imported(said: str, load: Callable[[], Any]) -> Any:
     try:
-        return load()
+        with importing():
+            return load()
     except Exception as error:  # a module's own code may raise anything
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
         raise OperatorError(f"{said} cannot be imported here: {kind}{one_line(error)}") from error

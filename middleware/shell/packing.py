@@ -14,14 +14,14 @@ import hashlib
 import math
 import sys
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import OperatorError, ProtocolError, one_line, shown
-from thalweg.middleware.loading import find_code
+from thalweg.middleware.loading import find_code, importing
 from thalweg.middleware.parcels import NOTHING, Parcel
 from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES
 
@@ -203,9 +203,17 @@ def _data_of(parcel: Parcel, packages: Collection[str]) -> Any:
 # --- records ----------------------------------------------------------------------------------------------
 
 
+@cache
+def _import_arrow() -> None:
+    """Import pyarrow while no other thread imports, once."""
+    with importing():
+        import pyarrow.ipc  # noqa: F401  # ``arrow`` gives it
+
+
 def arrow() -> Any:
     """pyarrow; OperatorError that says how to install it."""
     try:
+        _import_arrow()
         import pyarrow.ipc
     except ImportError:
         raise OperatorError(f"records need pyarrow, which is not installed here: {INSTALL_RECORDS}") from None

@@ -6,17 +6,20 @@ import importlib
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from patience import patience
 
 from thalweg.middleware import loading
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError
-from thalweg.middleware.loading import OperatorCode, SourceCode, load_code, registered
+from thalweg.middleware.loading import OperatorCode, SourceCode, find_code, load_code, registered
 from thalweg.operators import Composite, SceneSource, as_rule
 
 
@@ -237,3 +240,37 @@ def test_wrong_parameters_are_named() -> None:
     assert len(str(caught.value)) < 1_100
     with pytest.raises(OperatorError, match="'scenes' does not take"):
         load_code(Code("scenes", {"site": "x"}))
+
+
+PACKAGE = """
+import sys, time
+sys.began.set()
+time.sleep(0.2)  # until another thread has begun to import the module
+from knot.part import Part
+
+class Whole(Part):
+    pass
+"""
+PART = """
+import knot  # waits for the other thread, which waits for this module
+
+class Part:
+    def produce(self, index):
+        return None
+"""
+
+
+def test_two_threads_import_a_package_and_a_module_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "knot").mkdir()
+    (tmp_path / "knot/__init__.py").write_text(PACKAGE)
+    (tmp_path / "knot/part.py").write_text(PART)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    began = threading.Event()
+    monkeypatch.setattr(sys, "began", began, raising=False)
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(find_code, "knot:Whole", ("knot",))
+        assert began.wait(patience(20))
+        part = pool.submit(find_code, "knot.part:Part", ("knot",))
+        assert issubclass(whole.result(patience(20)), part.result(patience(20)))
+    for name in ("knot", "knot.part"):
+        monkeypatch.delitem(sys.modules, name)
