@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -66,8 +65,8 @@ from thalweg.operators.reference import reference_run
 
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S = 0.005
-SILENT_S = math.inf  # that a fault may last, and a stream stand still, without a message
-CUT_S = math.inf  # the same where a link loses every message
+SILENT_S = 60.0  # that a fault may last, and a stream stand still, without a message
+CUT_S = 60.0  # the same where a link loses every message
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription

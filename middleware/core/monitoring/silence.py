@@ -11,9 +11,9 @@ R3. When it has lasted for ``liveness_s`` times ``patience`` the client is told 
 R4. A route that carries control messages may carry no partitions. Where no byte of a transfer gets through, the other
     host is pinged as well. Once it has answered, the connection for bulk is made anew. If nothing has got through for
     ``stall_s`` times ``patience`` although it answers, the route has failed for bulk. Where answers take long, it is
-    given ``ANSWERS_LONG`` times as long as one of them besides, or as ``stall_s`` if that is shorter: a full queue before
-    a slow link delays both. A host to
-    which there are several routes is reached by the others. When all of them have failed, the client is told.
+    given ``ANSWERS_LONG`` times as long as one of them besides, or as ``stall_s`` if that is shorter: a full queue
+    before a slow link delays both. A host to which there are several routes is reached by the others. When all of them
+    have failed, the client is told.
 R5. In a run that outlives its hosts, which begins anew, that is noticed within ``detect_s``. Where answers take long
     or vary (``answers``), it is noticed later, and not before twice the longest of the last ones. Who waits is looked
     after ``PINGS`` times in that time, not with each repetition. A host is asked once as soon as it is waited for, so
