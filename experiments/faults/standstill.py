@@ -24,15 +24,13 @@ NAMED = re.compile(r"host '([^']+)'")
 class Lasting(NamedTuple):
     """A fault that lasts for some time, and the hosts it concerns.
 
-    ``cut``: a link loses every message, so that only hosts that miss an answer find out. ``once``: what the run has
-    said of it holds until it ends, as of a host that is gone. Otherwise every standstill needs a message of its own, as
-    the run goes on elsewhere and may come back.
+    ``once``: what the run has said of it holds until it ends, as of a host that is gone. Otherwise every standstill
+    needs a message of its own, as the run goes on elsewhere and may come back.
     """
 
     hosts: frozenset[str]
     from_s: float
     until_s: float
-    cut: bool = False
     once: bool = False
 
 
@@ -44,16 +42,12 @@ class Said(NamedTuple):
 
 
 class Standstill(NamedTuple):
-    """Time in which a sink got nothing, and the part of it that a fault lasted without a message.
-
-    ``cut``: as of the fault.
-    """
+    """Time in which a sink got nothing, and the part of it that a fault lasted without a message."""
 
     sink: str
     from_s: float
     until_s: float
     unnamed_s: float
-    cut: bool = False
 
 
 def lasting(plan: FaultPlan, hosts: Collection[str]) -> Iterator[Lasting]:
@@ -65,9 +59,9 @@ def lasting(plan: FaultPlan, hosts: Collection[str]) -> Iterator[Lasting]:
         match fault:
             case Outage() | BulkOutage() | LargeOutage():
                 ends = frozenset((fault.source, fault.target))
-                yield Lasting(ends, fault.at_s, fault.until_s, isinstance(fault, Outage))
+                yield Lasting(ends, fault.at_s, fault.until_s)
             case Cut():
-                yield Lasting(frozenset(hosts), fault.at_s, fault.at_s + fault.for_s, cut=True)
+                yield Lasting(frozenset(hosts), fault.at_s, fault.at_s + fault.for_s)
             case Crash() if fault.host in hosts:
                 back_s = math.inf if fault.restart_after_s is None else fault.restart_after_s
                 yield Lasting(frozenset((fault.host,)), fault.at_s, fault.at_s + back_s, once=True)
@@ -105,16 +99,15 @@ class Watch:
         for sink in sinks:
             for from_s, until_s in itertools.pairwise([0.0, *self.got_s[sink], over_s]):
                 there = [fault for fault in known if fault.from_s < until_s and from_s < fault.until_s]
-                for cut in (False, True):
-                    unnamed_s = self._unnamed_s(there, from_s, until_s, cut)
-                    if unnamed_s > 0:
-                        yield Standstill(sink, from_s, until_s, unnamed_s, cut)
+                unnamed_s = self._unnamed_s(there, from_s, until_s)
+                if unnamed_s > 0:
+                    yield Standstill(sink, from_s, until_s, unnamed_s)
 
-    def _unnamed_s(self, there: list[Lasting], from_s: float, until_s: float, cut: bool) -> float:
+    def _unnamed_s(self, there: list[Lasting], from_s: float, until_s: float) -> float:
         """Return for how long a fault of a standstill lasted at most before a message named a host of one of them."""
         concerned = frozenset[str]().union(*[fault.hosts for fault in there])
         longest_s = 0.0
-        for fault in [fault for fault in there if fault.cut == cut]:
+        for fault in there:
             begins_s, ends_s = max(from_s, fault.from_s), min(until_s, fault.until_s)
             counts_s = fault.from_s if fault.once else begins_s - JUST_S
             hosts = fault.hosts if fault.once else concerned

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from thalweg.emulation.virtual.config import WorldConfig
-from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, Late, OfMessage
+from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, Late, OfMessage, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults.counting import FREE, MERGING, Known, content
@@ -66,7 +66,6 @@ from thalweg.operators.reference import reference_run
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S = 0.005
 SILENT_S = 60.0  # that a fault may last, and a stream stand still, without a message
-CUT_S = 60.0  # the same where a link loses every message
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
@@ -364,7 +363,7 @@ def _result(
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
     silence = None if gone else _longest_silence(plan, world, log, callers)
     problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
-    if problem is None and silence is not None and silence.unnamed_s > _silent_s(plan, silence):
+    if problem is None and silence is not None and silence.unnamed_s > _silent_s(plan):
         still = f"sink {silence.sink} got nothing from {silence.from_s:.1f} to {silence.until_s:.1f} s"
         problem = "silent", f"{still}, while a fault lasted for {silence.unnamed_s:.1f} s that no message named"
     if problem is None and not world.failed and not gone:
@@ -406,17 +405,18 @@ def _longest_silence(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Ca
         got_s, whole = log.watch.got_s[sink], len(set(log.indices[sink])) >= log.length(sink)
         over_s = got_s[-1] if whole and got_s else world.now if world.failed_s is None else world.failed_s
         found += log.watch.standstills(lasting(plan, world.names), [sink], over_s)
-    over = [each for each in found if each.unnamed_s > _silent_s(plan, each)]
-    return max(over or found, key=lambda each: each.unnamed_s, default=None)
+    return max(found, key=lambda standstill: standstill.unnamed_s, default=None)
 
 
-def _silent_s(plan: FaultPlan, standstill: Standstill) -> float:
+def _silent_s(plan: FaultPlan) -> float:
     """Return for how long a standstill may last without a message.
 
-    Where messages come late, an answer of a host that has gone since counts as heard.
+    Where messages come late, an answer of a host that has gone since counts as heard. In a storm each step takes as
+    many tries more as the storm spoils.
     """
     late_s = max([fault.within_s for fault in plan.faults if isinstance(fault, Late)], default=0.0)
-    return late_s + (CUT_S if standstill.cut else SILENT_S)
+    storms = [(1.0 - fault.drop) * (1.0 - fault.unconfirmed) for fault in plan.faults if isinstance(fault, Storm)]
+    return late_s + SILENT_S / min(storms, default=1.0)
 
 
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:

@@ -235,7 +235,7 @@ def test_a_host_that_is_gone_is_named_once() -> None:
 def test_a_run_s_end_is_a_message_and_a_sink_that_never_gets_anything_stands_still_from_the_start() -> None:
     watch, outage = Watch("client"), Outage("h1", "client", 0.0)
     assert [*watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 40.0)] == [
-        Standstill("t", 0.0, 40.0, 40.0, cut=True)
+        Standstill("t", 0.0, 40.0, 40.0)
     ]
     watch.on_failed(30.0, "host 'h1', which holds s, has been silent for 30 s")
     (found,) = watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 30.0)
