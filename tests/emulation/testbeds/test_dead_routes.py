@@ -107,7 +107,7 @@ def drop(bed: Testbed) -> Iterator[Callable[[list[str]], None]]:
 pytestmark = [pytest.mark.netns, pytest.mark.program("iptables")]
 
 
-@pytest.mark.parametrize("rule", [NO_BULK, NO_LARGE], ids=["bulk port", "MTU"])
+@pytest.mark.parametrize("rule", [NO_BULK, pytest.param(NO_LARGE, marks=pytest.mark.long)], ids=["bulk port", "MTU"])
 def test_a_stream_ends_with_the_direction_and_the_likely_cause(
     hosts: Hosts, drop: Callable[[list[str]], None], rule: list[str]
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_stream_ends_with_the_direction_and_the_likely_cause(
     assert read.longest_s < patience(10)
 
 
-@pytest.mark.parametrize("rule", [NO_BULK, NO_LARGE], ids=["bulk port", "MTU"])
+@pytest.mark.parametrize("rule", [pytest.param(NO_BULK, marks=pytest.mark.long), NO_LARGE], ids=["bulk port", "MTU"])
 def test_a_stream_with_failover_says_so_and_goes_on(
     hosts: Hosts, drop: Callable[[list[str]], None], rule: list[str]
 ) -> None:
@@ -150,6 +150,7 @@ def test_a_route_of_8_kbit_s_is_no_dead_one() -> None:
 DOCTOR = [sys.executable, "-m", "thalweg.experiments.cli.main", "doctor", "--to"]
 
 
+@pytest.mark.long
 def test_doctor_says_of_each_kind_of_message_whether_it_passes(
     hosts: Hosts, drop: Callable[[list[str]], None], bed: Testbed
 ) -> None:
@@ -195,6 +196,7 @@ def whole(bed: Testbed) -> Iterator[None]:
     bed.restore()
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("whole")
 def test_one_direction_that_is_cut_is_noticed_within_5_s(bed: Testbed, hosts: Hosts) -> None:
     read = hosts.stream(lambda: bed.cut("h1", "h2"), failover=True)
@@ -204,7 +206,7 @@ def test_one_direction_that_is_cut_is_noticed_within_5_s(bed: Testbed, hosts: Ho
 
 
 @pytest.mark.usefixtures("whole")
-@pytest.mark.parametrize("failover", [False, True])
+@pytest.mark.parametrize("failover", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_source_whose_host_was_cut_off_goes_on_soon_after(bed: Testbed, hosts: Hosts, failover: bool) -> None:
     """For 8 s, after which TCP alone would try again 5 s later."""
     healed = list[threading.Timer]()
