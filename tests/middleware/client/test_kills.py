@@ -12,17 +12,21 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from runtime_codes import ALLOW, blocks
+from patience import patience
+from runtime_codes import ALLOW, MIX, blocks
 
 from thalweg import Failover
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.stream import Stream
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning.registry import RandomMoves
@@ -109,6 +113,76 @@ def test_everything_comes_once_while_hosts_are_killed() -> None:
     print(f"{KILLS} kills, {partitions} partitions: it stood still for {median:.2f} s (median), {p99:.2f} s (p99)")
     assert median <= 5.0
     assert p99 <= 10.0
+
+
+class Beside:
+    """Takes from a query or a subscription in a thread of its own, until it is told to leave."""
+
+    def __init__(self, stream: Stream[Any]) -> None:
+        self.stream, self.leaves, self.came = stream, threading.Event(), list[tuple[int, str]]()
+        self._pool = ThreadPoolExecutor(1)
+        self.taken = self._pool.submit(self._take)
+
+    def _take(self) -> None:
+        for partition in self.stream:
+            self.came.append((partition.index, digest(partition.value)))
+            if self.leaves.is_set():
+                self.stream.detach()
+        self._pool.shutdown(wait=False)
+
+    def check(self, flow: Dataflow, sink: str) -> None:
+        """What came is what one machine gives from the first partition on, each once and in order."""
+        self.taken.result(patience(20))
+        first = self.stream.first_index
+        expected = itertools.islice(reference_run(flow, None, (*DEFAULT_ALLOW, *ALLOW), sink=sink), first, None)
+        assert self.came == [(first + number, digest(next(expected))) for number in range(len(self.came))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trees", [1, 3])
+def test_queries_subscribers_and_trees_get_everything_once_while_hosts_are_killed(trees: int) -> None:
+    dice, flow = Random(SEED), complete_binary_tree(blocks(), MIX)
+    first = flow.by_name[flow.operators[0]]
+    observed = Dataflow((*(flow.by_name[name] for name in first.inputs), first))
+    observed.sink("seen", first.name)
+    with (
+        LocalCluster(HOSTS, allow=ALLOW) as cluster,
+        Client(cluster, allow=ALLOW) as alice,
+        Client(cluster, name="bob") as bob,
+    ):
+        killer, expected = Killer(cluster, alice, dice), reference_run(flow, None, (*DEFAULT_ALLOW, *ALLOW))
+        run = alice.run(flow, "one-shot", failover=Failover(4), stripes=trees, subscribers=["bob"])
+        query = run.attach(observed, dict.fromkeys(observed.operators, "h4"))
+        beside = [Beside(query), Beside(bob.subscribe(run, flow.operators[-1]))]
+        mover = RandomMover(RandomMoves(10**6, 1), run, lambda: alice.hosts)
+        watch = threading.Timer(STALLED_S * (1 + KILLS), run.close)
+        watch.start()
+        index, wait = 0, 3
+        for partition in run:
+            assert (partition.index, digest(partition.value)) == (index, digest(next(expected)))
+            index += 1
+            mover.on_delivered()
+            wait -= 1
+            if wait <= 0 and not killer.busy and all(each.came for each in beside):
+                if killer.kills >= KILLS:
+                    for each in beside:
+                        each.leaves.set()
+                elif not killer.busy:
+                    killer.kill(KILLS - killer.kills)
+                wait = dice.randrange(1, 40)
+            ended = [each for each in beside if each.taken.done()]
+            for each in ended:
+                each.taken.result()  # raises what has ended it
+            if len(ended) == len(beside):
+                break
+        watch.cancel()
+        killer.wait()
+        assert killer.kills >= KILLS, f"it stood still after partition {index}"
+        beside[0].check(observed, "seen")
+        beside[1].check(flow, "sink")
+        run.close()
+    came = ", ".join(str(len(each.came)) for each in beside)
+    print(f"{killer.kills} kills, {index} partitions of the run, and {came} of its query and its subscriber")
 
 
 class Absences:
