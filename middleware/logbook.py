@@ -265,23 +265,22 @@ def _relocated(fields: Fields) -> Line:
     return Line(event, f"{node!r} stays, and does not move to host {peer!r} ({reason}): {why}", why)
 
 
-def _moves(detail: Mapping[str, Any]) -> str:
-    moves = detail.get("moves", ())
-    return ", ".join(f"{node!r} to host {target!r}" for node, _, target in moves) or "other networks between hosts"
-
-
-def _proposal(fields: Fields) -> Line:
+def _proposal(fields: Fields) -> Line | None:
     detail, index = _detail(fields), fields.get("index")
     why, reason = detail.get("why", ""), detail.get("reason", "")
+    moves = ", ".join(f"{node!r} to host {target!r}" for node, _, target in detail.get("moves", ()))
+    if not (moves or why or "ways" in detail):  # of one of several trees, in which everything was there already
+        return None
+    what = moves or ("other networks between hosts" if "ways" in detail else "no operator of this tree")
     if detail.get("outcome") == "committed":
         after = 0 if index is None else index + 1
         if stayed := detail.get("stayed"):
             why = "; ".join(f"{node!r}: {text}" for node, text in stayed.items())
-            return Line("move-refused", f"from partition {after} on: {_moves(detail)} ({reason}), but {why}", why)
-        return Line("placement-changed", f"from partition {after} on: {_moves(detail)} ({reason})", reason)
+            return Line("move-refused", f"from partition {after} on: {what} ({reason}), but {why}", why)
+        return Line("placement-changed", f"from partition {after} on: {what} ({reason})", reason)
     dropped = detail.get("outcome") == "superseded" or why in NEVER_BEGUN
     event = "move-dropped" if dropped else "move-refused"
-    return Line(event, f"not moved: {_moves(detail)} ({reason}): {why}", why)
+    return Line(event, f"not moved: {what} ({reason}): {why}", why)
 
 
 def _reshaped(fields: Fields) -> Line:

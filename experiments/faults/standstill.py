@@ -109,7 +109,7 @@ class Watch:
         longest_s = 0.0
         for fault in there:
             begins_s, ends_s = max(from_s, fault.from_s), min(until_s, fault.until_s)
-            counts_s = fault.from_s if fault.once else begins_s - JUST_S
+            counts_s = (fault.from_s if fault.once else begins_s) - JUST_S
             hosts = fault.hosts if fault.once else concerned
             said_s = [said.at_s for said in self.said if said.at_s >= counts_s and said.hosts & hosts]
             told_s = min(said_s, default=math.inf)

@@ -65,7 +65,7 @@ from thalweg.operators.reference import reference_run
 
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S = 0.005
-SILENT_S = 60.0  # that a fault may last, and a stream stand still, without a message
+SILENT_S = 2 * LIMITS.liveness_s + 15.0  # that a fault may last, and a stream stand still, without a message
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
