@@ -57,7 +57,8 @@ TRIM_S = 0.2  # after a cut libzmq has freed what it held
 LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
 ANSWERS_BYTES = (ANSWERS_UNREAD + 1) * ANSWER_BYTES + 64 * 1024  # with one that comes, and what libzmq reads at a time
 HEARTBEATS_BYTES_PER_S = 100.0
-UNACKED_AT, RTT_AT, ACKED_AT, RECEIVED_AT, TCP_INFO_BYTES = 24, 68, 120, 128, 136  # in Linux's struct tcp_info
+UNACKED_AT, RTT_AT, ACKED_AT, RECEIVED_AT, DELIVERED_AT = 24, 68, 120, 128, 192  # in Linux's struct tcp_info
+TCP_INFO_BYTES = 196
 
 
 class _Connection:
@@ -190,7 +191,10 @@ class Guard:
                     struct.unpack_from("=Q", info, ACKED_AT),
                 )
                 rtt_us, deviation_us = struct.unpack_from("=II", info, RTT_AT)
-                return Outflow(int(acked), unacked > 0, (rtt_us + 4 * deviation_us) / 1e6)
+                (delivered,) = struct.unpack_from(
+                    "=I", info.ljust(TCP_INFO_BYTES, b"\0"), DELIVERED_AT
+                )  # not before 4.18
+                return Outflow(int(acked), unacked > 0, (rtt_us + 4 * deviation_us) / 1e6, int(delivered))
         return None
 
     def stop(self, dealers: Iterable[zmq.Socket[bytes]] = ()) -> None:

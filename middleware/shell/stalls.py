@@ -3,7 +3,8 @@
 The sender judges, by what the other machine's kernel has acknowledged. A slow link shows every few seconds that it is
 alive: at 8 kbit/s a packet takes 1.5 s, and a chunk of 256 KiB more than four minutes. Rules:
 
-- R1: A connection is *idle* while bytes of it are on their way and none arrives, or while it cannot be made. If all
+- R1: A connection is *idle* while bytes of it are on their way and none arrives, or while it cannot be made. A packet
+  that arrives after a lost one counts: on a slow link with a long queue the lost one comes again a minute later. If all
   that was sent has arrived, the other host is slow and the route is not at fault: its processes may be starved, and its
   kernel acknowledges nevertheless.
 - R2: Time in which this process did not run itself does not count. Between two looks ``2 * LOOK_S`` count at most.
@@ -26,12 +27,14 @@ class Outflow(NamedTuple):
     """What the kernel knows of the bytes sent on one connection that this host has dialled.
 
     ``acked_bytes`` have reached the other machine. If ``waits``, others are on their way. ``rtt_s`` is the round trip,
-    with four times its deviation.
+    with four times its deviation. ``delivered`` counts the packets that have reached it, also those that it keeps until
+    a lost one before them has come again.
     """
 
     acked_bytes: int
     waits: bool
     rtt_s: float = 0.0
+    delivered: int = 0
 
 
 class Stalls:
@@ -39,7 +42,7 @@ class Stalls:
 
     def __init__(self, outflow: Callable[[End], Outflow | None], greeting_bytes: int = GREETING_BYTES) -> None:
         self._outflow, self._greeting_bytes = outflow, greeting_bytes
-        self._acked_bytes: dict[End, int] = {}
+        self._flows: dict[End, Outflow] = {}  # as they were at the last look
         self._idle_s: dict[End, float] = {}
         self._moved: set[End] = set()
         self._looked_s = 0.0
@@ -51,18 +54,20 @@ class Stalls:
         """
         passed_s, self._looked_s = min(now - self._looked_s, 2 * LOOK_S), now  # R2
         idle, self._idle_s = self._idle_s, {}
-        acked, self._acked_bytes = self._acked_bytes, {}
+        flows, self._flows = self._flows, {}
         self._moved = set()
         found: dict[End, float] = {}
         for end in busy:
             flow, idle_s = self._outflow(end), idle.get(end, 0.0)
-            now_bytes = self._acked_bytes[end] = 0 if flow is None else flow.acked_bytes
-            before_bytes = acked.get(end, now_bytes)  # a smaller count is that of another connection
-            moves = now_bytes > (before_bytes if now_bytes >= before_bytes else 0)
-            greets = idle_s > 0 and now_bytes < self._greeting_bytes  # R3
+            now_flow = self._flows[end] = flow or Outflow(0, waits=False)
+            before = flows.get(end, now_flow)
+            if now_flow.acked_bytes < before.acked_bytes:  # another connection
+                before = Outflow(0, waits=False)
+            moves = now_flow.acked_bytes > before.acked_bytes or now_flow.delivered > before.delivered
+            greets = idle_s > 0 and now_flow.acked_bytes < self._greeting_bytes  # R3
             if moves and not greets:
                 self._moved.add(end)
-            elif end in acked and (flow is None or flow.waits or greets):  # R1
+            elif end in flows and (flow is None or flow.waits or greets):  # R1
                 self._idle_s[end] = idle_s = idle_s + (passed_s if flow is None or flow.waits else 0.0)
                 if idle_s >= TOLD_S:
                     found[end] = idle_s

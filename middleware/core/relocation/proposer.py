@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import (
@@ -468,13 +469,20 @@ class Proposer:
         """R13: whether some nodes may not be where those are yet that have gone on when the run began anew."""
         if self._starting or not self._lagging:
             return self._starting
-        sink = self._flow.nodes[self._tree.dataflow.sinks[0]]
-        return sink.state is not ENDED and self._delivered < self._flow.ahead
+        sink = self._own_sink
+        return sink is not None and sink.state is not ENDED and self._delivered < self._flow.ahead
+
+    @property
+    def _own_sink(self) -> NodeCore | None:
+        """The application's first sink; None where it has left, and the run goes on for other clients."""
+        there = self._flow.nodes
+        return next((there[name] for name in self._tree.dataflow.sinks if name in there), None)
 
     @property
     def _delivered(self) -> int:
         """The last partition that the application has got."""
-        return self._flow.nodes[self._tree.dataflow.sinks[0]].index - 1
+        sink = self._own_sink
+        return -1 if sink is None else sink.index - 1
 
     # --- what comes of it -----------------------------------------------------------------------------
 

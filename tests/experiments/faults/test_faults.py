@@ -274,6 +274,12 @@ def test_a_run_goes_on_or_ends_whatever_its_guests_do(seed: int) -> None:
     assert result.outcome != "failed", result
 
 
+def test_a_run_goes_on_for_other_clients_when_the_application_s_first_query_has_left() -> None:
+    """In its next generation another client's sink is the first of the graph."""
+    result, _ = run_trial(drawn_plan(80_177, graph=True, gray=True))
+    assert result.outcome != "failed", result
+
+
 @pytest.mark.long
 @settings(max_examples=8)
 @given(st.integers(1000, 10**6))

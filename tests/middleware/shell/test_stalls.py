@@ -49,6 +49,15 @@ def test_a_slow_link_that_carries_a_packet_now_and_then_is_alive(packet_s: float
         assert (idle_s or 0.0) <= packet_s + 1.0 < CoreConfig().stall_s
 
 
+def test_packets_that_arrive_after_a_lost_one_show_that_a_route_carries() -> None:
+    """What is acknowledged stands still until the lost packet has come again, behind a queue of half a minute."""
+    kernel = Kernel()
+    for second in range(60):
+        kernel.flow = Outflow(10_000, waits=True, delivered=10 + second)
+        assert kernel.look() is None
+    assert [kernel.look() for _ in range(4)] == [None, None, 3.0, 4.0]
+
+
 def test_a_host_that_does_not_take_what_its_kernel_has_is_not_accused() -> None:
     """All that was sent has arrived, and the window is closed: the process there is starved, or was stopped."""
     kernel = Kernel()
