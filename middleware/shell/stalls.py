@@ -20,6 +20,7 @@ from typing import NamedTuple
 LOOK_S = 1.0  # between two looks while something is to be sent
 TOLD_S = 3.0  # what is idle for less is not told
 GREETING_BYTES = 2048
+ROUND_TRIPS, LONGEST_RTT_S = 2.0, 30.0
 End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
 
 
@@ -43,7 +44,9 @@ class Stalls:
     def __init__(self, outflow: Callable[[End], Outflow | None], greeting_bytes: int = GREETING_BYTES) -> None:
         self._outflow, self._greeting_bytes = outflow, greeting_bytes
         self._flows: dict[End, Outflow] = {}  # as they were at the last look
+        self._rtt_s: dict[End, float] = {}  # of the last connection to there that carried more than greetings
         self._idle_s: dict[End, float] = {}
+        self._told: set[End] = set()
         self._moved: set[End] = set()
         self._looked_s = 0.0
 
@@ -55,7 +58,8 @@ class Stalls:
         passed_s, self._looked_s = min(now - self._looked_s, 2 * LOOK_S), now  # R2
         idle, self._idle_s = self._idle_s, {}
         flows, self._flows = self._flows, {}
-        self._moved = set()
+        rtt, self._rtt_s = self._rtt_s, {}
+        told, self._told, self._moved = self._told, set(), set()
         found: dict[End, float] = {}
         for end in busy:
             flow, idle_s = self._outflow(end), idle.get(end, 0.0)
@@ -64,15 +68,20 @@ class Stalls:
             if now_flow.acked_bytes < before.acked_bytes:  # another connection
                 before = Outflow(0, waits=False)
             moves = now_flow.acked_bytes > before.acked_bytes or now_flow.delivered > before.delivered
-            greets = idle_s > 0 and now_flow.acked_bytes < self._greeting_bytes  # R3
+            greets = now_flow.acked_bytes < self._greeting_bytes
+            self._rtt_s[end] = rtt.get(end, 0.0) if greets else now_flow.rtt_s
+            greets = greets and idle_s > 0  # R3
             if moves and not greets:
                 self._moved.add(end)
             elif end in flows and (flow is None or flow.waits or greets):  # R1
-                self._idle_s[end] = idle_s = idle_s + (passed_s if flow is None or flow.waits else 0.0)
-                if idle_s >= TOLD_S:
-                    found[end] = idle_s
+                waits = (flow is None or flow.waits) and not moves
+                self._idle_s[end] = idle_s = idle_s + (passed_s if waits else 0.0)
+                beyond_s = idle_s - ROUND_TRIPS * min(self._rtt_s[end], LONGEST_RTT_S)  # R4
+                if beyond_s >= TOLD_S:
+                    self._told.add(end)
+                    found[end] = beyond_s
                 continue
-            if idle_s >= TOLD_S:
+            if end in told:
                 found[end] = 0.0
         return found
 
@@ -82,4 +91,7 @@ class Stalls:
 
     def came(self, end: End) -> bool:
         """Note that a credit has come from there. Return whether it had been told that nothing gets through."""
-        return self._idle_s.pop(end, 0.0) >= TOLD_S
+        self._idle_s.pop(end, None)
+        told = end in self._told
+        self._told.discard(end)
+        return told

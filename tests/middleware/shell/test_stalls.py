@@ -75,10 +75,28 @@ def test_the_greeting_of_a_new_connection_is_no_sign_that_partitions_pass() -> N
     kernel = Kernel()
     for _ in range(5):
         kernel.look()
+    assert kernel.look(acked_bytes=300) == 5.0  # it passes, slowly perhaps, and no time is counted
     assert kernel.look(acked_bytes=300) == 6.0
-    assert kernel.look(acked_bytes=500, waits=False) == 6.0  # nothing is on its way just now
-    assert kernel.look(acked_bytes=700) == 7.0
+    assert kernel.look(acked_bytes=300, waits=False) == 6.0  # nothing is on its way just now
+    assert kernel.look(acked_bytes=700) == 6.0
+    assert kernel.look() == 7.0
     assert kernel.look(acked_bytes=3000) == 0.0
+
+
+def test_a_slow_route_is_given_the_time_of_its_round_trips_also_when_it_is_dialled_anew() -> None:
+    """At 8 kbit/s: a queue of 9 s, in which packets of the connection before wait as well."""
+    kernel = Kernel()
+    kernel.flow = Outflow(100_000, waits=True, rtt_s=9.0)
+    assert kernel.look() is None  # it has carried something
+    assert [kernel.look() for _ in range(20)] == [None] * 20
+    assert kernel.look() == 3.0
+    kernel.flow = None
+    assert [kernel.look() for _ in range(9)] == [4.0 + second for second in range(9)]
+    fresh = Kernel()
+    fresh.flow = Outflow(100_000, waits=True, rtt_s=9.0)
+    fresh.look()
+    fresh.flow = None
+    assert [fresh.look() for _ in range(20)] == [None] * 20
 
 
 def test_a_credit_is_a_sign_however_small_the_transfer_was() -> None:
