@@ -415,7 +415,7 @@ class RunCore:
         spared = isinstance(message, m.State) and not self._is_awaited(message)
         others = [
             other
-            for other in directory.ways.others(peer, via)
+            for other in directory.ways.others(peer, via, message.index if isinstance(message, m.Partition) else None)
             if not (isinstance(other, str) and self._shared.silence.is_blocked(self.id, peer, other))
         ]
         if isinstance(message, m.Probe) or spared or others:

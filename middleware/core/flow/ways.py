@@ -136,11 +136,15 @@ class Ways:
         until_s = max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
         return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
 
-    def others(self, to: str, via: str) -> list[m.Via]:
-        """The other choices to send to that host, without relays over which nothing comes."""
+    def others(self, to: str, via: str, index: int | None = None) -> list[m.Via]:
+        """The other choices to send to that host, without relays over which nothing comes.
+
+        ``index``: of a partition, for which those may be the choices of before a change.
+        """
+        over = self._before if index is not None and index <= self._after else self._over
         return [
             other
-            for other in self._over.get(to, ())
+            for other in over.get(to, ())
             if other != via and (isinstance(other, str) or not self.is_down(to, other))
         ]
 
