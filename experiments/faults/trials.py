@@ -68,6 +68,7 @@ STARTUP_S = 0.005
 SILENT_S = 2 * LIMITS.liveness_s + 15.0  # that a fault may last, and a stream stand still, without a message
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
+SHARED = "which it shares, and so that had ended"  # of a query that came after it
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
 GIVEN_UP = (
     "no vote of", "has ended it", "it was lost", "it was restarted", "it no longer knows", "has not answered for",
@@ -456,7 +457,8 @@ def _problem(
         runs = [run for host in world.hosts.values() for run in host.core.runs.values()]
         nodes = sorted(repr(node) for run in runs for node in run.flow.nodes.values())
         return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
-    broken = BROKEN in (world.failed or "") and 0 not in world.open  # in what only other queries use
+    ends = any(why in (world.failed or "") for why in (BROKEN, SHARED))
+    broken = ends and 0 not in world.open  # in what only other queries use
     if world.failed and not broken and not excused(plan, world, world.failed, suspects):
         return "ended", f"ended though no such host had gone: {world.failed}"
     if not world.failed and delivered < expected and CLIENT not in crashed(plan):

@@ -76,8 +76,14 @@ class Lasting:
             return True
 
         recovery = run.recovery
+
+        def speaks_of(host: str, name: str) -> bool:
+            nodes, locations = run.tree.dataflow.by_name, run.directory.locations
+            concerned = (name, *nodes[name].inputs) if name in nodes else (name,)
+            return any(each in locations and locations[each].host == host for each in concerned)
+
         judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.standing.disowns(host)
-        return Hooks(run.queries.fail, recovers, recovery.leans_on, *judging)
+        return Hooks(run.queries.fail, recovers, recovery.leans_on, *judging, speaks_of)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:
         """R2: the runs that are to begin anew, and when the loss was noticed."""

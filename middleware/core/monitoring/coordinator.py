@@ -30,9 +30,9 @@ R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
     it first (``judges``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
     does not hear the other without a break: that one is late, or gone, and R3 and R9 judge it. That the code of a node
-    has failed, who has the node may say; that it cannot go on itself, any host, which is then lost, where the run
-    outlives that. So is the first that says that another process leads the run, if others are there and the run can go
-    on without it: where that is so, a second one says it as well.
+    has failed, or what feeds it has ended, the host of the node or of an input may say; that it cannot go on itself,
+    any host, which is then lost, where the run outlives that. So is the first that says that another process leads the
+    run, if others are there and the run can go on without it: where that is so, a second one says it as well.
 R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
     counts for all of them; that it does not know one of them it says of that one. A host that is away is asked who it
     is once for all of them.
@@ -81,7 +81,8 @@ class Hooks(msgspec.Struct, frozen=True):
     whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
     one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, perhaps only ``late``,
     and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet.
-    ``disowns``: a host says that another process leads the run: how many have.
+    ``disowns``: a host says that another process leads the run: how many have. ``speaks_of``: whether a host may say
+    that a node has failed: it has that node, or one that feeds it.
     """
 
     fails: Fails
@@ -91,6 +92,7 @@ class Hooks(msgspec.Struct, frozen=True):
     fell: Fell
     rests: Callable[[str], bool]
     disowns: Callable[[str], int]
+    speaks_of: Callable[[str, str], bool]
 
 
 class _Led:
@@ -317,12 +319,15 @@ class Coordinator:
         if message.lost in led.directory.guests:  # R6
             yield from self._lost(led, message.lost, f"was given up: {message.reason}")
             return
+        if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
+            led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
+            return
         lasts = isinstance(led.install, m.Lasting)
         if lasts and not (message.lost or message.led):  # R10
             if not message.node and sender != led.out.host:
                 yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
                 return
-            if message.node and led.directory.locations[message.node].host != sender:
+            if message.node and not led.hooks.speaks_of(sender, message.node):
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
                 return
         if lasts and message.led and self._doubts(led, sender):  # R10

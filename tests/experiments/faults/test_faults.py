@@ -280,6 +280,17 @@ def test_a_run_goes_on_for_other_clients_when_the_application_s_first_query_has_
     assert result.outcome != "failed", result
 
 
+def test_a_guest_that_leaves_as_it_is_called_too_slow_costs_nobody_else_anything() -> None:
+    result, _ = run_trial(drawn_plan(80_376, graph=True, gray=True))
+    assert result.outcome != "failed", result
+
+
+def test_a_query_that_shares_what_has_ended_is_told_so_also_in_a_run_that_outlives_its_hosts() -> None:
+    """Who says so has the node that has ended, and none of the query's."""
+    result, _ = run_trial(drawn_plan(80_297, graph=True, lasting=True, gray=True))
+    assert result.outcome != "failed", result
+
+
 @pytest.mark.long
 @settings(max_examples=8)
 @given(st.integers(1000, 10**6))
