@@ -30,6 +30,7 @@ from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.flow import Flow, Survivor
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.ways import told
 from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.checkpoints import Checkpoints
@@ -393,6 +394,18 @@ class RunCore:
         self.flow.transfer_over(part, arrived=arrived)
         if not arrived:
             self.flow.stuck(peer)
+            self._judge_relays(peer, part, via)
+
+    def _judge_relays(self, peer: str, part: m.Partition, via: m.Via) -> None:
+        """Tell the client of a route over relays that carries nothing, if there is no other: nobody sees its hops."""
+        ways, limits = self.directory.ways, self.setting.limits
+        if isinstance(via, str) or not ways.table or ways.others(peer, via, part.index):
+            return
+        failing_s = ways.failing_s(peer, via)
+        if failing_s >= limits.patience * limits.stall_s:
+            hosts = " and ".join(hop.host for hop in via[:-1])
+            what = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
+            self._tell_blocked(peer, part.producer, f"nothing has got through {what}", told(via), failing_s)
 
     def state_over(self, peer: str, state: m.State, *, arrived: bool, via: m.Via) -> None:
         """All of a state has gone to ``peer``, or nobody knows what became of it."""
@@ -429,7 +442,11 @@ class RunCore:
             f"nothing has got through to host {peer!r}{over} for {passed_s}: control messages pass, partitions do not;"
             f" is port {port} open? is the path MTU smaller?"
         )
-        self.out.record("fault", peer=peer, node=node, duration_s=event.idle_s, detail={"what": why, "via": via})
+        self._tell_blocked(peer, node, why, {"via": via}, event.idle_s)
+
+    def _tell_blocked(self, peer: str, node: str, why: str, route: dict[str, Any], idle_s: float) -> None:
+        """Record that a route carries nothing, and tell the client."""
+        self.out.record("fault", peer=peer, node=node, duration_s=idle_s, detail={"what": why, **route})
         self.out.send(self.install.client, m.Failed(self.id, node, why, lost=peer))
 
     def _is_awaited(self, state: m.State) -> bool:

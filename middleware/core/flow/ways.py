@@ -81,6 +81,7 @@ class Ways:
         self.gone: set[str] = set()  # hosts that are lost
         self.busy: dict[Way, _Busy] = {}
         self._down: dict[Way, float] = {}  # until when
+        self._failing_s: dict[Way, float] = {}  # since when all that went that way has failed
         self._rates_bps: dict[Way, float] = {}  # of those that were left: what they carried
         self._landed: dict[Way, dict[tuple[str, str], _Landed]] = {}  # R7, by producer and consumer
         self._false: dict[Way, tuple[float, float]] = {}  # R7: until when, and for how long
@@ -104,6 +105,7 @@ class Ways:
             way: (until_s, for_s) for way, (until_s, for_s) in self._false.items() if now < until_s + 2 * for_s
         }
         kept = named | self.busy.keys() | self._down.keys()
+        self._failing_s = {way: since_s for way, since_s in self._failing_s.items() if way in kept}
         self._rates_bps = {way: bps for way, bps in self._rates_bps.items() if way in kept}
         self._landed = {way: edges for way, edges in self._landed.items() if way in kept}
 
@@ -131,12 +133,16 @@ class Ways:
                 return via
         return min(over, key=lambda via: (self._is_cut(via), self._down.get((to, via), 0.0)))  # R3, R6
 
+    def _choices(self, to: str) -> tuple[m.Via, ...]:
+        """Return over what something goes to that host, also if only what is from before a change does."""
+        return self._over.get(to) or self._before.get(to) or ()
+
     def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
         until_s = max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
         return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
 
-    def others(self, to: str, via: str, index: int | None = None) -> list[m.Via]:
+    def others(self, to: str, via: m.Via, index: int | None = None) -> list[m.Via]:
         """The other choices to send to that host, without relays over which nothing comes.
 
         ``index``: of a partition, for which those may be the choices of before a change.
@@ -161,7 +167,7 @@ class Ways:
         if self._landed:
             self._ask_again(to, part)
         via = self.via(to, part.index)
-        if to in self._over:
+        if self._choices(to):
             busy = self.busy.setdefault((to, via), _Busy(self._out.now))
             busy.parts[part.producer, part.index, part.consumer] = part, size_bytes
         return via
@@ -188,9 +194,14 @@ class Ways:
         assert not isinstance(via, str)
         self._out.send(self._client, m.Impassable(self._out.run, to, via))
 
+    def failing_s(self, to: str, via: m.Via) -> float:
+        """Return for how long every message that went that way has failed; 0 if none has since one came through."""
+        return self._out.now - self._failing_s.get((to, via), self._out.now)
+
     def came_through(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: all of a message is there."""
         self._down.pop((to, via), None)
+        self._failing_s.pop((to, via), None)
         self._rates_bps.pop((to, via), None)
         if (busy := self.busy.get((to, via))) is not None:
             busy.since_s = self._out.now
@@ -202,7 +213,8 @@ class Ways:
 
     def failed(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: nobody knows what became of it."""
-        if self._over_with(to, via, message) and to in self._over:
+        self._failing_s.setdefault((to, via), self._out.now)
+        if self._over_with(to, via, message) and self._choices(to):
             self.leave(to, via)
 
     def _over_with(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> bool:
@@ -229,7 +241,7 @@ class Ways:
         now, busy, link = self._out.now, self.busy[to, via], None
         if isinstance(via, str):
             link = Link(self._out.host, to, via)
-        if all(self.is_down(to, other) for other in self._over.get(to, ()) if other != via):
+        if all(self.is_down(to, other) for other in self._choices(to) if other != via):
             return False
         size_bytes = next(iter(busy.parts.values()))[1]
         known, waited_s = None if link is None else monitor.latest(link), now - busy.since_s

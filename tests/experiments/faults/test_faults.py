@@ -280,6 +280,12 @@ def test_a_run_goes_on_for_other_clients_when_the_application_s_first_query_has_
     assert result.outcome != "failed", result
 
 
+@pytest.mark.parametrize("seed", [80_299, 80_425])
+def test_partitions_of_before_a_change_of_networks_leave_routes_that_carry_nothing(seed: int) -> None:
+    result, _ = run_trial(drawn_plan(seed, networks=True, lasting=True, gray=True))
+    assert (result.outcome, result.delivered) == ("delivered", result.expected)
+
+
 def test_a_guest_that_leaves_as_it_is_called_too_slow_costs_nobody_else_anything() -> None:
     result, _ = run_trial(drawn_plan(80_376, graph=True, gray=True))
     assert result.outcome != "failed", result
