@@ -22,7 +22,7 @@ import msgspec
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.platform.files import others_may, user
+from thalweg.middleware.platform.files import of_another_user, others_may, user
 
 
 class TestbedState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +59,7 @@ def run_folder() -> Path:
         raise TestbedError(
             f"cannot make {folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
         ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user() or others_may(found, 0o077):
+    if not stat.S_ISDIR(found.st_mode) or of_another_user(found) or others_may(found, 0o077):
         raise TestbedError(f"{folder} is not a private folder of yours; remove it, or set XDG_RUNTIME_DIR to one")
     return folder
 

@@ -106,6 +106,11 @@ def owner() -> int:
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
+def of_another_user(found: os.stat_result) -> bool:
+    """Return whether a file belongs to another user than that of the process; False on Windows, which does not say."""
+    return sys.platform != "win32" and found.st_uid != user()
+
+
 def others_may(found: os.stat_result, rights: int) -> bool:
     """Return whether users besides the owner of a file have one of ``rights``; False on Windows, which has no modes."""
     return sys.platform != "win32" and bool(found.st_mode & rights)

@@ -32,9 +32,9 @@ def own() -> Iterator[LocalCluster]:
 
 
 def until_on(run: Run, node: str, host: str) -> list[object]:
-    """What comes until ``node`` is there, of 300 partitions at most."""
+    """What comes until ``node`` is there, of 5,000 partitions at most: seconds, where a host joins within one."""
     came = []
-    for partition in islice(run, 300):
+    for partition in islice(run, 5000):
         came.append(partition.value)
         if run.placement[node] == host:
             return came

@@ -346,6 +346,6 @@ def test_a_subscriber_that_waits_for_its_first_partition_reads_what_that_takes(
             time.sleep(0.01)
         what = f"the subscription to 'joint' of run {run.id} has waited for a partition for 0.3 s"
         assert f"{what}: does client 'client', which began the run, take from it meanwhile? Nothing" in caplog.text
-        while not theirs.done():
-            next(run)
-        joint.close()
+        with kept_going(run):
+            theirs.result(patience(20))
+            joint.close()
