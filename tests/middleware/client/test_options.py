@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -117,12 +118,20 @@ class Trial:
         raise AssertionError(f"{self._pair}: not within {most} partitions")
 
     def _some_of(self, stream: Stream[Any], flow: Dataflow, sink: str, count: int = 5) -> None:
-        """Have another thread take some of a stream meanwhile, and compare them with what one machine gives."""
-        theirs: Future[list[Delivered]] = self._pool.submit(lambda: list(islice(stream, count)))
-        self.take(theirs.done)
-        came, first = theirs.result(), stream.first_index
-        assert [each.index for each in came] == list(range(first, first + count))
-        right = islice(reference_run(flow, None, ALLOW, sink=sink), first, first + count)
+        """Take some of a stream and leave, while another thread takes from the run."""
+        left = threading.Event()
+        taken = self._pool.submit(self.take, left.is_set, 100_000)
+        try:
+            came, first = list(islice(stream, count)), stream.first_index
+            stream.detach()
+        finally:
+            left.set()
+            taken.result(patience(20))
+        self._check(came, first, flow, sink)
+
+    def _check(self, came: list[Delivered[Any]], first: int, flow: Dataflow, sink: str) -> None:
+        assert [each.index for each in came] == list(range(first, first + len(came)))
+        right = islice(reference_run(flow, None, ALLOW, sink=sink), first, first + len(came))
         assert [digest(each.value) for each in came] == [digest(value) for value in right]
 
     def subscribe(self) -> None:
@@ -136,13 +145,15 @@ class Trial:
 
     def allow(self) -> None:
         """Whoever may not subscribe any more is dismissed, and is told so."""
+        came: list[Delivered[Any]] = []
         with self._bob.subscribe(self.run.ticket, "tops") as theirs:
-            self._some_of(theirs, self._flow, "tops")
+            rest = self._pool.submit(lambda: came.extend(theirs))
+            self.take(lambda: len(came) >= 5 or rest.done())
             self.run.allow()
-            rest = self._pool.submit(list, theirs)
             self.take(rest.done)
             with pytest.raises(RunError, match="does not let it subscribe any more"):
                 rest.result()
+            self._check(came, theirs.first_index, self._flow, "tops")
 
     def add_host(self) -> None:
         self._client.add_host("h4", self._cluster.start("h4"))
