@@ -125,17 +125,21 @@ class Ways:
 
     def via(self, to: str, index: int) -> m.Via:
         """Over what a partition goes to that host."""
-        over = (self._over if index > self._after else self._before).get(to)
-        if over is None:
+        over = self._choices(to, index)
+        if not over:
             return NET
         for via in over:
             if not self.is_down(to, via):
                 return via
         return min(over, key=lambda via: (self._is_cut(via), self._down.get((to, via), 0.0)))  # R3, R6
 
-    def _choices(self, to: str) -> tuple[m.Via, ...]:
-        """Return over what something goes to that host, also if only what is from before a change does."""
-        return self._over.get(to) or self._before.get(to) or ()
+    def _choices(self, to: str, index: int | None) -> tuple[m.Via, ...]:
+        """Return the networks and routes to a host, first choice first; empty if the client has named none (R1).
+
+        ``index``: of the partition that is sent, as a change counts from one partition on. None: for other messages.
+        """
+        before = index is not None and index <= self._after
+        return (self._before if before else self._over).get(to, ())
 
     def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
@@ -143,14 +147,10 @@ class Ways:
         return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
 
     def others(self, to: str, via: m.Via, index: int | None = None) -> list[m.Via]:
-        """The other choices to send to that host, without relays over which nothing comes.
-
-        ``index``: of a partition, for which those may be the choices of before a change.
-        """
-        over = self._before if index is not None and index <= self._after else self._over
+        """Return the other choices for a partition, or another message, without routes that are down."""
         return [
             other
-            for other in over.get(to, ())
+            for other in self._choices(to, index)
             if other != via and (isinstance(other, str) or not self.is_down(to, other))
         ]
 
@@ -167,7 +167,7 @@ class Ways:
         if self._landed:
             self._ask_again(to, part)
         via = self.via(to, part.index)
-        if self._choices(to):
+        if self._choices(to, part.index):
             busy = self.busy.setdefault((to, via), _Busy(self._out.now))
             busy.parts[part.producer, part.index, part.consumer] = part, size_bytes
         return via
@@ -214,7 +214,8 @@ class Ways:
     def failed(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
         """R3: nobody knows what became of it."""
         self._failing_s.setdefault((to, via), self._out.now)
-        if self._over_with(to, via, message) and self._choices(to):
+        under_way = self._over_with(to, via, message)
+        if under_way and isinstance(message, m.Partition) and self._choices(to, message.index):
             self.leave(to, via)
 
     def _over_with(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> bool:
@@ -231,17 +232,17 @@ class Ways:
         """R2: what is to be sent again, as this is asked for again."""
         for (to, via), busy in list(self.busy.items()):
             asked = any((demand.producer, demand.index) == key[:2] for key in busy.parts)
-            if asked and self._give_up(to, via, monitor):
+            if asked and self._give_up(to, via, demand.index, monitor):
                 del self.busy[to, via]
                 return [part for part, _ in busy.parts.values()]
         return []
 
-    def _give_up(self, to: str, via: m.Via, monitor: Monitor) -> bool:
-        """Whether a link is stuck, and there is another."""
+    def _give_up(self, to: str, via: m.Via, index: int, monitor: Monitor) -> bool:
+        """Leave a link that is stuck, if there is another for the partition that is asked for. Return whether it is."""
         now, busy, link = self._out.now, self.busy[to, via], None
         if isinstance(via, str):
             link = Link(self._out.host, to, via)
-        if all(self.is_down(to, other) for other in self._choices(to) if other != via):
+        if all(self.is_down(to, other) for other in self._choices(to, index) if other != via):
             return False
         size_bytes = next(iter(busy.parts.values()))[1]
         known, waited_s = None if link is None else monitor.latest(link), now - busy.since_s

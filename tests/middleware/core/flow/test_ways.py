@@ -86,3 +86,13 @@ def test_a_network_in_which_a_transfer_fails_is_left_for_a_while(over_fast: Play
     book << e.TransferMeasured("h2", part, 10_000, 0.1, "fast") >> ANY
     book.at(60.0) << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 2)] == ["fast"]
+
+
+def test_after_a_change_to_one_network_nothing_stuck_is_sent_again_for_a_choice_of_before(over_fast: Playbook) -> None:
+    book, part = over_fast, m.Partition("r", "s", "o", 1)
+    book << e.TransferMeasured("h2", part, 10_000, 0.1, "fast") >> ANY
+    book << got("client", m.ProposeWays("r", 2, (), None, WAYS[2:])) >> ANY
+    book << got("client", m.CommitWays("r", 2, 1, (), ways=WAYS[2:])) >> ANY
+    book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    assert [send.via for send in sent(book, 2)] == ["net"]
+    assert sent(book.at(20.0), 2, again=True) == []
