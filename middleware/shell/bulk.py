@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
@@ -376,17 +377,15 @@ class Bulk:
         self._sockets.redial(end)
         now = time.monotonic()
         for out in [out for out in self._outgoing.values() if out.to.bulk_end == end]:
-            self._end(out)
-            out.to.chunk_bytes = CHUNK_BYTES
-            if isinstance(out, Passage):
-                self._passed(out, now, arrived=False)
-            elif isinstance(out, Outgoing) and again:
+            if again and isinstance(out, Outgoing):
+                self._end(out)
+                out.to.chunk_bytes = CHUNK_BYTES
                 number = self._next_transfer = self._next_transfer + 1
                 out.begin_again(number, now)
                 self._outgoing[number] = out
                 self._pump(out)
-            elif isinstance(out, Outgoing):
-                self._shell.tell(e.TransferFailed(out.peer, out.message, out.via))
+            else:
+                self._give_up(out, now, self._shell.tell)  # the core carries out a command of its own just now
 
     def run_opened(self, now: float) -> None:
         """R5: a run is open here."""
@@ -414,13 +413,18 @@ class Bulk:
         for out in list(self._outgoing.values()):
             self._give_up(out, now)
 
-    def _give_up(self, out: Sending, now: float) -> None:
+    def _give_up(self, out: Sending, now: float, say: Callable[[e.Event], None] | None = None) -> None:
+        """End a transfer as failed. ``say``: takes the event instead of the core."""
         self._end(out)
         out.to.chunk_bytes = CHUNK_BYTES
         if isinstance(out, Passage):
             self._passed(out, now, arrived=False)
         elif isinstance(out, Outgoing):
-            self._shell.handle(e.TransferFailed(out.peer, out.message, out.via), now)
+            failed = e.TransferFailed(out.peer, out.message, out.via)
+            if say is None:
+                self._shell.handle(failed, now)
+            else:
+                say(failed)
 
     def keep_house(self, now: float) -> None:
         """Give up what does not go on, and forget who has gone; to be called every few seconds."""

@@ -186,24 +186,18 @@ class Guard:
         with contextlib.suppress(OSError, struct.error), self._socket(descriptor) as borrowed:
             if borrowed.getpeername()[1] == int(endpoint.rpartition(":")[2]):  # not another's by now
                 info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-                (unacked,), (acked,) = (
-                    struct.unpack_from("=I", info, UNACKED_AT),
-                    struct.unpack_from("=Q", info, ACKED_AT),
-                )
+                (unacked,) = struct.unpack_from("=I", info, UNACKED_AT)
+                (acked,) = struct.unpack_from("=Q", info, ACKED_AT)
                 rtt_us, deviation_us = struct.unpack_from("=II", info, RTT_AT)
-                (delivered,) = struct.unpack_from(
-                    "=I", info.ljust(TCP_INFO_BYTES, b"\0"), DELIVERED_AT
-                )  # not before 4.18
+                info = info.ljust(TCP_INFO_BYTES, b"\0")  # kernels before 4.18 do not count delivered packets
+                (delivered,) = struct.unpack_from("=I", info, DELIVERED_AT)
                 return Outflow(int(acked), unacked > 0, (rtt_us + 4 * deviation_us) / 1e6, int(delivered))
         return None
 
     def stop(self, dealers: Iterable[zmq.Socket[bytes]] = ()) -> None:
         """To be called before the routers and dealers are closed, by who owns them; idempotent."""
         if not self._stopping.is_set():
-            for router in (
-                *self._routers,
-                *dealers,
-            ):  # before the monitors: what nobody can read, libzmq would wait to write
+            for router in (*self._routers, *dealers):  # first: libzmq waits to write what no monitor reads any more
                 with contextlib.suppress(zmq.ZMQError):  # closed by a defect already
                     router.monitor(None, 0)
             self._of_dealers.close(0)
