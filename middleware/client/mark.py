@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.middleware.errors import ThalwegError
-from thalweg.middleware.platform.files import open_private, write_at
+from thalweg.middleware.platform.files import allocate, open_private, write_at
 
 MAGIC = b"thalweg mark 1\n"
 SLOTS, SLOT_BYTES = 3, 1 << 16
@@ -69,15 +69,28 @@ class Mark:
         self._file, self.made = open_private(path)
         self._serial, self._slot, self._synced = 0, 0, -1
         self._synced_s = -SYNC_S
-        self.found = None if self.made else self._read()
-        if self.found is None:
-            if not self.made:  # R4
-                os.close(self._file)
-                path.replace(path.with_name(f"{path.name}.damaged"))
-                self._file, _ = open_private(path)
-            write_at(self._file, bytes(START + SLOTS * SLOT_BYTES), 0)  # R1
+        try:
+            self.found = None if self.made else self._read()
+            if self.found is None:
+                self._make()
+        except OSError:
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        """Write an empty mark, at its whole length (R1)."""
+        if not self.made:  # R4: a damaged mark, or no mark: keep it beside
+            self.close()
+            self.path.replace(self.path.with_name(f"{self.path.name}.damaged"))
+            self._file, _ = open_private(self.path)
+        try:
+            allocate(self._file, START + SLOTS * SLOT_BYTES)
             write_at(self._file, MAGIC, 0)
             os.fsync(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.path.unlink()  # half of a mark would count as a damaged one
+            raise
 
     def _read(self) -> Count | None:
         os.lseek(self._file, 0, os.SEEK_SET)
@@ -87,7 +100,7 @@ class Mark:
         best = None
         for slot in range(SLOTS) if data.startswith(MAGIC) else ():
             count = _counted(data[START + slot * SLOT_BYTES : START + (slot + 1) * SLOT_BYTES])
-            if count is not None and (best is None or count.serial > best.serial):  # R3
+            if count is not None and (best is None or count.serial > best.serial):  # R3: the newest slot counts
                 best, self._slot, self._synced = count, slot, slot
         self._serial = 0 if best is None else best.serial
         return best
@@ -109,7 +122,7 @@ class Mark:
         self._serial += 1
         body = _encoded(msgspec.structs.replace(count, serial=self._serial))
         slot = (self._slot + 1) % SLOTS
-        if slot == self._synced:  # R2
+        if slot == self._synced:  # R2: keep the slot that a power failure leaves whole
             slot = (slot + 1) % SLOTS
         head = len(body).to_bytes(4, "big") + hashlib.blake2b(body, digest_size=DIGEST).digest()
         at = START + slot * SLOT_BYTES
@@ -122,8 +135,11 @@ class Mark:
             self._synced, self._synced_s = slot, now
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._file)
+        """Close the file; idempotent. Its descriptor may be another file's afterwards."""
+        descriptor, self._file = self._file, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
 
 def _encoded(count: Count) -> bytes:
