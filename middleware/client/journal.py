@@ -26,7 +26,6 @@ import contextlib
 import os
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
@@ -34,6 +33,15 @@ from typing import IO, TypeVar
 import msgspec
 
 from thalweg.middleware.client.mark import Count, Live, Mark
+from thalweg.middleware.client.salvage import (
+    CREATE_ENTRIES,
+    INSERT_ENTRY,
+    Row,
+    checksum_of,
+    salvage,
+    sibling,
+    whole_rows,
+)
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import JournalError, UsageError, one_line
 from thalweg.middleware.logbook import Logbook
@@ -47,9 +55,7 @@ VERSION = 1
 FILE, LOCK, MARK = "journal.sqlite", "lock", "mark"
 LAST = 8  # entries of a run and kind that are kept
 PRUNE = 64  # of them, before that is seen to
-MOST_ODD = 10_000  # entries that cannot be read, one after the other
 MOST_OVER = 256  # runs of which it is known that they are over
-MOST_BYTES = 1 << 30  # of a file that says it was longer
 RETRY_S = 1.0  # between two tries to write what could not be written
 OPEN_S, BUSY_S = 1.0, 0.05  # how long another process that has locked the file is waited for
 HOLDER = "process "  # how the lock's content begins
@@ -57,10 +63,6 @@ SOUND = {  # errors that say nothing of what is in the file
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
 }  # fmt: skip
-_ENTRIES = (
-    "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, run TEXT, kind TEXT, body BLOB, checksum INTEGER)"
-)
-_INSERT = "INSERT OR REPLACE INTO entries (number, run, kind, body, checksum) VALUES (?, ?, ?, ?, ?)"
 _PRUNE = (
     "DELETE FROM entries WHERE number IN"
     " (SELECT number FROM entries WHERE run=? AND kind=? ORDER BY number DESC LIMIT -1 OFFSET ?)"
@@ -152,9 +154,6 @@ _query = msgspec.msgpack.Decoder(Query | None)
 _Entry = TypeVar("_Entry")
 
 
-_Row = tuple[int, str, str, bytes, int]
-
-
 class Journal:
     """The journal in a folder, which is made if it is not there. Raises UsageError for one that cannot be used.
 
@@ -169,7 +168,7 @@ class Journal:
         self._over: dict[str, None] = {}  # R4: of this client's, in order
         self._shapes: dict[str, bytes] = {}  # R7: by run, what has to be known of it beside replicas
         self._later: dict[str, tuple[bytes, bytes]] = {}  # R7: entries about replicas, by run, for who has the lock
-        self._behind: dict[tuple[str, str], _Row] = {}  # R8: entries that wait, the last of each kind
+        self._behind: dict[tuple[str, str], Row] = {}  # R8: entries that wait, the last of each kind
         self._behind_from: dict[str, dict[str, int]] = {}  # R8: what had been had before
         self._retries = self._markless = False
         self._trouble = self._unsafe = ""  # why nothing can be written to the file; nor to the mark (R9)
@@ -205,7 +204,7 @@ class Journal:
             why = f"the journal {self.folder} is in use by {who}; end that client, or use another folder"
             raise UsageError(why) from None
         before = self._held.read(64)
-        if before and not before.startswith(HOLDER.encode()):  # R10
+        if before and not before.startswith(HOLDER.encode()):  # R10: another program's file
             raise UsageError(f"the journal {self.folder} cannot be used: its file {LOCK} is not that of a journal")
         with contextlib.suppress(OSError):  # R5: it is for who comes meanwhile
             self._held.seek(0)
@@ -224,8 +223,8 @@ class Journal:
             [(version,)] = file.execute("PRAGMA user_version").fetchall()
             if version in (0, VERSION):
                 file.execute("PRAGMA journal_mode=WAL")
-                file.execute("PRAGMA synchronous=FULL")  # R7
-                file.execute(_ENTRIES)
+                file.execute("PRAGMA synchronous=FULL")  # R7: entries are on the disk
+                file.execute(CREATE_ENTRIES)
                 file.execute(f"PRAGMA user_version={VERSION}")
                 file.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
                 return file
@@ -234,7 +233,7 @@ class Journal:
             file.close()
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R5
                 raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
-            if not again and _salvage(path):  # R1
+            if not again and salvage(path):  # R1
                 self.said = _DAMAGED.format(path)
                 return self._open(path, again=True)
             why = f"is damaged, and nothing of it can be read ({one_line(error)}); use another folder"
@@ -253,7 +252,7 @@ class Journal:
             if beside.is_symlink():
                 raise OSError(f"{beside.name} is a symbolic link")
             if empty and tail == "-wal" and beside.exists() and beside.stat().st_size:  # SQLite would remove it
-                beside.replace(_beside(path, f"damaged{tail}"))
+                beside.replace(sibling(path, f"damaged{tail}"))
 
     def _begin(self, *, fresh: bool) -> None:
         """R6: read the mark, and count what the file has beyond it."""
@@ -262,7 +261,7 @@ class Journal:
         sync(self.folder)
         found = os.stat(self.folder / FILE)
         self._ident = found.st_dev, found.st_ino
-        rows, odd = _whole_rows(self._file)
+        rows, odd = whole_rows(self._file)
         count = self._mark.found
         self._count = Count() if count is None else count
         doubt = ""
@@ -338,12 +337,12 @@ class Journal:
         with self._news:
             if self._held.closed or run in self._over:
                 return
-            soft = bool(shape) and self._shapes.get(run) == shape  # R7
+            soft = bool(shape) and self._shapes.get(run) == shape  # R7: an entry about replicas alone
             if shape:
                 self._shapes[run] = shape
             self._count.number += 1
             before = -1 if soft else self._note(self._count.number, run, kind, body)
-            row = self._count.number, run, kind, body, _checksum(run, kind, body)
+            row = self._count.number, run, kind, body, checksum_of(run, kind, body)
             if self._behind or not self._insert([row], full=not soft):
                 if not self._behind:
                     self._behind_from = {name: live.had.copy() for name, live in self._count.live.items()}
@@ -373,7 +372,7 @@ class Journal:
             live.last[kind] = number
         return before
 
-    def _insert(self, rows: Sequence[_Row], *, full: bool = True) -> bool:
+    def _insert(self, rows: Sequence[Row], *, full: bool = True) -> bool:
         """Write entries, all or none; False with the reason in ``_trouble``.
 
         Args:
@@ -386,7 +385,7 @@ class Journal:
                 file.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
                 self._sync_full = full
             file.execute("BEGIN IMMEDIATE")
-            file.executemany(_INSERT, rows)
+            file.executemany(INSERT_ENTRY, rows)
             for _, run, kind, _, _ in rows:
                 count = self._counts[run, kind] = self._counts.get((run, kind), 0) + 1
                 if kind == "over":
@@ -459,7 +458,7 @@ class Journal:
             gap = {sink: (first, until) for sink, (first, until) in gap.items() if first < until}
             if gap:
                 number, body = number + 1, msgspec.msgpack.encode(gap)
-                rows.append((number, run, "gap", body, _checksum(run, "gap", body)))
+                rows.append((number, run, "gap", body, checksum_of(run, "gap", body)))
         if self._insert(rows):
             self._count.number = number
             self._behind.clear()
@@ -512,10 +511,10 @@ class Journal:
         for sink, index in live.had.items():
             self.had(run, sink, index)
 
-    def _read(self) -> tuple[list[_Row], str]:
+    def _read(self) -> tuple[list[Row], str]:
         """Return all entries that are whole, also those that wait, and the warning about the others."""
         with self._news:
-            rows, odd = _whole_rows(self._file)
+            rows, odd = whole_rows(self._file)
             rows += self._behind.values()
         if odd:
             self.said = _DAMAGED.format(self.folder / FILE)
@@ -549,17 +548,13 @@ def _close_to_others(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _checksum(run: str, kind: str, body: bytes) -> int:
-    return zlib.crc32(f"{run} {kind} ".encode() + body)
-
-
-def _kept_of(own: Iterable[_Row]) -> e.Kept | Stream | None:
+def _kept_of(own: Iterable[Row]) -> e.Kept | Stream | None:
     """Return what is needed to go on with a run; None if there is nothing."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     return _last(entries, "stream", _stream) or _last(entries, "kept", _kept)
 
 
-def _found(kept: e.Kept | Stream, own: Sequence[_Row], live: Live, damaged: str) -> Found:
+def _found(kept: e.Kept | Stream, own: Sequence[Row], live: Live, damaged: str) -> Found:
     """Return what the entries of a run say, and R6: what is missing of them."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     had = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}
@@ -569,84 +564,6 @@ def _found(kept: e.Kept | Stream, own: Sequence[_Row], live: Live, damaged: str)
     found = Found(kept, had, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
     missing = {sink: (found.next_of(sink), index + 1) for sink, index in live.had.items() if had.get(sink, -1) < index}
     return msgspec.structs.replace(found, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt)
-
-
-def _whole_rows(file: sqlite3.Connection) -> tuple[list[_Row], int]:
-    """The entries that are whole, and how many are not."""
-    rows: list[_Row] = []
-    odd = in_a_row = number = 0
-    select = "SELECT number, run, kind, body, checksum FROM entries WHERE number > ? ORDER BY number LIMIT 1"
-    while in_a_row < MOST_ODD:
-        try:
-            row = file.execute(select, (number,)).fetchone()
-        except (sqlite3.DatabaseError, UnicodeDecodeError):
-            odd, in_a_row, number = odd + 1, in_a_row + 1, number + 1
-            continue
-        if row is None:
-            break
-        if row[0] <= number:  # pages contradict each other: SQLite would go round in a circle
-            odd, in_a_row, number = odd + 1, in_a_row + 1, number + 1
-            continue
-        number, run, kind, body, checksum = row
-        whole = isinstance(run, str) and isinstance(kind, str) and isinstance(body, bytes)
-        if whole and _checksum(run, kind, body) == checksum:
-            rows.append(row)
-            in_a_row = 0
-        else:
-            odd += 1
-    return rows, odd
-
-
-def _beside(path: Path, ending: str) -> Path:
-    """Return the path of a copy of what was damaged: what is there of an older one is removed."""
-    copy = path.with_suffix(f".{ending}")
-    copy.unlink(missing_ok=True)
-    return copy
-
-
-def _salvage(path: Path) -> bool:
-    """Write a damaged file anew with the entries that are whole, and keep it beside as it was; False without any."""
-    try:
-        return _written_anew(path)
-    except OSError as error:
-        raise UsageError(f"the journal {path} is damaged, and cannot be written anew: {one_line(error)}") from None
-
-
-def _copied(data: bytes, copy: Path) -> None:
-    descriptor, _ = open_private(copy)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-
-
-def _written_anew(path: Path) -> bool:
-    data, tail = path.read_bytes(), path.with_name(f"{path.name}-wal")
-    if data[:16] != b"SQLite format 3\x00":
-        return False
-    size = int.from_bytes(data[16:18], "big") * int.from_bytes(data[28:32], "big")
-    copy, made = _beside(path, "damaged"), _beside(path, "new")
-    _copied(data + bytes(max(0, min(size, MOST_BYTES) - len(data))), copy)  # what was cut off counts as empty
-    if tail.exists():  # what was written last is there
-        copy.with_name(f"{copy.name}-wal").unlink(missing_ok=True)
-        _copied(tail.read_bytes(), copy.with_name(f"{copy.name}-wal"))
-    _copied(b"", made)
-    file, new = sqlite3.connect(copy), sqlite3.connect(made)
-    try:
-        (version,) = file.execute("PRAGMA user_version").fetchone()
-        rows, _ = _whole_rows(file)
-        new.execute(_ENTRIES)
-        new.executemany(_INSERT, rows)
-        new.execute(f"PRAGMA user_version={version}")
-        new.commit()
-    except sqlite3.DatabaseError:
-        return False
-    finally:
-        file.close()
-        new.close()
-    for ending in ("-wal", "-shm"):
-        path.with_name(path.name + ending).unlink(missing_ok=True)
-    sync(made)
-    made.replace(path)
-    return bool(rows)
 
 
 def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, Query], frozenset[int]]:
