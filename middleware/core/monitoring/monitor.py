@@ -114,13 +114,16 @@ class Monitor:
         return estimate
 
     def stalled(self, link: Ends, size_bytes: int, waited_s: float, now: float) -> LinkEstimate | None:
-        """So much has not come through ``link`` in that time, whatever it carried before."""
+        """Take for a sample that so much has not come through ``link`` in that time, whatever it carried before.
+
+        A value that is ``NOTHING`` has no bytes, and counts as one.
+        """
         before = self._series.get(link)
         if before is not None:
             count = before.count
             before = self._series[link] = _Series(make_forecaster(self.config.forecaster), self.config.best_of)
             before.count = count
-        return self.measured(link, size_bytes, waited_s, now, "probe")
+        return self.measured(link, max(1, size_bytes), waited_s, now, "probe")
 
     def knows(self, link: Ends, now: float) -> bool:
         """Whether the last sample of a link from here is so young that no passive one is wanted."""

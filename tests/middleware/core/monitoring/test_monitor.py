@@ -46,6 +46,15 @@ def test_a_transfer_teaches_value_count_spread_and_age() -> None:
     assert monitor.estimate(("b", "a"), 7.0) is None
 
 
+def test_a_link_through_which_a_value_of_no_bytes_has_not_come_is_known_to_be_slow() -> None:
+    monitor = Monitor("a")
+    sample(monitor, "b", 1e6, 1.0)
+    slow = monitor.stalled(("a", "b"), 0, 20.0, 21.0)  # of ``NOTHING``
+    assert slow is not None
+    assert slow.rate_bps < 1
+    assert monitor.knows(("a", "b"), 21.0)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "size_bytes", "duration_s", "how"),
     [
