@@ -1,8 +1,8 @@
 """Standstills of a trial's streams, and whether a message names the fault behind each.
 
 A stream stands still while a sink gets nothing. If a fault of the plan lasts meanwhile, the run has to say so: by its
-end with a reason, or by a record of kind ``fault`` that says what is wrong, as at a failover. The message has to name a
-host that one of the lasting faults concerns.
+end with a reason, or by a record of kind ``fault`` that states what is wrong, as at a failover. The message has to name
+a host that one of the lasting faults concerns.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, FaultPlan, LargeOutage, Outage, Stop
 from thalweg.middleware.protocol import events as e
 
-JUST_S = 2.0  # before a standstill: what was said then holds for it, as a partition that was on its way came after it
+JUST_S = 2.0  # before a standstill: messages from then on count, as a partition that was on its way came after them
 NAMED = re.compile(r"host '([^']+)'")
 
 
 class Lasting(NamedTuple):
     """A fault that lasts for some time, and the hosts it concerns.
 
-    ``once``: what the run has said of it holds until it ends, as of a host that is gone. Otherwise every standstill
-    needs a message of its own, as the run goes on elsewhere and may come back.
+    ``once``: one message holds until the fault ends, as of a host that is gone. Otherwise every standstill needs a
+    message of its own, as the run goes on elsewhere and may come back.
     """
 
     hosts: frozenset[str]
@@ -34,8 +34,8 @@ class Lasting(NamedTuple):
     once: bool = False
 
 
-class Said(NamedTuple):
-    """A message of the run, and the hosts that it names."""
+class Message(NamedTuple):
+    """A message of the run to people, and the hosts that it names."""
 
     at_s: float
     hosts: frozenset[str]
@@ -70,12 +70,16 @@ def lasting(plan: FaultPlan, hosts: Collection[str]) -> Iterator[Lasting]:
 
 
 class Watch:
-    """When each sink of the application got a partition, and what the run said meanwhile."""
+    """When each sink of the application got a partition, and the messages of the run meanwhile.
+
+    ``no_client``: spans in which the run has no client, so that nobody can be told anything. They are no standstills.
+    """
 
     def __init__(self, client: str) -> None:
         self._client = client
         self.got_s: defaultdict[str, list[float]] = defaultdict(list)
-        self.said: list[Said] = []
+        self.messages: list[Message] = []
+        self.no_client: list[tuple[float, float]] = []
 
     def on_delivered(self, sink: str, now: float) -> None:
         """Note that a sink has got a partition."""
@@ -87,31 +91,35 @@ class Watch:
         if record.kind != "fault" or "what" not in detail:
             return
         named = {host, str(record.fields.get("peer", ""))} - {self._client, ""}
-        self.said.append(Said(now, frozenset(named | {*NAMED.findall(str(detail.get("what", "")))})))
+        self.messages.append(Message(now, frozenset(named | {*NAMED.findall(str(detail.get("what", "")))})))
 
     def on_failed(self, now: float, why: str) -> None:
         """Note the end of the run, with its reason."""
-        self.said.append(Said(now, frozenset(NAMED.findall(why))))
+        self.messages.append(Message(now, frozenset(NAMED.findall(why))))
 
     def standstills(self, faults: Iterable[Lasting], sinks: Iterable[str], over_s: float) -> Iterator[Standstill]:
         """Return the standstills during which a fault lasted. ``sinks`` that have begun wait until ``over_s``."""
         known = [*faults]
         for sink in sinks:
-            for from_s, until_s in itertools.pairwise([0.0, *self.got_s[sink], over_s]):
-                there = [fault for fault in known if fault.from_s < until_s and from_s < fault.until_s]
-                unnamed_s = self._unnamed_s(there, from_s, until_s)
+            spans = [0.0, *self.got_s[sink], over_s]
+            spans = sorted([*spans, *[at_s for span in self.no_client for at_s in span if at_s < over_s]])
+            for from_s, until_s in itertools.pairwise(spans):
+                if any(gone_s <= from_s and until_s <= back_s for gone_s, back_s in self.no_client):
+                    continue
+                lasting = [fault for fault in known if fault.from_s < until_s and from_s < fault.until_s]
+                unnamed_s = self._unnamed_s(lasting, from_s, until_s)
                 if unnamed_s > 0:
                     yield Standstill(sink, from_s, until_s, unnamed_s)
 
-    def _unnamed_s(self, there: list[Lasting], from_s: float, until_s: float) -> float:
+    def _unnamed_s(self, faults: list[Lasting], from_s: float, until_s: float) -> float:
         """Return for how long a fault of a standstill lasted at most before a message named a host of one of them."""
-        concerned = frozenset[str]().union(*[fault.hosts for fault in there])
+        concerned = frozenset[str]().union(*[fault.hosts for fault in faults])
         longest_s = 0.0
-        for fault in there:
+        for fault in faults:
             begins_s, ends_s = max(from_s, fault.from_s), min(until_s, fault.until_s)
             counts_s = (fault.from_s if fault.once else begins_s) - JUST_S
             hosts = fault.hosts if fault.once else concerned
-            said_s = [said.at_s for said in self.said if said.at_s >= counts_s and said.hosts & hosts]
-            told_s = min(said_s, default=math.inf)
-            longest_s = max(longest_s, min(ends_s, told_s) - begins_s)
+            fitting = [message for message in self.messages if message.at_s >= counts_s and message.hosts & hosts]
+            named_s = min([message.at_s for message in fitting], default=math.inf)
+            longest_s = max(longest_s, min(ends_s, named_s) - begins_s)
         return longest_s

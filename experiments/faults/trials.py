@@ -69,10 +69,12 @@ SILENT_S = 2 * LIMITS.liveness_s + 15.0  # that a fault may last, and a stream s
 EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
 
 SHARED = "which it shares, and so that had ended"  # of a query that came after it
+NOT_ALLOWED = "it has to be among the run's subscribers"
+TOO_SLOW = "too slowly: the others have waited"  # without faults as well: a guest's links may be the slowest
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
 GIVEN_UP = (
     "no vote of", "has ended it", "it was lost", "it was restarted", "it no longer knows", "has not answered for",
-    "has been silent for", "is a way cut?", "too slowly",
+    "has been silent for", "is a way cut?",
 )  # fmt: skip
 
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]
@@ -368,7 +370,7 @@ def _result(
         still = f"sink {silence.sink} got nothing from {silence.from_s:.1f} to {silence.until_s:.1f} s"
         problem = "silent", f"{still}, while a fault lasted for {silence.unnamed_s:.1f} s that no message named"
     if problem is None and not world.failed and not gone:
-        problem = _problem_of_queries(plan, world, callers)
+        problem = _problem_of_queries(plan, world, log, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
     told_late = kind == "silent" and world.failed is not None  # a run that ended has lost nothing
@@ -420,8 +422,8 @@ def _silent_s(plan: FaultPlan) -> float:
     return late_s + SILENT_S / min(storms, default=1.0)
 
 
-def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:
-    """What queries that came did that they may not."""
+def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Callers) -> tuple[str, str] | None:
+    """Return the first fault of a query or subscription that came: its kind and a line."""
     suspects = may_be_lost(plan, world.names)
     for query, why in world.queries_failed.items():
         lost = excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
@@ -434,7 +436,8 @@ def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -
         return "query", f"query {query} never began"
     for (guest, number), why in world.dismissed.items():
         lost = excused(plan, world, why, suspects) or (plan.faults and any(each in why for each in GIVEN_UP))
-        if not (BROKEN in why or lost or any(each in why for each in TOO_LATE)):
+        unknown = NOT_ALLOWED in why and bool(log.watch.no_client)  # the client that resumes the run knows no guests
+        if not (BROKEN in why or TOO_SLOW in why or lost or unknown or any(each in why for each in TOO_LATE)):
             return "query", f"subscription {number} of {guest} failed: {why}"
     for guest, number in callers.subscribed - callers.parted - world.dismissed.keys() - world.subscribed.keys():
         if guest not in world.crashed_s:

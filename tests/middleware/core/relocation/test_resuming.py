@@ -79,6 +79,7 @@ class Resuming(FaultyWorld):
     def _client_dies(self, back_s: float) -> None:
         if self.open and not self.failed and self.kept is not None and CLIENT not in self.down:
             self._crash(Crash(CLIENT, self.now))
+            self.on_delivered.__self__.watch.no_client.append((self.now, self.now + back_s))  # type: ignore[union-attr]
             self._schedule(self.now + back_s, self._client_is_back, None)
 
     def _client_is_back(self, _: None) -> None:
@@ -123,7 +124,7 @@ class Resuming(FaultyWorld):
 
     def _restart(self, name: str) -> None:
         super()._restart(name)
-        if self.told and name != CLIENT:
+        if self.told and name in self.names and name != CLIENT:  # no guest
             self._is_found(name)
 
 
