@@ -233,7 +233,7 @@ class Journal:
             file.close()
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R5
                 raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
-            if not again and salvage(path):  # R1
+            if not again and salvage(path):  # R1: the entries that are whole count
                 self.said = _DAMAGED.format(path)
                 return self._open(path, again=True)
             why = f"is damaged, and nothing of it can be read ({one_line(error)}); use another folder"

@@ -75,7 +75,7 @@ class HostCore(Runs):
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, self._lasting.current, self._act)  # R8
-        self._undecoded = Undecoded()  # R9
+        self._undecoded = Undecoded()  # R9: count messages in a row that do not decode
         self._streams, self._led = self._stripes.led, self._lasting.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 

@@ -80,7 +80,7 @@ class Bulk:
         self._next_transfer = 0
         self._refused: list[Sending] = []  # transfers that a line had no room for
         self.due_s = math.inf  # when ``send_credits`` is to be called
-        self._stalls: Stalls | None = None  # R5
+        self._stalls: Stalls | None = None  # R5: None until ``watch``
         self._control: Redialling | None = None
         self.look_s = math.inf  # when ``look`` is to be called
 
@@ -345,11 +345,11 @@ class Bulk:
         for out in self._outgoing.values():
             busy.setdefault(out.to.bulk_end, {}).setdefault(out.message.run, out)
         self.look_s = now + LOOK_S if busy or self._core.runs else math.inf
-        told = self._stalls.look(busy, now)
+        idle = self._stalls.look(busy, now)
         for out in self._outgoing.values():
             if self._stalls.moves(out.to.bulk_end):
                 out.progress_s = now
-        for end, idle_s in told.items():
+        for end, idle_s in idle.items():
             for out in list(busy[end].values()):
                 self._tell_of(out.to, out.message, idle_s, now)
 

@@ -51,5 +51,5 @@ class Redialling:
             if idle_s - before.idle_s >= max(REDIAL_S, 2 * before.rtt_s, SHARE * before.idle_s):
                 self._redialled[end] = _Redialled(idle_s, before.rtt_s)
                 sockets.redial(end)
-        self._redialled = {end: each for end, each in self._redialled.items() if end in idle}
+        self._redialled = {end: redialled for end, redialled in self._redialled.items() if end in idle}
         return back

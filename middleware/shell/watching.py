@@ -69,7 +69,7 @@ class Watching:
                 event, number, endpoint = news_of(watched.monitor.recv_multipart(zmq.NOBLOCK))
                 if event == zmq.EVENT_CONNECTED:
                     watched.closed = False
-                    if guard is not None:  # R3
+                    if guard is not None:  # R3: bound what comes all the same
                         guard.dialled(number, endpoint)
                 elif event == zmq.EVENT_DISCONNECTED:
                     watched.closed = True

@@ -29,7 +29,7 @@ def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     guests = set() if lasting is None else {name for name in consumers if is_of_guest(name, tree, lasting)}
     if lasting is not None and lasting.kept_from is not None and start is not None and consumers:
         core = NodeCore.anew(node, limit, start, firsts(consumers, tree, lasting))
-    elif guests and start is not None and start.index < LAST:  # R3
+    elif guests and start is not None and start.index < LAST:  # R3: begin at the guest's own partition
         begins_at = {name: None if name in guests else starts[name].index for name in consumers}
         core = NodeCore.anew(node, limit, start, begins_at)
     else:

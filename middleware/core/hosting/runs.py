@@ -58,7 +58,7 @@ class Runs:
         self.past = Past(self.config)
         self._visits = Visits(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
-        self._refreshed_s = -math.inf  # R10
+        self._refreshed_s = -math.inf  # R10: the start of the last fresh period
 
     # --- runs -----------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class _Led:
         self.out, self.install, self.hooks, now = out, install, hooks, out.now
         self.asked_as = asked_as(install.run)  # R11
         self.directory: Directory | None = directory  # as long as the run goes on here
-        self.away = directory.peers.keys() - directory.hosts  # R8
+        self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
         self.remote = directory.hosts - {out.host}
         self.holding = {location.host for location in install.locations} - {out.host} - directory.guests
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
@@ -316,7 +316,7 @@ class Coordinator:
         led = self.led.get(message.run)
         if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
             return
-        if message.lost in led.directory.guests:  # R6
+        if message.lost in led.directory.guests:  # R6: dismiss a guest that is too slow, or gets nothing
             yield from self._lost(led, message.lost, f"was given up: {message.reason}")
             return
         if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
@@ -345,7 +345,7 @@ class Coordinator:
         if gone and lasts and gone not in led.directory.fell and self._is_late(led, gone):
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone, "late": True})
             return
-        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3
+        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3: no answers come
             yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
             return
         if gone and lasts:
@@ -374,7 +374,7 @@ class Coordinator:
         return now - heard_s > self._lapse_s or now - self._lapsed_s.get(host, -math.inf) < window_s
 
     def _is_deaf(self, led: _Led, host: str) -> bool:
-        """Whether a host is heard, and does not answer: what this one says does not get there."""
+        """Return whether a host is heard and answers nothing, as this host's messages do not reach it."""
         answers = led.answers.get(host)
         return answers is not None and answers.waited_s(self._out.now) > self._lapse_s
 

@@ -1,4 +1,6 @@
-"""A way between two hosts that is dead though both hear the client: who waits finds it out, and the run ends.
+"""Routes between two hosts that carry no messages, or no partitions, though both hosts hear the client.
+
+The host that waits for the other finds it out and tells the client. The client ends the run, or begins it anew.
 
 Rules:
 
@@ -51,14 +53,17 @@ class Step(enum.Enum):
     BLOCKED = "blocked"
 
 
-class _Stalled:
-    """A route for bulk on which nothing gets through: when its host was asked, and how long its answer took."""
+class _Stalled(msgspec.Struct):
+    """A route for bulk on which nothing gets through (R4).
 
-    __slots__ = ("asked_s", "blocked_s", "redialled_s", "took_s")
+    ``asked_s``: when its host was asked; ``took_s``: how long the answer took; ``redialled_s``: when its connection was
+    made anew; ``blocked_s``: when it was said to have failed.
+    """
 
-    def __init__(self, asked_s: float) -> None:
-        self.asked_s, self.blocked_s = asked_s, -math.inf
-        self.took_s = self.redialled_s = math.inf
+    asked_s: float
+    took_s: float = math.inf
+    redialled_s: float = math.inf
+    blocked_s: float = -math.inf
 
 
 class _Suspicion(msgspec.Struct):
@@ -79,7 +84,7 @@ class Suspicions:
         self._answers: dict[str, Answers] = {}  # of hosts that are waited for in runs that outlive them
         self._asked_s: dict[tuple[str, str], float] = {}  # by stream, or run, and host
         self._due_s = math.inf
-        self.watching = False  # R5
+        self.watching = False  # R5: something is waited for in a run that outlives its hosts
         silent_s = limits.patience * limits.liveness_s
         self._least_s = min(silent_s, limits.patience * limits.detect_s)
         self._pace_s = min(limits.ping_s, self._least_s / PINGS)
@@ -96,9 +101,9 @@ class Suspicions:
             self._ping(run, host, self._pace_s, leads=leads)
 
     def on_waiting(self, run: str, host: str, since_s: float, *, lasts: bool = False, leads: bool = False) -> None:
-        """Something has been expected of ``host``, which has a part in ``run``, or been meant for it, since then.
+        """Ask a host of a run, if it has not answered since something was expected of it, or sent to it (R1).
 
-        ``lasts``: the run outlives its hosts.
+        ``since_s``: when that was. ``lasts``: the run outlives its hosts. ``leads``: this host is the run's client.
         """
         now, after_s = self._out.now, self._pace_s if lasts else self._limits.liveness_s
         key = run, host
@@ -111,10 +116,13 @@ class Suspicions:
             self._due_s = math.inf  # which was to look after others, that have answered
         self.of[key] = _Suspicion(now - self._pace_s if lasts else now, lasts)  # as if it had answered just before
         self._wake(every_s)
-        self._ping(run, host, every_s, leads=lasts and leads)  # R1
+        self._ping(run, host, every_s, leads=lasts and leads)  # R1: only its answer shows that both directions work
 
     def on_stalled(self, run: str, host: str, via: str, idle_s: float) -> Step:
-        """R4: nothing of a transfer has got through for so long; 0: something does again."""
+        """Return what to do about a transfer of which nothing has got through for ``idle_s`` (R4).
+
+        ``idle_s`` is 0 if something gets through again.
+        """
         key = run, host, via
         if not idle_s:
             self._stalled.pop(key, None)
@@ -143,40 +151,43 @@ class Suspicions:
         return Step.BLOCKED
 
     def is_blocked(self, run: str, host: str, via: str) -> bool:
-        """Whether a route has failed for bulk lately (R4), and nothing has got through since."""
+        """Return whether a route has failed for bulk lately (R4), and nothing has got through since."""
         stalled = self._stalled.get((run, host, via))
         lately_s = self._out.now - BLOCKED_LONG * self._limits.patience * self._limits.stall_s
         return stalled is not None and stalled.blocked_s >= lately_s
 
     def asked(self, host: str) -> bool:
-        """Whether it was pinged, lately."""
+        """Return whether a host was pinged lately."""
         return host in self._answered_s
 
     def on_pong(self, sender: str) -> None:
-        """Both directions to ``sender`` work."""
+        """Note that both directions to ``sender`` work."""
         self._answered_s[sender] = self._out.now
         if sender in self._answers:
             self._answers[sender].came(self._out.now)
         for key in [key for key in self.of if key[1] == sender]:
-            del self.of[key]  # R2
+            del self.of[key]  # R2: it has answered
 
     def look(self) -> None:
-        """It is time to look after what is waited for."""
+        """Begin to look after the hosts that are waited for, as it is time."""
         late_s, self._due_s = self._out.now - self._due_s, math.inf
-        if late_s > self._pace_s:  # R6
+        if late_s > self._pace_s:  # R6: this host was late itself
             for suspicion in self.of.values():
                 suspicion.since_s += late_s
 
     def check(self, run: str, host: str, client: str, waits: tuple[str, str] | None) -> None:
-        """``waits``: a node here that still needs the way to ``host``, and what for."""
+        """Ask a suspected host again, and notify the client when its time is over.
+
+        ``waits``: a node here that still needs the route to the host, and what for; None if there is none.
+        """
         suspicion = self.of[run, host]
         if waits is None:
-            del self.of[run, host]  # R2
+            del self.of[run, host]  # R2: nothing is waited for there any more
             return
         leads = suspicion.lasts and client == self._out.host
         self._ping(run, host, self._pace_s if suspicion.lasts else self._limits.ping_s, leads=leads)
         within_s, waited_s = self._within_s(host, lasts=suspicion.lasts), self._out.now - suspicion.since_s
-        if waited_s >= within_s:  # R3
+        if waited_s >= within_s:  # R3: notify the client
             node, what = waits
             why = f"host {host!r}, {what}, has not answered it for {in_seconds(within_s)}; is a way cut?"
             self._out.of(run).send(client, m.Failed(run, node, why, lost=host))
@@ -190,19 +201,19 @@ class Suspicions:
             answers.forget_asked()
 
     def _within_s(self, host: str, *, lasts: bool) -> float:
-        """R3, R5: for how long a host may not answer."""
+        """Return for how long a host may not answer (R3, R5)."""
         silent_s = self._limits.patience * self._limits.liveness_s
         answers = self._answers.get(host)
         if not lasts or answers is None:
             return silent_s
         within_s = answers.silence_s(self._pace_s, self._least_s, silent_s)
-        return max(within_s, min(silent_s, self._pace_s + 2 * answers.longest_s))  # few of them say little of the next
+        return max(within_s, min(silent_s, self._pace_s + 2 * answers.longest_s))  # few answers say little of the next
 
     def go_on(self, *, waiting: bool) -> None:
-        """All have been checked; ``waiting``: R5."""
+        """Set the time of the next look, as all hosts have been checked. ``waiting``: as ``watching``."""
         self.watching = waiting
         if self.of:
-            self._wake(self._pace_s if any(each.lasts for each in self.of.values()) else self._limits.ping_s)
+            self._wake(self._pace_s if any(suspicion.lasts for suspicion in self.of.values()) else self._limits.ping_s)
         else:
             lately_s = self._out.now - self._limits.liveness_s
             asked = {host for _, host, _ in self._stalled} | self._answers.keys()

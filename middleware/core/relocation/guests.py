@@ -64,7 +64,7 @@ class Guests:
         self.allowed, self._count = before.allowed, before._count
         self._directory.returning = {guest.peer.name for guest in self._queries.guests.values()}
         for name in sorted(self._directory.returning):
-            self._out.emit(e.Watch(self._out.run, name))  # R3
+            self._out.emit(e.Watch(self._out.run, name))  # R3: a closed connection shows its end
         if self._directory.returning:
             self._queries.tell({name: self._enrolment_of(name) for name in sorted(self._directory.returning)})
         self._queries.go_on()
@@ -137,7 +137,7 @@ class Guests:
         while self._directory.had(sink):
             sink = fresh_name(sink, self._count, used)
         out.emit(e.Meet(out.run, (peer,)))
-        out.emit(e.Watch(out.run, sender))  # R3
+        out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows its end
         queries.guests[-self._count] = Guest(peer, message.number, message.node, sink)
         queries.sinks[-self._count] = ()
         out.send(sender, m.Pong(out.run))

@@ -229,7 +229,7 @@ class Planned:
         if not (self._plans and lost):
             return False
         fixed = {name: msgspec.structs.replace(flow.by_name[name], pinned=where[name]) for name in {*free} - lost}
-        away = [name for name in flow.sinks if where[name] != out.host]  # R4
+        away = [name for name in flow.sinks if where[name] != out.host]  # R4: guests' sinks
         fixed |= {name: msgspec.structs.replace(flow.by_name[name], pinned=out.host) for name in away}
         where |= dict.fromkeys(away, out.host)
         out.emit(

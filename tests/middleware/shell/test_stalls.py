@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.shell.stalls import TOLD_S, Outflow, Stalls
+from thalweg.middleware.shell.stalls import REPORTED_S, Outflow, Stalls
 
 END = "tcp://10.0.0.2:7801", "h2"
 
@@ -101,7 +101,7 @@ def test_a_slow_route_is_given_the_time_of_its_round_trips_also_when_it_is_diall
 
 def test_a_credit_is_a_sign_however_small_the_transfer_was() -> None:
     kernel = Kernel()
-    for _ in range(int(TOLD_S)):
+    for _ in range(int(REPORTED_S)):
         kernel.look()
     assert kernel.stalls.came(END)
     assert not kernel.stalls.came(END)
