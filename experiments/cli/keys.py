@@ -81,7 +81,7 @@ def allow(
         if secret:
             raise UsageError(f"{path} is a secret certificate, which nobody else needs; give {member.name}{PUBLIC}")
         if member.expired:
-            raise UsageError(f"the certificate {path} has expired on {member.expires}")
+            raise UsageError(f"the certificate {path} expired on {member.until}")
         target = members / f"{member.name}{PUBLIC}"
         if not target.exists():
             write_certificate(target, member.text())
@@ -132,9 +132,7 @@ def listed(members: MembersOption = Path(MEMBERS), as_json: JsonOption = False) 
 
 
 def _until(member: Member) -> str:
-    if member.expires is None:
-        return "never"
-    return f"{member.expires:%Y-%m-%d %H:%M} UTC{' (has expired)' if member.expired else ''}"
+    return f"{member.until}{' (has expired)' if member.expired else ''}"
 
 
 def _as_row(member: Member) -> dict[str, Any]:

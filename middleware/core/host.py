@@ -26,6 +26,8 @@ R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_
     does not lead the run tells its client only while it waits for the other.
 R10. If this host did not run itself (``Woke``), all others get a fresh period before silence counts again. That happens
      once in ``liveness_s`` at most, so a host that sleeps again and again finds out who is gone.
+R11. A host whose certificate has expired counts as failed for all runs, as in R9. If it is this host's own, all runs
+     that it leads end.
 
 The run of an event is found here, once; what happens in it is in ``run``, how runs begin and end in ``hosting.runs``.
 What this host's own application takes of other clients' runs is in ``visit``; what it measures of links in
@@ -192,16 +194,31 @@ class HostCore(Runs):
         if not self._undecoded.add(sender):
             return
         how = f"has sent {MOST_IN_A_ROW} messages in a row that do not decode; does it run another version?"
+        self._do_without(sender, how, event.run)
+
+    def _do_without(self, host: str, how: str, only: str = "") -> None:
+        """R9: another host has failed for all its runs, or for one ``only``."""
         for run in [*self.runs.values()]:
-            if event.run not in ("", run.id) or not run.knows(sender) or sender == self.host:
+            if only not in ("", run.id) or not run.knows(host) or host == self.host:
                 continue
             self._at_work = run.id
             if run.setting.leads:
-                self._told(run.id, self.coordinator.on_garbled(run.id, sender, how))
-            elif (waits := run.waits_for(sender)) is not None:
+                self._told(run.id, self.coordinator.on_unfit(run.id, host, how))
+            elif (waits := run.waits_for(host)) is not None:
                 node, what = waits
-                why = f"host {sender!r}, {what}, {how}"
-                run.out.send(run.install.client, m.Failed(run.id, node, why, lost=sender))
+                why = f"host {host!r}, {what}, {how}"
+                run.out.send(run.install.client, m.Failed(run.id, node, why, lost=host))
+        self._at_work = ""
+
+    def _on_expired(self, event: e.CertificateExpired) -> None:
+        """R11: no message of a host is taken any more, or none of this one by the others."""
+        if event.peer != self.host:
+            self._do_without(event.peer, event.how)
+            return
+        for run in [*self.runs.values()]:
+            if run.setting.leads:
+                self._at_work = run.id
+                run.out.fail(f"this client, {self.host!r}, {event.how}", host=self.host)
         self._at_work = ""
 
     def _of_application(self, event: Any) -> None:
@@ -612,6 +629,7 @@ class HostCore(Runs):
     _HANDLERS: ClassVar[dict[type[Any], Callable[[HostCore, Any], None]]] = {
         e.MessageReceived: _on_message,
         e.DecodingFailed: _on_undecoded,
+        e.CertificateExpired: _on_expired,
         e.TimerFired: _on_timer,
         e.OperatorFinished: _on_finished,
         e.OperatorFailed: _on_failed_call,

@@ -39,6 +39,13 @@ class DecodingFailed(Event, frozen=True):
     run: str = ""
 
 
+class CertificateExpired(Event, frozen=True):
+    """The certificate of ``peer``, which may be this host, has expired. ``how`` goes on a sentence that begins so."""
+
+    peer: str
+    how: str
+
+
 class TimerFired(Event, frozen=True):
     """The timer set under ``key`` is due."""
 

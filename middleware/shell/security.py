@@ -10,10 +10,13 @@ Rules:
   or has expired, is refused from then on, on open connections too. What cannot be read admits nobody.
 - R4: A host leads no runs, and a client takes part in its own only: ``Install`` and ``Remove`` of role ``host`` are
   refused, and by role ``client``.
+- R5: A certificate, and the members folder, count only if no other user could change them (``platform.trust``). Who
+  has changed one while its size and date of change stay the same is found by its ``ctime``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -30,7 +33,7 @@ import zmq
 
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.platform import check_linux
-from thalweg.middleware.platform.files import others_may
+from thalweg.middleware.platform.trust import why_unsafe
 from thalweg.middleware.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ Role = Literal["host", "client"]
 PUBLIC, SECRET = ".key", ".key_secret"  # how pyzmq calls the files
 MEMBERS = "members"  # the folder beside a secret certificate, unless another is given
 _DOMAIN = "thalweg"
+TICK_S = 0.05  # between two dates that a kernel tells apart, at most
 _HEARD = 4096  # connections whose sender is remembered; beyond it, all are looked up again
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=128)]
 _Z85 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z")]
@@ -52,6 +56,11 @@ class Member(msgspec.Struct, frozen=True):
     role: Role
     public: _Z85
     expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+    @property
+    def until(self) -> str:
+        """When it expires, in words."""
+        return "never" if self.expires is None else f"{self.expires.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
     @property
     def expired(self) -> bool:
@@ -145,23 +154,50 @@ def check_members(folder: Path) -> None:
 
 
 def read_members(folder: Path) -> tuple[list[Member], list[str]]:
-    """The public certificates of a folder, expired ones too, by name; and what is wrong with files that are none."""
-    members, wrong = [], []
+    """The public certificates of a folder, expired ones too, by name; and what is wrong with files that are none.
+
+    R5: a file that others could change is none, and in a folder that others could change nobody is a member. Of two
+    files with one key neither counts.
+    """
+    found: dict[Path, Member] = {}
+    wrong = []
     try:
+        if why := why_unsafe(folder, "members folder"):
+            return [], [why]
         paths = sorted(path for path in folder.iterdir() if path.suffix == PUBLIC)
     except OSError as error:
         return [], [f"cannot read the members folder {folder}: {error.strerror}"]
     for path in paths:
         try:
-            member, _ = read_certificate(path)
+            member, _ = _read_safe(path, "certificate")
         except UsageError as error:
             wrong.append(str(error))
             continue
         if member.name == path.stem:
-            members.append(member)
+            found[path] = member
         else:
             wrong.append(f"{path} is the certificate of {member.name!r}; call it {member.name}{PUBLIC}")
-    return members, wrong
+    by_key: dict[str, list[Path]] = {}
+    for path, member in found.items():
+        by_key.setdefault(member.public, []).append(path)
+    for same in by_key.values():
+        if len(same) > 1:
+            names = " and ".join([path.name for path in same])
+            wrong.append(f"{names} in {folder} hold the same key, which proves one name only; remove all but one")
+    return [member for path, member in found.items() if len(by_key[member.public]) == 1], wrong
+
+
+def _read_safe(path: Path, what: str, *, secret: bool = False) -> tuple[Member, str]:
+    """Read a certificate that nobody else could change, a ``secret`` one or not. Raises UsageError for any other."""
+    why = ""
+    with contextlib.suppress(OSError):  # which reading it explains
+        why = why_unsafe(path, what, secret=secret)
+    member, key = read_certificate(path)
+    if secret and not key:
+        raise UsageError(f"{path} is a public certificate; give the secret one, {path.stem}{SECRET}")
+    if why:
+        raise UsageError(why)
+    return member, key
 
 
 class Members:
@@ -173,6 +209,8 @@ class Members:
         self._by_key: dict[str, Member] = {}
         self._by_name: dict[str, Member] = {}
         self._heard: dict[tuple[bytes, str], Member] = {}  # by connection: its identity and its key
+        self.wrong: list[str] = []  # why files of it admit nobody
+        self.all: dict[str, Member] = {}  # by name, with those that have expired
         self._seen: object = None
         self._until_s = -math.inf  # when somebody expires
         self._folder_seen: object = None
@@ -181,10 +219,6 @@ class Members:
         _, wrong = read_members(folder)
         if wrong:
             raise UsageError(wrong[0])
-        if others_may(folder.stat(), 0o022):
-            raise UsageError(
-                f"others may write to the members folder {folder}, and so let in whom they like; chmod go-w {folder}"
-            )
         self.refresh()
 
     def refresh(self) -> int:
@@ -192,13 +226,18 @@ class Members:
         with self._lock:
             folder_seen, seen = _look(self.folder), _look_inside(self.folder)
             if seen != self._seen or time.time() >= self._until_s:
-                valid = [member for member in read_members(self.folder)[0] if not member.expired]
-                self._by_name = {member.name: member for member in valid}
-                self._by_key = {member.public: member for member in valid}
+                members, self.wrong = read_members(self.folder)
+                self.all = {member.name: member for member in members}
+                valid = {name: member for name, member in self.all.items() if not member.expired}
+                if not self.version or valid != self._by_name:
+                    self.version += 1
+                self._by_name = valid
+                self._by_key = {member.public: member for member in valid.values()}
                 self._heard = {}  # last: who looks up what is not in it finds the present members
-                self._until_s = min((one.expires.timestamp() for one in valid if one.expires), default=math.inf)
+                self._until_s = min(
+                    (one.expires.timestamp() for one in valid.values() if one.expires), default=math.inf
+                )
                 self._seen = seen
-                self.version += 1
             self._folder_seen = folder_seen
             return self.version
 
@@ -245,18 +284,24 @@ class Members:
         return public
 
 
-def _look(path: Path | os.DirEntry[str]) -> object:
+def _look(path: Path | os.DirEntry[str]) -> tuple[int, ...] | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _look_inside(folder: Path) -> object:
+    """Return what tells a folder's files from others; what equals nothing if one has changed just now.
+
+    A file that changes twice within ``TICK_S`` may have the same dates after both changes.
+    """
     try:
         with os.scandir(folder) as entries:
-            return {entry.name: _look(entry) for entry in entries}
+            found = {entry.name: _look(entry) for entry in entries}
+            young_ns = (time.time() - TICK_S) * 1e9
+            return object() if any(seen and seen[2] > young_ns for seen in found.values()) else found
     except OSError:
         return None
 
@@ -274,11 +319,7 @@ class Keys(msgspec.Struct, frozen=True):
 
         Raises UsageError for files that cannot be used, for one that others can read, and for another role's.
         """
-        own, secret = read_certificate(path)
-        if others_may(path.stat(), 0o077):
-            raise UsageError(f"others may read the secret certificate {path}; chmod 600 {path}")
-        if not secret:
-            raise UsageError(f"{path} is a public certificate; give the secret one, {path.stem}{SECRET}")
+        own, secret = _read_safe(path, "secret certificate", secret=True)
         try:
             matches = zmq.curve_public(secret.encode()).decode() == own.public
         except (ValueError, zmq.ZMQError):
@@ -286,10 +327,15 @@ class Keys(msgspec.Struct, frozen=True):
         if not matches:
             raise UsageError(f"{path} does not hold a key pair; make one with thalweg keys new")
         if own.expired:
-            raise UsageError(f"the certificate {path} has expired on {own.expires}; make one with thalweg keys new")
+            raise UsageError(f"the certificate {path} expired on {own.until}; make one with thalweg keys new")
         if role not in (None, own.role):
             raise UsageError(f"{path} is the certificate of a {own.role}; make one with thalweg keys new --role {role}")
-        return cls(own, secret, Members(members or path.parent / MEMBERS))
+        known = Members(members or path.parent / MEMBERS)
+        for member in known.all.values():
+            if member.public == own.public and member.name != own.name:
+                same = f"{member.name}{PUBLIC} in {known.folder} holds the key of {own.name!r}"
+                raise UsageError(f"{same}, which proves one name only; remove the file")
+        return cls(own, secret, known)
 
 
 def check_open(keys: Keys | None, endpoint: str, *, insecure: bool) -> None:

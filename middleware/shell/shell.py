@@ -624,7 +624,8 @@ class Shell:
         self.handle(e.Woke(slept_s * self._time_scale), now)
 
     def _keep_house(self, now: float) -> None:
-        self._sockets.look_at_members()
+        for expired in self._sockets.look_at_members():
+            self._expired(*expired, now)
         self._bulk.keep_house(now)
         self._sockets.hang_up_idle(now)
         self._rejections.keep_house()
@@ -632,6 +633,11 @@ class Shell:
         self.logbook.watch(self.core.lagging())
         self.logbook.flush()
         self._recorder.flush()
+
+    def _expired(self, name: str, how: str, now: float) -> None:
+        """Log that a certificate has expired, and have the runs end that need its host."""
+        self.logbook.write("certificate-expired", f"{name!r} {how}", peer=name, reason=how)
+        self.handle(e.CertificateExpired(name, how), now)
 
     def _record_load(self) -> None:
         if self._recorder.active:

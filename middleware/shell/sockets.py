@@ -43,6 +43,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD, OVERHEAD_BYTES
 from thalweg.middleware.shell.endpoints import advertised, beside, check_networks, may_dial, take_away
+from thalweg.middleware.shell.expiry import Expiry
 from thalweg.middleware.shell.security import (
     Keys,
     check_leader,
@@ -150,6 +151,7 @@ class Sockets:
         self._name = name
         self._keys = keys
         self._members = 0 if keys is None else keys.members.version
+        self._expiry = None if keys is None else Expiry(keys)
         self._limits = limits or CoreConfig()
         self._context = zmq.Context()
         self._context.set(
@@ -347,12 +349,20 @@ class Sockets:
             self._post_back(identity, frames.encode(message, version))
         self.drainers.clear()
 
-    def look_at_members(self) -> None:
-        """Hang up on hosts that are members no more, or by another key; to be called every few seconds."""
-        if self._keys is None or self._members == self._keys.members.refresh():
-            return
-        self._members, public_of = self._keys.members.version, self._keys.members.public_of
-        self._hang_up([end for end, public in self._dialled.items() if public != public_of(end[1])])
+    def look_at_members(self) -> list[tuple[str, str]]:
+        """Hang up on hosts that are members no more, or by another key; to be called every few seconds.
+
+        Return whose certificate has expired, of this host and those of its runs, and how a sentence on each goes on.
+        """
+        if self._keys is None or self._expiry is None:
+            return []
+        members = self._keys.members
+        if self._members != members.refresh():
+            self._members, public_of = members.version, members.public_of
+            self._hang_up([end for end, public in self._dialled.items() if public != public_of(end[1])])
+        for why in members.wrong:
+            self._tell(f"a certificate in {members.folder} admits nobody", why, "certificate-refused")
+        return [*self._expiry.look({line.host for line in self._all_lines()}, self.logbook)]
 
     def hang_up_idle(self, now: float) -> None:
         """R2: of lines that nothing has been sent on for ``idle_s``."""
@@ -399,14 +409,14 @@ class Sockets:
             raise zmq.ZMQError(errno.EMFILE)
         self._hang_up(min(free, key=lambda line: (line.run != BEFORE_RUNS, line.used_s)).ends)
 
-    def _tell(self, what: str, more: str) -> None:
+    def _tell(self, what: str, more: str, event: str = "peer-unreachable") -> None:
         now = time.monotonic()
         if now - self._told_s.get(what, -TOLD_S) < TOLD_S:
             return
         self._told_s = {said: at_s for said, at_s in self._told_s.items() if now - at_s < TOLD_S}
         if len(self._told_s) < 16:  # whoever is told much reads nothing
             self._told_s[what] = now
-            self.logbook.write("peer-unreachable", f"{what}: {more}", about=what, reason=more)
+            self.logbook.write(event, f"{what}: {more}", about=what, reason=more)
 
     # --- sending ---------------------------------------------------------------------------------------
 

@@ -398,8 +398,8 @@ class Coordinator:
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
-    def on_garbled(self, run: str, host: str, how: str) -> Notes:
-        """A host of the run, or a guest, sends what does not decode: it has failed for this run."""
+    def on_unfit(self, run: str, host: str, how: str) -> Notes:
+        """What a host of the run, or a guest, sends does not decode or is not accepted: it has failed for this run."""
         led = self.led.get(run)
         there = set() if led is None or led.directory is None else led.directory.hosts
         if led is not None and not led.removing and host in led.remote | _guests_of(led) | there:

@@ -75,3 +75,22 @@ def test_names_without_end_take_no_memory(client: Playbook) -> None:
     for number in range(2 * REMEMBERED):
         client << e.DecodingFailed(f"x{number}", "r") >> []
     assert len(client.core._undecoded.rows) == REMEMBERED
+
+
+def test_a_host_whose_certificate_has_expired_has_failed_at_once(client: Playbook) -> None:
+    client << e.CertificateExpired("h3", "has expired")
+    assert client.only(e.Record)[0].fields["detail"]["what"] == "has expired; the run goes on without it"
+    client << e.CertificateExpired("h2", "has expired")
+    (failed,) = client.only(e.Fail)
+    assert (failed.host, failed.reason) == ("h2", "host 'h2', which holds o, has expired")
+
+
+def test_a_client_whose_certificate_has_expired_ends_the_runs_that_it_leads(
+    client: Playbook, make_book: Callable[..., Playbook], install: m.Install
+) -> None:
+    client << e.CertificateExpired("client", "has expired")
+    (failed,) = client.only(e.Fail)
+    assert (failed.host, failed.reason) == ("client", "this client, 'client', has expired")
+    host = make_book("h2")
+    host << got("client", install) >> ANY
+    host << e.CertificateExpired("h2", "has expired") >> []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 import zmq
@@ -21,16 +23,20 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError
+from thalweg.middleware.platform import trust
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell import security
 from thalweg.middleware.shell import shell as shell_module
 from thalweg.middleware.shell.security import (
     MEMBERS,
+    TICK_S,
     Keys,
     Members,
     Role,
     new_certificate,
     read_certificate,
+    read_members,
     secure_dealer,
     write_certificate,
 )
@@ -126,7 +132,7 @@ def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_pat
         (private_no_more, "others may read the secret certificate .*h3.key_secret; chmod 600 "),
         (public, "is a public certificate; give the secret one, h1.key_secret"),
         (mixed, "does not hold a key pair"),
-        (old, "has expired on 20"),
+        (old, "expired on 20.* UTC; make one with"),
         (nothing, "is not a certificate with name, role and expiry: it has no public key"),
         (tmp_path / "absent", "cannot read the certificate .*: there is no such file"),
         (tmp_path, "cannot read the certificate .*: Is a directory"),
@@ -140,9 +146,86 @@ def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_pat
         Shell(ShellConfig("h9"), keys=Keys.load(good))
     with pytest.raises(UsageError, match=r"there is no members folder .*/x; name another with --members, or make it"):
         Keys.load(good, tmp_path / "x")
-    (tmp_path / MEMBERS).chmod(0o770)
+    (tmp_path / MEMBERS).chmod(0o777)
     with pytest.raises(UsageError, match=r"others may write to the members folder .*; chmod go-w "):
         Keys.load(good)
+
+
+def test_a_certificate_that_others_could_change_is_refused_and_later_admits_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = make(tmp_path, "h1")
+    make(tmp_path, "h2")
+    files = {name: tmp_path / MEMBERS / f"{name}.key" for name in ("h1", "h2")}
+    members = Keys.load(good).members
+    keys = {name: members.public_of(name) for name in files}
+    monkeypatch.setattr(trust, "grp", SimpleNamespace(getgrgid=no_group))  # that is its owner's alone
+    for unsafe, harmless in ((0o666, 0o644), (0o646, 0o444), (0o664, 0o600)):
+        files["h2"].chmod(unsafe)
+        with pytest.raises(UsageError, match=r"others may write to the certificate .*h2\.key; chmod go-w "):
+            Keys.load(good)
+        members.refresh()
+        assert (members.public_of("h1"), members.public_of("h2")) == (keys["h1"], "")
+        assert not members.admits(keys["h2"])
+        assert [line.partition(" the certificate ")[0] for line in members.wrong] == ["others may write to"]
+        files["h2"].chmod(harmless)
+        members.refresh()
+        assert (members.public_of("h2"), members.wrong) == (keys["h2"], [])
+    tmp_path.chmod(0o777)
+    (tmp_path / MEMBERS / "h3.key").write_text("so that the folder is read again")
+    assert not members.admits(keys["h1"])
+    with pytest.raises(UsageError, match=r"others may write to the folder .*, and so could replace the secret certif"):
+        Keys.load(good)
+
+
+def no_group(number: int) -> NoReturn:
+    raise KeyError(number)
+
+
+def test_two_names_for_one_key_are_refused(tmp_path: Path) -> None:
+    good = make(tmp_path, "h1")
+    make(tmp_path, "h2")
+    (tmp_path / MEMBERS / "h3.key").write_text((tmp_path / "h2.key").read_text().replace("name = h2", "name = h3"))
+    says = r"h2\.key and h3\.key in .* hold the same key, which proves one name only; remove all but one"
+    with pytest.raises(UsageError, match=says):
+        Keys.load(good)
+    found, wrong = read_members(tmp_path / MEMBERS)
+    assert ([member.name for member in found], len(wrong)) == (["h1"], 1)
+    for name in ("h1", "h2"):
+        (tmp_path / MEMBERS / f"{name}.key").unlink()
+    own = (tmp_path / "h1.key").read_text()
+    (tmp_path / MEMBERS / "h4.key").write_text(own.replace("name = h1", "name = h4"))
+    with pytest.raises(UsageError, match=r"h4\.key in .* holds the key of 'h1', which proves one name only; remove"):
+        Keys.load(good)
+
+
+def test_a_change_that_keeps_size_and_date_is_found(tmp_path: Path) -> None:
+    good = make(tmp_path, "h1")
+    path = tmp_path / MEMBERS / "h2.key"
+    make(tmp_path, "h2")
+    members = Keys.load(good).members
+    before, found = members.public_of("h2"), path.stat()
+    other, _, _ = new_certificate("h2", "host", tmp_path / "other")
+    time.sleep(2 * TICK_S)  # the first one is old by then
+    members.refresh()
+    path.write_text(other.text())
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+    members.refresh()
+    assert members.public_of("h2") == other.public != before
+
+
+def test_a_change_within_the_tick_of_a_look_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the kernel had given the same dates to both."""
+    good = make(tmp_path, "h1")
+    make(tmp_path, "h2")
+    members = Keys.load(good).members
+    other, _, _ = new_certificate("h2", "host", tmp_path / "other")
+    monkeypatch.setattr(security, "_look", lambda _: (1, 2, time.time_ns(), 4))
+    members.refresh()
+    (tmp_path / MEMBERS / "h2.key").write_text(other.text())
+    members.refresh()
+    assert members.public_of("h2") == other.public
 
 
 def test_members_are_those_of_the_folder_as_it_is_now(tmp_path: Path) -> None:
@@ -306,6 +389,33 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
             say_hello({"h1": first.me.control}, keys, timeout_s=0.3)
         before = next(run).index
         assert [next(run).index for _ in range(5)] == list(range(before + 1, before + 6))
+
+
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        ("h2", "host 'h2', which holds o, has a certificate that expired on 20.* UTC; make one with thalweg keys new"),
+        ("alice", "this client, 'alice', has a certificate that expired on 20.* UTC; make one with thalweg keys new"),
+    ],
+)
+def test_a_certificate_that_expires_while_data_flows_ends_the_run_with_its_name_and_date(
+    who: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shell_module, "HOUSEKEEPING_S", 0.1)
+    soon = patience(2.0) / 86400
+    alice = make(tmp_path, "alice", "client", days=soon if who == "alice" else None)
+    make(tmp_path, "h2", days=soon if who == "h2" else None)
+    with ExitStack() as stack:
+        shells = [stack.enter_context(host(tmp_path, name)) for name in ("h1", "h2")]
+        client = stack.enter_context(Client({shell.me.name: shell.me.control for shell in shells}, keys=alice))
+        run = client.run(FLOW, {"o": "h2"})
+        assert next(run).index == 0
+        members = Members(tmp_path / MEMBERS)
+        until(lambda: members.public_of(who) == "" or not members.admits(members.public_of(who)))
+        with pytest.raises(RunError, match=says):
+            list(run)
+    warned = [record for record in caplog.records if getattr(record, "event", "") == "certificate-expires"]
+    assert {(record.peer, record.levelname) for record in warned} == {(who, "WARNING")}
 
 
 def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_alone(tmp_path: Path) -> None:
