@@ -99,6 +99,7 @@ class Client:
         name: this host's name in placements; by default that of its certificate, or ``client``.
         listen: where the other hosts reach this one; by default beside them, on loopback, or at this machine's address
             on the way to them.
+        bulk_port: the port that partitions arrive on; by default the one above that of ``listen``.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         data_roots: folders whose files sources at this client may read.
         keys: this client's own secret certificate (``thalweg keys new``); needed over TCP unless ``insecure``.
@@ -121,6 +122,7 @@ class Client:
         name: str | None = None,
         listen: str | None = None,
         advertise: str | None = None,
+        bulk_port: int | None = None,
         allow: Collection[str] = (),
         data_roots: Collection[str | Path] = (),
         keys: Path | None = None,
@@ -161,6 +163,7 @@ class Client:
             name=name,
             listen=listen,
             advertise=advertise,
+            bulk_port=bulk_port,
             time_scale=scale,
             allow=self._allow,
             data_roots=check_roots(data_roots),

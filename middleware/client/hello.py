@@ -14,7 +14,7 @@ from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import FORM, NOBODY, greets_like_a_host, mechanism_of, with_address
+from thalweg.middleware.shell.endpoints import FORM, NOBODY, TCP, beside, greets_like_a_host, mechanism_of, with_address
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
@@ -45,7 +45,9 @@ def say_hello(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         poller = zmq.Poller()
-        asked = [_Asked(context, name, address, keys) for name, address in addresses.items()]
+        asked = [
+            _Asked(context, name, address, keys, _whose_bulk(address, addresses)) for name, address in addresses.items()
+        ]
         sockets = {}
         for each in asked:
             for socket in (each.socket, each.monitor):
@@ -94,11 +96,23 @@ def agree(speaks: Mapping[str, m.Speaks]) -> int:
     )
 
 
+def _whose_bulk(address: str, addresses: Mapping[str, str]) -> str:
+    """Return of which host of these this may be the port for partitions, as a question; empty for none."""
+    _, _, port = address.rpartition(":")
+    for name, other in addresses.items():
+        with suppress(UsageError):
+            if other.startswith(TCP) and other != address and beside(other) == address:
+                return f"is {port} the port for partitions of host {name!r}? give either host another (--bulk-port)"
+    return ""
+
+
 class _Asked:
     """One host that was asked who it is."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, address: str, keys: Keys | None) -> None:
-        self.name, self._address, self._keys = name, address, keys
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], name: str, address: str, keys: Keys | None, bulk_of: str
+    ) -> None:
+        self.name, self._address, self._keys, self._bulk_of = name, address, keys, bulk_of
         self.peer: m.Peer | None = None
         self.guess = UNREACHED
         self.speaks = frames.SPEAKS
@@ -139,7 +153,7 @@ class _Asked:
         news = recv_monitor_message(self.monitor)
         match news["event"]:
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.guess = "it is connected: is it busy, or its port for bulk, or another program?"
+                self.guess = self._bulk_of or "it is connected: is it busy, or its port for bulk, or another program?"
                 self._ask()
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH if self._keys is not None:
                 own = self._keys.own.name
@@ -162,7 +176,7 @@ class _Asked:
                 self.fail(NO_KEYS)
             if self._failures >= TWICE:
                 whose = f"does not hold the certificate that is here for {self.name!r}"
-                self.fail(f"{whose}; is it that host, with its own key?")
+                self.fail(f"{whose}; {self._bulk_of or 'is it that host, with its own key, and its control port?'}")
 
     def _answered(self, frame: bytes) -> None:
         like = self._address

@@ -80,6 +80,12 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         help="Control endpoint. Partitions arrive on the next port. On one machine also ipc:///FOLDER/NAME.",
     )
     group.add_argument(
+        "--bulk-port",
+        type=number_of(int),
+        metavar="PORT",
+        help="Port that partitions arrive on. By default: the one above that of --listen. 0: any free one.",
+    )
+    group.add_argument(
         "--advertise", metavar="ADDRESS", help="Address that peers dial, where it is not the one of --listen."
     )
     group.add_argument(
@@ -261,6 +267,7 @@ def _serve(argv: list[str] | None) -> int:
         name=options.name or (keys.own.name if keys else ""),
         listen=options.listen,
         advertise=options.advertise,
+        bulk_port=options.bulk_port,
         time_scale=options.time_scale,
         allow=(*DEFAULT_ALLOW, *check_packages(options.allow)),
         data_roots=check_roots(options.data_root),

@@ -1,8 +1,9 @@
 """Where hosts listen: ``tcp://ADDRESS:PORT``, or ``ipc:///FOLDER/NAME``, a Unix socket.
 
 Whoever may enter the folder of a Unix socket may talk to its host, so the folder must be its owner's alone. Each host
-has a second endpoint for bulk beside the one for control: the next port, or ``NAME.bulk``. A host dials what listens
-as it does itself, over TCP, or in the same folder; so no message makes it dial another program's Unix socket.
+has a second endpoint for bulk beside the one for control: the next port unless another is given, or ``NAME.bulk``. A
+host dials what listens as it does itself, over TCP, or in the same folder; so no message makes it dial another
+program's Unix socket.
 
 Beside the network that all hosts share it may be joined to others: there it has an endpoint for bulk, and no other.
 """
@@ -40,21 +41,35 @@ ANYWHERE = ("0.0.0.0", "[::]", "*")
 MAX_NETWORK = 32  # characters of its name, which stands in every estimate of its links
 
 
-def beside(endpoint: str) -> str:
-    """The bulk endpoint: one port above the control endpoint, or anywhere with it; beside it in its folder.
+def beside(endpoint: str, bulk_port: int | None = None) -> str:
+    """The bulk endpoint: at ``bulk_port``, else one port above the control endpoint, or anywhere with it; beside it in
+    its folder. Port 0 is any free one.
 
-    Raises UsageError for what is no endpoint, and for a Unix socket that others could dial, or that is in use.
+    Raises UsageError for what is no endpoint or port, and for a Unix socket that others could dial, or that is in use.
     """
+    if bulk_port is not None and not (isinstance(bulk_port, int) and 0 <= bulk_port <= 65535):
+        raise UsageError(f"the port for partitions is {bulk_port!r}; give one between 1 and 65535, or 0 for any")
     if endpoint.startswith(UNIX):
+        if bulk_port is not None:
+            raise UsageError(
+                f"{endpoint} is a Unix socket, beside which partitions have their own; leave --bulk-port out"
+            )
         _check_unix(endpoint)
         return endpoint + BULK
     head, _, port = endpoint.rpartition(":")
     if not endpoint.startswith(TCP) or not head:
         raise UsageError(f"{endpoint!r} is not an endpoint of the form {FORM}")
-    if port in ("*", "0"):
+    anywhere = port in ("*", "0")
+    if not anywhere and not (port.isdigit() and 0 < int(port) <= 65535):
+        raise UsageError(f"{endpoint!r} has no port between 1 and 65535")
+    if bulk_port is not None:
+        if port == str(bulk_port) != "0":
+            raise UsageError(f"control messages and partitions cannot share port {port}; give another --bulk-port")
+        return f"{head}:{bulk_port or '*'}"
+    if anywhere:
         return endpoint
-    if not port.isdigit() or not 0 < int(port) < 65535:
-        raise UsageError(f"{endpoint!r} has no port between 1 and 65534 (bulk takes the one above)")
+    if int(port) == 65535:
+        raise UsageError(f"{endpoint!r} leaves no port above it for partitions; give one with --bulk-port")
     return f"{head}:{int(port) + 1}"
 
 

@@ -67,6 +67,7 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     listen: str = "tcp://127.0.0.1:*"
     advertise: str | None = None  # the address peers dial, where it is not the one listened on
+    bulk_port: int | None = None  # that partitions arrive on; by default the one above that of ``listen``
     time_scale: float = 1.0
     allow: tuple[str, ...] = DEFAULT_ALLOW
     data_roots: tuple[str, ...] = ()  # the folders that sources may read
@@ -104,7 +105,7 @@ class Shell:
         self.config = config
         self._time_scale = config.time_scale  # which every event is told by
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
-        listening = Listening(config.listen, config.advertise, config.networks, config.insecure)
+        listening = Listening(config.listen, config.advertise, config.networks, config.insecure, config.bulk_port)
         self._sockets = Sockets(
             config.name, listening, keys, limits=config.core, speaks=config.speaks, process=config.process
         )

@@ -115,13 +115,15 @@ class Line:
 
 class Listening(NamedTuple):
     """Where a host listens: its control endpoint, the address that peers dial where that is another, and, by name, its
-    endpoints for bulk in further networks. ``insecure``: over TCP also without keys.
+    endpoints for bulk in further networks. ``insecure``: over TCP also without keys. ``bulk_port``: the port of its
+    bulk endpoint in the network that all share, by default the one above that of control; 0: any.
     """
 
     endpoint: str
     advertise: str | None = None
     networks: Mapping[str, str] = {}
     insecure: bool = False
+    bulk_port: int | None = None
 
 
 class Sockets:
@@ -163,9 +165,9 @@ class Sockets:
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
         try:
-            listen, advertise, networks, insecure = listening
+            listen, advertise, networks, insecure, bulk_port = listening
             check_networks(networks)
-            bulk_listen = beside(listen)
+            bulk_listen = beside(listen, bulk_port)
             self.control, control = self._bind(listen, insecure)
             self.bulk, bulk = self._bind(bulk_listen, insecure, bulk=True)
             ends = {NET: advertised(bulk, advertise)}
@@ -561,7 +563,9 @@ class Sockets:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
-                raise UsageError(f"{endpoint} is already in use; choose another port with --listen") from None
+                which = "for partitions is already in use; choose another port with --bulk-port"
+                which = which if bulk else "is already in use; choose another port with --listen"
+                raise UsageError(f"{endpoint} {which}") from None
             raise UsageError(f"cannot listen on {endpoint}: {error}") from None
         self._bound.append(bound := socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket, bound

@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import zmq
+from patience import patience
 from zmq.utils.monitor import recv_monitor_message
 
 from thalweg.middleware.client import hello
@@ -102,6 +103,9 @@ def made(folder: Path, name: str, role: Role, *, member: bool = True) -> Keys:
     return Keys.load(secret)
 
 
+OTHERS = "does not hold the certificate that is here for 'h2'"
+
+
 def test_keys_that_do_not_fit(tmp_path: Path) -> None:
     host, alice = made(tmp_path, "h1", "host"), made(tmp_path, "alice", "client")
     bob = made(tmp_path, "bob", "client", member=False)
@@ -121,9 +125,39 @@ def test_keys_that_do_not_fit(tmp_path: Path) -> None:
     assert said == [
         "host 'h1' at ADDRESS asks for a certificate, and none was given; give keys",
         "host 'h1' at ADDRESS does not admit the certificate of 'bob'; is it among its members, and not out of date?",
-        "host 'h2' at ADDRESS does not hold the certificate that is here for 'h2'; is it that host, with its own key?",
+        f"host 'h2' at ADDRESS {OTHERS}; is it that host, with its own key, and its control port?",
         "host 'h1' at ADDRESS has no keys, and this client has; start it with --keys, or give none here",
     ]
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_the_port_for_partitions_of_another_host_is_named(with_keys: bool, tmp_path: Path) -> None:
+    """``h2`` is said to be one port above ``h1``, which takes partitions there."""
+    keys = made(tmp_path, "h1", "host") if with_keys else None
+    alice = made(tmp_path, "alice", "client") if with_keys else None
+    if with_keys:
+        made(tmp_path, "h2", "host")
+    (control, bulk), limit_s = next_to_each_other(), patience(3.0)
+    first = Shell(ShellConfig("h1", listen=control, insecure=True), keys=keys)
+    try:
+        assert first.me.bulk == bulk
+        with pytest.raises(HostAbsentError) as caught:
+            say_hello({"h1": control, "h2": bulk}, alice, limit_s)
+    finally:
+        first.close()
+    port = bulk.rpartition(":")[2]
+    what = OTHERS if with_keys else f"did not answer within {limit_s:g} s"
+    cure = f"is {port} the port for partitions of host 'h1'? give either host another (--bulk-port)"
+    assert str(caught.value) == f"host 'h2' at {bulk} {what}; {cure}"
+
+
+def next_to_each_other() -> tuple[str, str]:
+    """Return two free endpoints, one port apart."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port = first.getsockname()[1]
+            with suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+                return f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"
 
 
 def test_a_handshake_that_ends_without_a_word_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

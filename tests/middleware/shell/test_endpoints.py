@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from thalweg.middleware.client.cluster import LocalCluster, host_command
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import UNIX, SocketFolder
+from thalweg.middleware.shell.endpoints import UNIX, SocketFolder, beside
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 from thalweg.middleware.shell.sockets import Listening, Sockets
 
@@ -71,6 +72,52 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
             Shell(ShellConfig("h1", listen=f"ipc://{tmp_path}/h1"))
     with pytest.raises(UsageError, match="cannot listen in /nowhere: No such file"):
         Shell(ShellConfig("h1", listen="ipc:///nowhere/h1"))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bulk_port", "found"),
+    [
+        ("tcp://127.0.0.1:7800", None, "tcp://127.0.0.1:7801"),
+        ("tcp://127.0.0.1:7800", 7900, "tcp://127.0.0.1:7900"),
+        ("tcp://127.0.0.1:7800", 0, "tcp://127.0.0.1:*"),
+        ("tcp://127.0.0.1:*", None, "tcp://127.0.0.1:*"),
+        ("tcp://127.0.0.1:*", 7900, "tcp://127.0.0.1:7900"),
+        ("tcp://[::1]:65535", 65534, "tcp://[::1]:65534"),
+    ],
+)
+def test_partitions_arrive_on_the_next_port_or_on_another(endpoint: str, bulk_port: int | None, found: str) -> None:
+    assert beside(endpoint, bulk_port) == found
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bulk_port", "says"),
+    [
+        (
+            "tcp://127.0.0.1:7800",
+            7800,
+            "control messages and partitions cannot share port 7800; give another --bulk-port",
+        ),
+        ("tcp://127.0.0.1:7800", -1, "the port for partitions is -1; give one between 1 and 65535, or 0 for any"),
+        ("tcp://127.0.0.1:7800", 65536, "the port for partitions is 65536; give one between 1 and 65535"),
+        ("tcp://127.0.0.1:65535", None, "leaves no port above it for partitions; give one with --bulk-port"),
+        ("tcp://127.0.0.1:65536", 7900, "has no port between 1 and 65535"),
+        ("ipc:///tmp/x/h1", 7900, "is a Unix socket, beside which partitions have their own; leave --bulk-port out"),
+    ],
+)
+def test_a_port_for_partitions_that_cannot_be_is_refused(endpoint: str, bulk_port: int | None, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        beside(endpoint, bulk_port)
+
+
+def test_a_client_and_a_host_take_partitions_on_the_ports_that_they_were_given() -> None:
+    """Any free one: the kernel gives it, as a port that a test chooses may be taken meanwhile."""
+    host = Shell(ShellConfig("h1", listen="tcp://127.0.0.1:*", bulk_port=0, insecure=True))
+    try:
+        with Client({"h1": host.me.control}, bulk_port=0, insecure=True) as client:
+            assert len(list(client.run(FLOW, {"o": "h1"}, partitions=3))) == 3
+            assert client.shell.me.bulk != client.shell.me.control
+    finally:
+        host.close()
 
 
 def test_a_name_that_is_in_use_is_not_taken_over_but_one_left_behind_is(folder: str) -> None:

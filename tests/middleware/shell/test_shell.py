@@ -336,9 +336,13 @@ def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
         for endpoint in (first.me.control, first.me.bulk):
             with pytest.raises(UsageError, match=f"{endpoint} is already in use; choose another port"):
                 Shell(ShellConfig("b", listen=endpoint, insecure=True))
+            bulk_port = int(endpoint.rpartition(":")[2])
+            says = f"{endpoint} for partitions is already in use; choose another port with --bulk-port"
+            with pytest.raises(UsageError, match=says):
+                Shell(ShellConfig("b", bulk_port=bulk_port, insecure=True))
         port = int(first.me.control.rpartition(":")[2])
         # the kernel may have given the port below to somebody else, which then is what is in use
-        with pytest.raises(UsageError, match=f"tcp://127.0.0.1:({port}|{port - 1}) is already in use"):
+        with pytest.raises(UsageError, match=f"tcp://127.0.0.1:({port}|{port - 1}) .*is already in use"):
             Shell(ShellConfig("b", listen=f"tcp://127.0.0.1:{port - 1}", insecure=True))  # its bulk port is taken
     for thread in set(threading.enumerate()) - before:
         thread.join(patience(5))
