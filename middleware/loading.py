@@ -67,12 +67,14 @@ class Allowed(msgspec.Struct, frozen=True):
     """What code that a dataflow names may be, and may use.
 
     ``packages``: whose code it may be. ``data_roots``: the folders it may read; None: any, for a process that evaluates
-    a dataflow of its own. ``max_picture_bytes``: memory of one picture that a source decodes or generates.
+    a dataflow of its own. ``max_picture_bytes``: memory of one picture that a source decodes or generates. ``client``:
+    whose runs may use it, where that differs between clients.
     """
 
     packages: tuple[str, ...] = DEFAULT_ALLOW
     data_roots: tuple[str, ...] | None = None
     max_picture_bytes: int = MAX_PICTURE_BYTES
+    client: str = ""
 
 
 Allow = Collection[str] | Allowed  # packages, or all of it
@@ -129,11 +131,21 @@ def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> R
 def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     """Construct a node's operator or source; OperatorError in one line when that is not possible."""
     allowed = allow if isinstance(allow, Allowed) else Allowed(tuple(allow))
-    factory = _factory(code.use, allowed.packages)
-    _check_params(factory, code)
     token = ALLOWED.set(allowed)
     try:
-        made = factory(**code.params)
+        factory = _factory(code.use, allowed.packages)
+        _check_params(factory, code)
+        made = _constructed(factory, code)
+    finally:
+        ALLOWED.reset(token)
+    if not isinstance(made, OperatorCode | SourceCode):  # a registered function's
+        raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
+    return made
+
+
+def _constructed(factory: Callable[..., Any], code: Code) -> Any:
+    try:
+        return factory(**code.params)
     except OperatorError as error:
         if len(str(error)) > TOLD:  # it says what the sender wrote
             raise OperatorError(f"{one_line(error)[:TOLD]}…") from error
@@ -144,11 +156,6 @@ def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     except Exception as error:  # the code's own, of whatever kind
         why = f"{type(error).__name__}: {one_line(error)[:TOLD]}"
         raise OperatorError(f"{_short(code.use)} cannot be constructed here: {why}") from error
-    finally:
-        ALLOWED.reset(token)
-    if not isinstance(made, OperatorCode | SourceCode):  # a registered function's
-        raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
-    return made
 
 
 def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
@@ -181,8 +188,10 @@ def find_code(path: str, packages: Collection[str] | None = None) -> Any:
         raise OperatorError(f"{said} is private; a dataflow names only what does not begin with an underscore")
     module, _, attribute = path.partition(":")
     if not _is_allowed(module, packages):  # R1
+        client, top = ALLOWED.get().client, module.partition(".")[0]
+        whose, option = (f" client {client!r}", f"{client}={top}") if client else ("", top)
         raise OperatorError(
-            f"this host does not allow code from {_short(module)}; start it with --allow {module.partition('.')[0]}"
+            f"this host does not allow{whose} code from {_short(module)}; start it with --allow {option}"
         )
     found = _imported(said, lambda: getattr(importlib.import_module(module), attribute))
     home = getattr(found, "__module__", None) if isinstance(found, type) or inspect.isfunction(found) else None
@@ -200,8 +209,11 @@ def data_path(path: str) -> Path:
     real, roots = Path(os.path.realpath(os.path.expanduser(path))), ALLOWED.get().data_roots
     if roots is None or any(real.is_relative_to(root) for root in roots):
         return real
+    client = ALLOWED.get().client
     given = f"gives only what is in {', '.join(roots)}" if roots else "gives no folder"
-    raise OperatorError(f"{_short(path)}: this host {given} to read; start it with --data-root FOLDER")
+    whom, option = (f" client {client!r}", f"{client}=FOLDER") if client else ("", "FOLDER")
+    given = given.replace("gives", f"gives{whom}", 1)
+    raise OperatorError(f"{_short(path)}: this host {given} to read; start it with --data-root {option}")
 
 
 def check_packages(names: Iterable[str]) -> tuple[str, ...]:

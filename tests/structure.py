@@ -18,6 +18,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.platform",
     "middleware.arrays middleware.dataflow middleware.files middleware.logbook middleware.parcels",
     "middleware.loading middleware.network",
+    "middleware.grants",
     "middleware.protocol",
     "middleware.core middleware.core.notes",
     "middleware.core.outbox middleware.core.past",

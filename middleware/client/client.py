@@ -62,6 +62,7 @@ from thalweg.middleware.errors import (
     warn_dropped,
     words,
 )
+from thalweg.middleware.grants import ALL
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.networks import Network, where_joined
 from thalweg.middleware.network.place import Place
@@ -165,8 +166,8 @@ class Client:
             advertise=advertise,
             bulk_port=bulk_port,
             time_scale=scale,
-            allow=self._allow,
-            data_roots=check_roots(data_roots),
+            allow={ALL: self._allow},
+            data_roots={ALL: check_roots(data_roots)},
             records=None if records is None else str(records),
             insecure=insecure,
             core=limits or CoreConfig(),

@@ -27,7 +27,7 @@ import msgspec
 import zmq
 
 from thalweg.middleware.errors import ThalwegError, UsageError, one_line
-from thalweg.middleware.loading import DEFAULT_ALLOW, check_packages, check_roots
+from thalweg.middleware.grants import read_packages, read_roots
 from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.platform.processes import raise_descriptor_limit
@@ -119,10 +119,18 @@ def _add_security(group: argparse._ArgumentGroup) -> None:
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--allow", action="append", default=[], metavar="PACKAGE", help="Let dataflows name code of this package."
+        "--allow",
+        action="append",
+        default=[],
+        metavar="[CLIENT=]PACKAGE",
+        help="Let dataflows of all clients, or of one, name code of this package.",
     )
     group.add_argument(
-        "--data-root", action="append", default=[], metavar="FOLDER", help="Let sources read files of this folder."
+        "--data-root",
+        action="append",
+        default=[],
+        metavar="[CLIENT=]FOLDER",
+        help="Let sources of all clients, or of one, read files of this folder.",
     )
     group.add_argument(
         "--max-operators",
@@ -269,8 +277,8 @@ def _serve(argv: list[str] | None) -> int:
         advertise=options.advertise,
         bulk_port=options.bulk_port,
         time_scale=options.time_scale,
-        allow=(*DEFAULT_ALLOW, *check_packages(options.allow)),
-        data_roots=check_roots(options.data_root),
+        allow=read_packages(options.allow),
+        data_roots=read_roots(options.data_root),
         records=options.records,
         insecure=options.insecure,
         networks=read_networks(options.network),

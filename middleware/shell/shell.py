@@ -32,7 +32,8 @@ from zmq.backend import zmq_poll
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, in_seconds, one_line
-from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
+from thalweg.middleware.grants import Grants, own_packages
+from thalweg.middleware.loading import registered
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.platform.processes import resident_bytes
 from thalweg.middleware.platform.waiting import READABLE, Bell, new_poller
@@ -69,8 +70,8 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advertise: str | None = None  # the address peers dial, where it is not the one listened on
     bulk_port: int | None = None  # that partitions arrive on; by default the one above that of ``listen``
     time_scale: float = 1.0
-    allow: tuple[str, ...] = DEFAULT_ALLOW
-    data_roots: tuple[str, ...] = ()  # the folders that sources may read
+    allow: dict[str, tuple[str, ...]] = msgspec.field(default_factory=own_packages)  # packages, by client
+    data_roots: dict[str, tuple[str, ...]] = {}  # the folders that sources may read, by client
     records: str | None = None
     core: CoreConfig = CoreConfig()
     insecure: bool = False
@@ -104,6 +105,12 @@ class Shell:
     ) -> None:
         self.config = config
         self._time_scale = config.time_scale  # which every event is told by
+        grants = Grants(config.allow, config.data_roots, config.core.max_picture_bytes)
+        if keys is None and grants.tells_clients_apart:
+            raise UsageError(
+                "what single clients are allowed (CLIENT=PACKAGE, CLIENT=FOLDER) needs --keys: without them a client's"
+                " name proves nothing"
+            )
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
         listening = Listening(config.listen, config.advertise, config.networks, config.insecure, config.bulk_port)
         self._sockets = Sockets(
@@ -136,8 +143,7 @@ class Shell:
             self._poller.register(int(descriptor), READABLE)
         self._asleep = False
         self._stopping = False
-        allowed = Allowed(config.allow, config.data_roots, config.core.max_picture_bytes)
-        self._workers = Workers(self.tell, allowed, config.core.max_threads, self.logbook)
+        self._workers = Workers(self.tell, grants.of, config.core.max_threads, self.logbook)
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._quick_call: Call | None = None  # under way, where it may take too long
         self._housekeeping_s = begun_s + HOUSEKEEPING_S
@@ -544,7 +550,7 @@ class Shell:
                 text = f"run {install.run} of client {install.client!r} begins, with {here} here"
                 self.logbook.write("run-begun", text, run=install.run, peer=install.client)
                 coded = [install.dataflow.by_name[name] for name in nodes]
-                self._workers.open(install.run, coded, install.call_timeout_s)
+                self._workers.open(install.run, coded, install.call_timeout_s, install.client)
                 self._record_load()
             case e.CloseRun(run, follows, kept):
                 text = f"run {run} goes on here as {follows}" if follows else f"run {run} is over here"

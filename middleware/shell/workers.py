@@ -48,10 +48,10 @@ QUICK_STATE_BYTES = 65_536  # taking it, and its digest, takes 0.03 ms, handing 
 class Lane:
     """The calls of one run: the nodes whose next one waits for a thread, and how many are under way."""
 
-    __slots__ = ("busy", "run", "timeout_s", "waiting")
+    __slots__ = ("allow", "busy", "run", "timeout_s", "waiting")
 
-    def __init__(self, run: str, timeout_s: float | None) -> None:
-        self.run, self.timeout_s = run, timeout_s
+    def __init__(self, run: str, timeout_s: float | None, allow: Allow) -> None:
+        self.run, self.timeout_s, self.allow = run, timeout_s, allow
         self.busy = 0
         self.waiting: deque[Slot] = deque()
 
@@ -77,9 +77,9 @@ class Call:
 class Slot:
     """The code of one node, constructed once, by the first worker that needs it."""
 
-    def __init__(self, node: Node, allow: Allow, lane: Lane | None = None, logbook: Logbook | None = None) -> None:
+    def __init__(self, node: Node, lane: Lane, logbook: Logbook | None = None) -> None:
         self.node, self._logbook = node, logbook or Logbook("")
-        self.lane = lane or Lane("", None)
+        self.lane = lane
         self.code: NodeCode | None = None
         self.gone = False  # nobody wants its answers any more
         self.calls: deque[Call] = deque()  # that wait
@@ -89,14 +89,13 @@ class Slot:
         self._streak: float = 0  # quick calls of late, less the others
         self._wanted: float = QUICK_CALLS
         self._take_s: dict[bool, float] = {}  # how long it took last to be told the state, or what has changed
-        self._allow = allow
         self._lock = threading.Lock()
 
     def open(self) -> NodeCode:
         if self.code is None:
             with self._lock:
                 if self.code is None:
-                    self.code = OwnCode(self.node, self._allow)
+                    self.code = OwnCode(self.node, self.lane.allow)
                     if self.code.waits:  # never in the shell's own thread
                         self._wanted = math.inf
         return self.code
@@ -162,12 +161,16 @@ class Workers:
     """
 
     def __init__(
-        self, done: Callable[[e.Event], None], allow: Allow, max_threads: int = 64, logbook: Logbook | None = None
+        self,
+        done: Callable[[e.Event], None],
+        allowed: Callable[[str], Allow],
+        max_threads: int = 64,
+        logbook: Logbook | None = None,
     ) -> None:
         self._logbook = logbook
         self.due_s = math.inf
         self._done = done
-        self._allow = allow
+        self._allowed = allowed
         self._most = max(1, max_threads)
         self._slots: dict[tuple[str, str], Slot] = {}
         self._lanes: dict[str, Lane] = {}
@@ -178,9 +181,10 @@ class Workers:
         self._threads: set[threading.Thread] = set()
         self._stopping = False
 
-    def open(self, run: str, nodes: list[Node], timeout_s: float | None = None) -> None:
-        """Find out early whether the code of these nodes can be loaded: ``OperatorFailed`` if not."""
-        self._lanes.setdefault(run, Lane(run, timeout_s))
+    def open(self, run: str, nodes: list[Node], timeout_s: float | None = None, client: str = "") -> None:
+        """Find out early whether the code of these nodes of a client's run can be loaded: ``OperatorFailed`` if not."""
+        if run not in self._lanes:
+            self._lanes[run] = Lane(run, timeout_s, self._allowed(client))
         for node in nodes:
             if node.code is not None:
                 slot = self._slot(run, node)
@@ -188,8 +192,10 @@ class Workers:
 
     def _slot(self, run: str, node: Node) -> Slot:
         self.close_node(e.CloseNode(run, node.name))
-        lane = self._lanes.setdefault(run, Lane(run, None))
-        slot = self._slots[run, node.name] = Slot(node, self._allow, lane, self._logbook)
+        lane = self._lanes.get(run)
+        if lane is None:
+            lane = self._lanes[run] = Lane(run, None, self._allowed(""))
+        slot = self._slots[run, node.name] = Slot(node, lane, self._logbook)
         return slot
 
     def pass_on(self, run: str, follows: str, nodes: Iterable[str]) -> None:

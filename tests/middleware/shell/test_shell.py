@@ -31,6 +31,7 @@ from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import HostLostError, RunError, UsageError
+from thalweg.middleware.grants import ALL
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.logbook import QUIET_S
 from thalweg.middleware.protocol import events as e
@@ -627,7 +628,7 @@ def test_a_partition_that_takes_longer_than_silence_may_last_ends_no_run() -> No
     with ExitStack() as stack:
         hosts = {}
         for name in ("h1", "h2"):
-            config = ShellConfig(name, insecure=True, core=limits, allow=(*DEFAULT_ALLOW, *ALLOW))
+            config = ShellConfig(name, insecure=True, core=limits, allow={ALL: (*DEFAULT_ALLOW, *ALLOW)})
             hosts[name] = stack.enter_context(running(config)).me.control
         client = stack.enter_context(Client(hosts, insecure=True, allow=ALLOW, limits=limits))
         assert [each.index for each in client.run(flow, {}, partitions=1)] == [0]

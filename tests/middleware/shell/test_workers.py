@@ -20,7 +20,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell import workers as shell_workers
 from thalweg.middleware.shell.node_code import digest_of
-from thalweg.middleware.shell.workers import GROW_S, NO_THREAD_S, Slot, Task, Workers
+from thalweg.middleware.shell.workers import GROW_S, NO_THREAD_S, Lane, Slot, Task, Workers
 from thalweg.operators import Operator
 
 WAIT_S = 10.0  # for an event that comes within milliseconds
@@ -98,7 +98,7 @@ class Answers:
 
     def __init__(self, max_threads: int = 1) -> None:
         self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-        self.workers = Workers(self.events.put, (__name__,), max_threads)
+        self.workers = Workers(self.events.put, lambda _: (__name__,), max_threads)
 
     def submit(self, command: Task) -> None:
         slot = self.workers.slot(command)
@@ -243,7 +243,10 @@ def test_a_large_state_that_is_soon_taken_is_not_handed_to_another_thread(
     monkeypatch: pytest.MonkeyPatch, quick_s: float, quick: bool
 ) -> None:
     monkeypatch.setattr(shell_workers, "QUICK_S", quick_s)
-    slot, take = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Large")), (__name__,)), e.TakeState("r", "o", 7)
+    slot, take = (
+        Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Large")), Lane("r", None, (__name__,))),
+        e.TakeState("r", "o", 7),
+    )
     slot.open()
     assert not slot.is_quick(take)
     slot.make(take)
@@ -251,7 +254,7 @@ def test_a_large_state_that_is_soon_taken_is_not_handed_to_another_thread(
 
 
 def test_loading_is_no_part_of_the_first_calls_time() -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:LoadsSlowly")), (__name__,))
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:LoadsSlowly")), Lane("r", None, (__name__,)))
     finished = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
     assert isinstance(finished, e.OperatorFinished)
     assert finished.value == b"value"
@@ -259,7 +262,7 @@ def test_loading_is_no_part_of_the_first_calls_time() -> None:
 
 
 def test_a_first_call_says_why_its_code_cannot_be_loaded() -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Absent")), (__name__,))
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Absent")), Lane("r", None, (__name__,)))
     failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     assert "Absent" in failed.reason
@@ -301,7 +304,7 @@ class Throws(Operator):
     ],
 )
 def test_a_traceback_fits_a_message_and_a_terminal(what: str, kind: str, says: str) -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Throws", {"what": what})), (__name__,))
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Throws", {"what": what})), Lane("r", None, (__name__,)))
     failed = slot.make(e.RunOperator("r", "o", 3, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     cause = failed.cause
@@ -317,7 +320,7 @@ def test_a_traceback_fits_a_message_and_a_terminal(what: str, kind: str, says: s
 
 
 def test_what_the_runtime_says_itself_has_no_lines_of_user_code() -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code("nosuch")), ())
+    slot = Slot(Node("o", "operator", ("s",), Code("nosuch")), Lane("r", None, ()))
     failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     assert failed.cause == m.Cause(None, "thalweg.middleware.errors.OperatorError")

@@ -1,0 +1,77 @@
+"""What clients may have run and read on a host: packages and folders for all clients, and for single ones.
+
+``PACKAGE`` and ``FOLDER`` are for all clients, ``CLIENT=PACKAGE`` and ``CLIENT=FOLDER`` for the runs of one. What is
+registered by an installed package may be named by all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW, MAX_PICTURE_BYTES, Allowed, check_packages, check_roots
+
+ALL = ""  # the name under which lists for all clients stand
+_OF_CLIENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.*)", re.DOTALL)
+
+
+def own_packages() -> dict[str, tuple[str, ...]]:
+    """Return the packages that every host allows all clients."""
+    return {ALL: DEFAULT_ALLOW}
+
+
+class Grants(msgspec.Struct, frozen=True):
+    """The packages and folders of a host by client, with ``ALL`` for those of all clients.
+
+    ``max_picture_bytes`` as in ``Allowed``.
+    """
+
+    packages: dict[str, tuple[str, ...]] = msgspec.field(default_factory=own_packages)
+    data_roots: dict[str, tuple[str, ...]] = {}
+    max_picture_bytes: int = MAX_PICTURE_BYTES
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Whether one client may do what another may not."""
+        return not {*self.packages, *self.data_roots} <= {ALL}
+
+    def of(self, client: str) -> Allowed:
+        """Return what the runs of a client may use."""
+        packages, roots = (
+            tuple(dict.fromkeys(lists.get(ALL, ()) + (lists.get(client, ()) if client else ())))
+            for lists in (self.packages, self.data_roots)
+        )
+        return Allowed(packages, roots, self.max_picture_bytes, client if self.tells_clients_apart else "")
+
+
+def read_packages(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the packages of ``--allow`` by client, with Thalweg's own for all.
+
+    Raises UsageError for one that cannot be found.
+    """
+    lists = {client: check_packages(names) for client, names in _by_client(settings).items()}
+    return {**lists, ALL: (*DEFAULT_ALLOW, *lists.get(ALL, ()))}
+
+
+def read_roots(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the folders of ``--data-root`` by client. Raises UsageError for one that is none.
+
+    A relative folder with ``=`` in its name is given as ``./NAME``.
+    """
+    return {client: check_roots(folders) for client, folders in _by_client(settings).items()}
+
+
+def _by_client(settings: Iterable[str]) -> dict[str, list[str]]:
+    lists: dict[str, list[str]] = {}
+    for setting in settings:
+        found = _OF_CLIENT.fullmatch(setting)
+        client, what = (found[1], found[2]) if found else (ALL, setting)
+        if not what:
+            raise UsageError(
+                f"{setting!r} names client {client!r} and nothing for it; give CLIENT=PACKAGE or CLIENT=FOLDER"
+            )
+        lists.setdefault(client, []).append(what)
+    return lists
