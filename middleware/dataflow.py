@@ -126,7 +126,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     def _add(self, node: Node) -> str:
         if node.name in self.by_name:
-            raise DataflowError(f"node {node.name!r} is defined twice; give every node its own name")
+            raise DataflowError(_twice(self.by_name[node.name], node))
         msgspec.structs.force_setattr(self, "nodes", (*self.nodes, node))
         self.__dict__.clear()  # what was worked out of fewer nodes
         return node.name
@@ -206,7 +206,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"a dataflow is made of nodes, not of {shown(odd)}")
         if len(self.by_name) != len(self.nodes):
             twice = next(name for name, count in Counter(node.name for node in self.nodes).items() if count > 1)
-            raise DataflowError(f"node {twice!r} is defined twice; give every node its own name")
+            raise DataflowError(_twice(*[node for node in self.nodes if node.name == twice][:2]))
         if not self.sinks:
             raise DataflowError("a dataflow has at least one sink, and this one has none; nothing would come out of it")
         for node in self.nodes:
@@ -277,9 +277,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         if hosts is not None and node.pinned is not None:
             for host in (node.pinned, *node.stand_ins):
                 if host not in hosts:
+                    cure = "; of a tree, give client=NAME to the function that makes it" if node.kind == "sink" else ""
                     raise DataflowError(
                         f"{node.kind} {node.name!r} is pinned to unknown host {host!r};"
-                        f" the hosts are {', '.join(sorted(hosts))}"
+                        f" the hosts are {', '.join(sorted(hosts))}{cure}"
                     )
 
 
@@ -348,6 +349,13 @@ def _producers_first(dataflow: Dataflow) -> list[str]:
                 state[child] = 1
                 stack.append((child, iter(dataflow.by_name[child].inputs)))
     return order
+
+
+def _twice(node: Node, other: Node) -> str:
+    what = f"{node.kind} {node.name!r}"
+    if node.kind == other.kind:
+        return f"{what} is defined twice; give every node its own name"
+    return f"{what} and {other.kind} {other.name!r} have the same name; both are nodes: give each its own"
 
 
 def _unknown(node: str, name: object, known: Iterable[str]) -> str:

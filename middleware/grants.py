@@ -26,12 +26,13 @@ def own_packages() -> dict[str, tuple[str, ...]]:
 class Grants(msgspec.Struct, frozen=True):
     """The packages and folders of a host by client, with ``ALL`` for those of all clients.
 
-    ``max_picture_bytes`` as in ``Allowed``.
+    ``max_picture_bytes`` and ``own`` as in ``Allowed``.
     """
 
     packages: dict[str, tuple[str, ...]] = msgspec.field(default_factory=own_packages)
     data_roots: dict[str, tuple[str, ...]] = {}
     max_picture_bytes: int = MAX_PICTURE_BYTES
+    own: bool = False
 
     @property
     def tells_clients_apart(self) -> bool:
@@ -44,7 +45,7 @@ class Grants(msgspec.Struct, frozen=True):
             tuple(dict.fromkeys(lists.get(ALL, ()) + (lists.get(client, ()) if client else ())))
             for lists in (self.packages, self.data_roots)
         )
-        return Allowed(packages, roots, self.max_picture_bytes, client if self.tells_clients_apart else "")
+        return Allowed(packages, roots, self.max_picture_bytes, client if self.tells_clients_apart else "", self.own)
 
 
 def read_packages(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -68,13 +68,14 @@ class Allowed(msgspec.Struct, frozen=True):
 
     ``packages``: whose code it may be. ``data_roots``: the folders it may read; None: any, for a process that evaluates
     a dataflow of its own. ``max_picture_bytes``: memory of one picture that a source decodes or generates. ``client``:
-    whose runs may use it, where that differs between clients.
+    whose runs may use it, where that differs between clients. ``own``: it is what an application's ``Client`` allows.
     """
 
     packages: tuple[str, ...] = DEFAULT_ALLOW
     data_roots: tuple[str, ...] | None = None
     max_picture_bytes: int = MAX_PICTURE_BYTES
     client: str = ""
+    own: bool = False
 
 
 Allow = Collection[str] | Allowed  # packages, or all of it
@@ -130,7 +131,7 @@ def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> R
 
 def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     """Construct a node's operator or source; OperatorError in one line when that is not possible."""
-    allowed = allow if isinstance(allow, Allowed) else Allowed(tuple(allow))
+    allowed = _as_allowed(allow)
     token = ALLOWED.set(allowed)
     try:
         factory = _factory(code.use, allowed.packages)
@@ -141,6 +142,10 @@ def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     if not isinstance(made, OperatorCode | SourceCode):  # a registered function's
         raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
     return made
+
+
+def _as_allowed(allow: Allow) -> Allowed:
+    return allow if isinstance(allow, Allowed) else Allowed(tuple(allow))
 
 
 def _constructed(factory: Callable[..., Any], code: Code) -> Any:
@@ -161,7 +166,7 @@ def _constructed(factory: Callable[..., Any], code: Code) -> Any:
 def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
     """What constructs the code that ``use`` names."""
     if ":" in use:
-        found = find_code(use, packages)
+        found = find_code(use)
         if not isinstance(found, type):
             raise OperatorError(f"{use!r} is a function; name a class with combine(inputs, index) or produce(index)")
     else:
@@ -175,12 +180,13 @@ def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
     return factory
 
 
-def find_code(path: str, packages: Collection[str] | None = None) -> Any:
-    """What an import path names: something that a package of ``packages`` defines, by default one allowed now.
+def find_code(path: str, allow: Allow | None = None) -> Any:
+    """What an import path names: something that an allowed package defines, by default one allowed now.
 
     Nothing of it has been called. Raises OperatorError, in one line, where R1 or R2 does not hold.
     """
-    packages = ALLOWED.get().packages if packages is None else packages
+    allowed = ALLOWED.get() if allow is None else _as_allowed(allow)
+    packages = allowed.packages
     said = _short(path)
     if not _IMPORT_PATH.fullmatch(path):
         raise OperatorError(f"{said} is not an import path of the form package.module:attribute")
@@ -188,7 +194,9 @@ def find_code(path: str, packages: Collection[str] | None = None) -> Any:
         raise OperatorError(f"{said} is private; a dataflow names only what does not begin with an underscore")
     module, _, attribute = path.partition(":")
     if not _is_allowed(module, packages):  # R1
-        client, top = ALLOWED.get().client, module.partition(".")[0]
+        client, top = allowed.client, module.partition(".")[0]
+        if allowed.own:
+            raise OperatorError(f"this client does not allow code from {_short(module)}; give Client(allow=[{top!r}])")
         whose, option = (f" client {client!r}", f"{client}={top}") if client else ("", top)
         raise OperatorError(
             f"this host does not allow{whose} code from {_short(module)}; start it with --allow {option}"

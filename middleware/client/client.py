@@ -63,7 +63,7 @@ from thalweg.middleware.errors import (
     words,
 )
 from thalweg.middleware.grants import ALL
-from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
+from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, check_roots, reorderable
 from thalweg.middleware.network.networks import Network, where_joined
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, Pair
@@ -137,7 +137,8 @@ class Client:
         networks: Mapping[str, str] | None = None,
     ) -> None:
         expect(CoreConfig() if limits is None else limits, CoreConfig, "limits of a client are a CoreConfig")
-        self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
+        packages = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
+        self._allow = Allowed(packages, own=True)
         addresses, there = addresses_of(hosts)
         scale = time_scale
         if scale is None:
@@ -166,12 +167,13 @@ class Client:
             advertise=advertise,
             bulk_port=bulk_port,
             time_scale=scale,
-            allow={ALL: self._allow},
+            allow={ALL: packages},
             data_roots={ALL: check_roots(data_roots)},
             records=None if records is None else str(records),
             insecure=insecure,
             core=limits or CoreConfig(),
             networks=dict(networks),
+            of_application=True,
             process=printable(f"process {os.getpid()} on {socket.gethostname()}"),
         )
         self._process = 1 + secrets.randbelow(PROCESSES - 1)

@@ -15,6 +15,7 @@ from thalweg.middleware.client.stripes import Going, Stripes, alike, check_below
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
+from thalweg.middleware.loading import Allow
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
@@ -40,7 +41,7 @@ from thalweg.middleware.protocol.parts import Parts
 class Preparing:
     """Plans on a client's hosts. ``allow``: packages whose code may be asked for hints; ``capacity``: the client's."""
 
-    def __init__(self, roster: Roster, measuring: Measuring, allow: tuple[str, ...], capacity: HostFigures) -> None:
+    def __init__(self, roster: Roster, measuring: Measuring, allow: Allow, capacity: HostFigures) -> None:
         self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
 
     def plan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import OperatorError, PlacementError, ThalwegError
-from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.loading import DEFAULT_ALLOW, Allow, load_code
 from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
@@ -34,7 +34,7 @@ LEAST_HORIZON = 20.0  # partitions that another tree is for at least: slow flows
 TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
 
 
-def ask_hints(dataflow: Dataflow, allow: Collection[str] = DEFAULT_ALLOW) -> Hints:
+def ask_hints(dataflow: Dataflow, allow: Allow = DEFAULT_ALLOW) -> Hints:
     """Sizes and compute times as the nodes' own code tells them, where this process can load it."""
     sizes: dict[str, float] = {}
     for name in dataflow.sources:

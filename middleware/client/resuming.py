@@ -17,7 +17,7 @@ from thalweg.middleware.client.stripes import with_state
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
 from thalweg.middleware.errors import JournalGapError, UsageError, expect, nearest, shown
-from thalweg.middleware.loading import reorderable
+from thalweg.middleware.loading import Allow, reorderable
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network, where_joined
 from thalweg.middleware.planning import CostModel, Planner, Stripe, get_cost_model, get_strategy
@@ -119,7 +119,7 @@ class Resumer(NamedTuple):
     roster: Roster
     preparing: Preparing
     probe: Probe
-    allow: tuple[str, ...]
+    allow: Allow
     process: int
 
 
@@ -228,7 +228,7 @@ class Here(NamedTuple):
 
     client: str
     hosts: Collection[str]
-    allow: tuple[str, ...]
+    allow: Allow
 
 
 def go_on_over(run_id: str, found: Found, start: int | None, here: Here) -> Onward:

@@ -27,6 +27,7 @@ from thalweg.middleware.errors import (
     printable,
     warn_dropped,
 )
+from thalweg.middleware.loading import Allow
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.planning.problem.hints import Hints
@@ -99,7 +100,7 @@ class Home(msgspec.Struct, frozen=True):
 
     name: str
     hosts: Callable[[], Collection[str]]
-    allow: tuple[str, ...]
+    allow: Allow
     tell: Callable[[e.Event], None]
     closed: Callable[[str], None]
     prepare: Prepare | None = None

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
 from thalweg.middleware.errors import DataflowError, OperatorError, UsageError, expect
-from thalweg.middleware.loading import keeps_state, load_code
+from thalweg.middleware.loading import Allow, keeps_state, load_code
 from thalweg.middleware.planning import Plan, Planner, Strategy, Stripe, get_strategy
 from thalweg.middleware.planning.planners.below import Below
 from thalweg.middleware.protocol import events as e
@@ -40,7 +40,7 @@ def check_stripes(
     stripes: Stripes,
     window: int | None,
     dataflow: Dataflow,
-    allow: Collection[str],
+    allow: Allow,
     others: Mapping[str, object],
 ) -> Parts:
     """What of a stream's graph goes over several trees; UsageError, in one line, where it cannot go over so many.
@@ -73,7 +73,7 @@ def client_of(dataflow: Dataflow) -> str:
     return dataflow.by_name[dataflow.sinks[0]].pinned or ""
 
 
-def check_sources(dataflow: Dataflow, allow: Collection[str]) -> None:
+def check_sources(dataflow: Dataflow, allow: Allow) -> None:
     """UsageError, in one line, for sources that do not give any partition that they are asked for."""
     for node in (dataflow.by_name[name] for name in dataflow.sources):
         if node.rate is not None:
@@ -87,7 +87,7 @@ def check_sources(dataflow: Dataflow, allow: Collection[str]) -> None:
                 )
 
 
-def with_state(dataflow: Dataflow, allow: Collection[str]) -> list[str]:
+def with_state(dataflow: Dataflow, allow: Allow) -> list[str]:
     """The operators that have state; UsageError, in one line, where one does not tell."""
     found = []
     for node in (dataflow.by_name[name] for name in dataflow.operators):
@@ -100,7 +100,7 @@ def with_state(dataflow: Dataflow, allow: Collection[str]) -> list[str]:
     return found
 
 
-def over_trees(planner: Planner, dataflow: Dataflow, allow: Collection[str], stripes: Stripes | None = None) -> Planner:
+def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stripes | None = None) -> Planner:
     """What plans a dataflow that is to go over several trees, by the planner's own word if ``stripes`` is None."""
     count = getattr(planner, "stripes", 1) if stripes is None else stripes
     if not isinstance(count, int | str) or count == 1:
@@ -139,7 +139,7 @@ def all_of(stripes: Stripes, first: Stripe, beside: Sequence[Stripe]) -> tuple[S
     return (msgspec.structs.replace(first, share=1 / stripes),) * stripes
 
 
-def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: Collection[str]) -> None:
+def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: Allow) -> None:
     """DataflowError where a further tree has an operator with state that is none of those above, ``upper``."""
     known = [first.by_name[name].code for name in first.operators if name not in upper]
     operators = [tree.by_name[name] for name in tree.operators if name not in upper]

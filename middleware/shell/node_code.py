@@ -30,7 +30,7 @@ from numpy import ndarray
 
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line, printable
-from thalweg.middleware.loading import Allow, Allowed, keeps_state, load_code, may_reorder
+from thalweg.middleware.loading import Allow, keeps_state, load_code, may_reorder
 from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -123,7 +123,7 @@ class OwnCode(NodeCode):
         self.keeps_state = keeps_state(self.code)
         self.waits = bool(getattr(self.code, "waits", False))
         self.tells = hasattr(self.code, "delta")
-        self._packages = allow.packages if isinstance(allow, Allowed) else tuple(allow)
+        self._allow = allow
         self._heads: dict[str, bytes] = {}  # schemas of its inputs, and of its output
 
     @property
@@ -154,7 +154,7 @@ class OwnCode(NodeCode):
         if hasattr(self.code, "watermark_s"):
             self.code.watermark_s = watermark_s
         late_rows = getattr(self.code, "late_rows", 0)
-        values = [opened(each, self._packages) for each in inputs]
+        values = [opened(each, self._allow) for each in inputs]
         value = returned_by(self._call, (values, index), inputs)
         late_rows = getattr(self.code, "late_rows", 0) - late_rows
         if value is None:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import OperatorError, ProtocolError, one_line, shown
-from thalweg.middleware.loading import find_code, importing
+from thalweg.middleware.loading import Allow, find_code, importing
 from thalweg.middleware.parcels import NOTHING, Parcel
 from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES
 
@@ -117,15 +117,15 @@ def marked(value: Any, watermark_s: float | None) -> Any:
     return value
 
 
-def opened(value: Any, packages: Collection[str] = ()) -> Any:
+def opened(value: Any, allow: Allow = ()) -> Any:
     """What a value stands for, as code and the application get it; OperatorError where that cannot be had here.
 
-    ``packages``: those whose structs may be named.
+    ``allow``: the packages whose structs may be named.
     """
     if type(value) is not Parcel:
         return value
     if value.kind == "plain":
-        return _data_of(value, packages)
+        return _data_of(value, allow)
     if value.opened is None:
         value.opened = NOTHING if value.kind == "nothing" else _open_records(value)
     return value.opened
@@ -186,10 +186,10 @@ def _path_of(kind: type) -> str:
     return path
 
 
-def _data_of(parcel: Parcel, packages: Collection[str]) -> Any:
+def _data_of(parcel: Parcel, allow: Allow) -> Any:
     kind: Any = Any
     if parcel.head:
-        kind = find_code(parcel.head.decode(errors="replace"), packages)
+        kind = find_code(parcel.head.decode(errors="replace"), allow)
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
             raise OperatorError(f"a value names {kind!r} as its class, which is no msgspec.Struct")
     try:

@@ -77,6 +77,7 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     insecure: bool = False
     networks: dict[str, str] = {}  # further ones that the host is joined to: its endpoint for bulk in each
     speaks: m.Speaks = frames.SPEAKS  # versions of the protocol
+    of_application: bool = False  # that of a ``Client``
     process: str = ""  # what the host says of its process to others (``Peer.process``)
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class Shell:
     ) -> None:
         self.config = config
         self._time_scale = config.time_scale  # which every event is told by
-        grants = Grants(config.allow, config.data_roots, config.core.max_picture_bytes)
+        grants = Grants(config.allow, config.data_roots, config.core.max_picture_bytes, config.of_application)
         if keys is None and grants.tells_clients_apart:
             raise UsageError(
                 "what single clients are allowed (CLIENT=PACKAGE, CLIENT=FOLDER) needs --keys: without them a client's"

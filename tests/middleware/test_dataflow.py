@@ -82,7 +82,15 @@ def test_a_very_deep_tree_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        ([source("s"), source("s"), sink("s")], "node 's' is defined twice"),
+        ([source("s"), source("s"), sink("s")], "source 's' is defined twice"),
+        (
+            [source("s"), operator("o", "s"), sink("o", name="o")],
+            "operator 'o' and sink 'o' have the same name; both are nodes: give each its own",
+        ),
+        (
+            [source("s"), Node("t", "sink", ("s",), pinned="alice")],
+            "sink 't' is pinned to unknown host 'alice'; the hosts are client, h1; of a tree, give client=NAME to the",
+        ),
         ([source("s")], "a dataflow has at least one sink, and this one has none"),
         ([source("s"), sink("s"), source("r"), sink("r", name="u")], "node 'r' has nothing to do with node 's'"),
         ([Node("x", "filter", (), CODE), sink("x")], "node 'x' is of unknown kind 'filter'"),  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from flows import chain
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.dataflow import Code
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import MoveRefused, OperatorError, RunError, UsageError
 from thalweg.middleware.grants import ALL, Grants, read_packages, read_roots
 from thalweg.middleware.loading import DEFAULT_ALLOW, MAX_PICTURE_BYTES, Allowed, load_code
@@ -112,3 +113,13 @@ def test_an_operator_that_its_client_may_not_run_there_does_not_move_there(tmp_p
         with pytest.raises(MoveRefused, match="does not allow client 'bob' code from 'runtime_codes'"):
             asked.result(10)
         assert rest == list(range(1, 60))
+
+
+def test_a_client_that_does_not_allow_the_class_of_a_value_says_so_of_itself() -> None:
+    flow = Dataflow()
+    plates = flow.source(Code("runtime_codes:Gives", {"kind": "struct", "every": 1}), at="h1")
+    flow.sink("plates", plates)
+    with LocalCluster(1, allow=ALLOW) as cluster, Client(cluster) as client:
+        says = r"this client does not allow code from 'runtime_codes'; give Client\(allow=\['runtime_codes'\]\)"
+        with pytest.raises(RunError, match=says):
+            list(client.run(flow, {}, partitions=2))

@@ -117,7 +117,7 @@ def test_what_cannot_be_is_said_in_one_line(client: Client) -> None:
     flow.sink("there", "s0", at="h1")
     with pytest.raises(UsageError, match=r"sink 'there' is pinned to another host than this client 'client'"):
         client.run(flow, placed(flow, "h1"))
-    with pytest.raises(DataflowError, match="node 'there' is defined twice"):
+    with pytest.raises(DataflowError, match="sink 'there' and source 'there' have the same name; both are nodes"):
         flow.source(MIX, at="h1", name="there")
 
 
