@@ -41,6 +41,10 @@ class OperatorError(ThalwegError):
     """An operator's or source's own code cannot be found, is not allowed, or failed."""
 
 
+class NotAllowedError(OperatorError):
+    """Code is of a package that this host, or this client, does not allow."""
+
+
 class TraceError(UsageError):
     """A bandwidth trace that cannot be read; the text names file and line."""
 

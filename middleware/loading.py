@@ -30,15 +30,17 @@ from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from types import UnionType
+from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 import msgspec
 
 from thalweg.middleware.dataflow import Code, Reorderable
-from thalweg.middleware.errors import OperatorError, UsageError, nearest, one_line, shown, words
+from thalweg.middleware.errors import NotAllowedError, OperatorError, UsageError, nearest, one_line, shown, words
 
 OPERATORS, SOURCES = "thalweg.operators", "thalweg.sources"
 GROUPS = (OPERATORS, SOURCES)
+METHODS = {"operator": "combine", "source": "produce"}  # that the runtime calls, by the kind of node
 DEFAULT_ALLOW = ("thalweg.operators",)
 MAX_PICTURE_BYTES = 256 * 1024 * 1024
 SHOWN = 120  # characters of what a sender wrote, in an error
@@ -129,13 +131,25 @@ def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> R
     return Reorderable(tuple(free), tuple(merging))
 
 
-def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
-    """Construct a node's operator or source; OperatorError in one line when that is not possible."""
+def find_class(code: Code, allow: Allow = DEFAULT_ALLOW) -> Callable[..., Any]:
+    """Return what constructs a node's code, whose parameters fit it; nothing of it is called.
+
+    Raises OperatorError, in one line, where there is none, or R1, R2 or R4 does not hold.
+    """
     allowed = _as_allowed(allow)
     token = ALLOWED.set(allowed)
     try:
         factory = _factory(code.use, allowed.packages)
         _check_params(factory, code)
+        return factory
+    finally:
+        ALLOWED.reset(token)
+
+
+def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
+    """Construct a node's operator or source; OperatorError in one line when that is not possible."""
+    factory, token = find_class(code, allow), ALLOWED.set(_as_allowed(allow))
+    try:
         made = _constructed(factory, code)
     finally:
         ALLOWED.reset(token)
@@ -150,17 +164,20 @@ def _as_allowed(allow: Allow) -> Allowed:
 
 def _constructed(factory: Callable[..., Any], code: Code) -> Any:
     try:
-        return factory(**code.params)
+        made = factory(**code.params)
     except OperatorError as error:
         if len(str(error)) > TOLD:  # it says what the sender wrote
             raise OperatorError(f"{one_line(error)[:TOLD]}…") from error
         raise
     except (TypeError, ValueError) as error:
+        check_types(factory, code)
         why = one_line(error)[:TOLD]
         raise OperatorError(f"{_short(code.use)} does not take {_short(code.params)}: {why}") from error
     except Exception as error:  # the code's own, of whatever kind
         why = f"{type(error).__name__}: {one_line(error)[:TOLD]}"
         raise OperatorError(f"{_short(code.use)} cannot be constructed here: {why}") from error
+    check_types(factory, code)
+    return made
 
 
 def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
@@ -196,9 +213,11 @@ def find_code(path: str, allow: Allow | None = None) -> Any:
     if not _is_allowed(module, packages):  # R1
         client, top = allowed.client, module.partition(".")[0]
         if allowed.own:
-            raise OperatorError(f"this client does not allow code from {_short(module)}; give Client(allow=[{top!r}])")
+            raise NotAllowedError(
+                f"this client does not allow code from {_short(module)}; give Client(allow=[{top!r}])"
+            )
         whose, option = (f" client {client!r}", f"{client}={top}") if client else ("", top)
-        raise OperatorError(
+        raise NotAllowedError(
             f"this host does not allow{whose} code from {_short(module)}; start it with --allow {option}"
         )
     found = _imported(said, lambda: getattr(importlib.import_module(module), attribute))
@@ -303,6 +322,42 @@ def _check_params(factory: Callable[..., Any], code: Code) -> None:
         advice = nearest(unknown[0][:SHOWN], known) if unknown and known else f"it takes {', '.join(known) or 'none'}"
         said = f"{_short(code.use)} does not take {_short(code.params)}"
         raise OperatorError(f"{said}: {one_line(error)[:SHOWN]}; {one_line(advice)}") from None
+
+
+def check_types(factory: Callable[..., Any], code: Code) -> None:
+    """Raise OperatorError for a parameter whose type is not what Thalweg's own code takes."""
+    hints = _hints(factory)
+    for name, value in code.params.items():
+        try:
+            msgspec.convert(value, hints.get(name, Any))
+        except msgspec.ValidationError as error:
+            said = f"{_short(code.use)} does not take {name}={_short(value)}"
+            raise OperatorError(f"{said}: {one_line(error)[:SHOWN]}") from None
+
+
+@lru_cache(maxsize=256)
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the parameters of Thalweg's own code, as far as a message carries values of such types.
+
+    Others' annotations are taken for comments, as in Python.
+    """
+    if not factory.__module__.startswith(DEFAULT_ALLOW):
+        return {}
+    found = {}
+    for name, hint in get_type_hints(getattr(factory, "__init__", factory)).items():
+        every = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if plain := tuple([each for each in every if _is_plain(each)]):
+            found[name] = Union[plain]  # noqa: UP007  # of a number of types that is known here alone
+    return found
+
+
+def _is_plain(hint: Any) -> bool:
+    """Return whether values of a type come as they are in a message."""
+    try:
+        msgspec.json.schema(hint)
+    except (TypeError, RecursionError):
+        return False
+    return True
 
 
 def _short(said: object) -> str:

@@ -149,11 +149,15 @@ class Source(ABC, Generic[Out]):
 
     ``waits``: set it to True where ``produce`` waits for what comes from elsewhere; ``abandon`` is called when nobody
     wants it any more, perhaps during a call, from another thread.
+
+    ``local``: its constructor may need what only its host has, as a device or a folder. Set it to False where that is
+    not so, and ``Client.check`` constructs it anywhere.
     """
 
     length: int | None = None
     replayable: bool = True
     waits: bool = False
+    local: bool = True
     watermark_s: float | None = None
 
     @abstractmethod

@@ -49,6 +49,8 @@ class SceneSource(Source):
     Source of the sizes: Ranganathan et al., section 4 (hurricane images of 15 web sites).
     """
 
+    local = False
+
     def __init__(
         self,
         site: int,

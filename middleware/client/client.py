@@ -25,6 +25,7 @@ from thalweg.middleware.client.checks import (
     joined_networks,
 )
 from thalweg.middleware.client.cluster import LocalCluster, addresses_of
+from thalweg.middleware.client.codes import check_codes_here
 from thalweg.middleware.client.feeds import Feed, fill
 from thalweg.middleware.client.hearing import Hearing
 from thalweg.middleware.client.hello import agree, say_hello
@@ -229,6 +230,22 @@ class Client:
         """
         task = self._preparing.task(self._preparing.begin(dataflow), hints, costs).but(view=view or NetworkView({}))
         return self._preparing.plan(planner, task.but(networks=joined_networks(networks, None, self._roster)), model)
+
+    def check(self, dataflow: Dataflow, placement: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """Look at a dataflow, and at a placement if there is one, as :meth:`run` would, and construct the nodes' code.
+
+        Nothing is begun, and no host is asked. Operators are constructed here, and sources that are here or whose
+        class says that it needs nothing of its host (``Source.local``). Of other sources the class and the names of
+        parameters are looked at.
+
+        Returns the names of nodes that were not seen, as this client does not allow their package.
+
+        Raises DataflowError, PlacementError or UsageError, which names the first node that is wrong.
+        """
+        dataflow = self._preparing.begin_here(dataflow)
+        if placement is not None:
+            self._preparing.placed(dataflow, placement)
+        return check_codes_here(dataflow, self.name, self._allow)
 
     def run(
         self,

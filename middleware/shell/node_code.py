@@ -30,7 +30,7 @@ from numpy import ndarray
 
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line, printable
-from thalweg.middleware.loading import Allow, keeps_state, load_code, may_reorder
+from thalweg.middleware.loading import METHODS, Allow, keeps_state, load_code, may_reorder
 from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -114,7 +114,7 @@ class OwnCode(NodeCode):
         assert node.code is not None
         self.code = load_code(node.code, allow)
         self.is_source = node.kind == "source"
-        wants = "produce" if self.is_source else "combine"
+        wants = METHODS[node.kind]
         call = getattr(self.code, wants, None)
         if call is None:
             raise OperatorError(f"{node.code.use!r} cannot run as {node.kind}: it has no {wants}()")
