@@ -68,6 +68,8 @@ class Preparing:
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
         dataflow.validate(self._roster.known)
+        if lasting:
+            self._roster.await_sources(dataflow)
         self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned}, lasting=lasting)
         return sinks_at(dataflow, self._roster.name)
 

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from thalweg.middleware.client.hello import agree, say_hello
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError, words
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.endpoints import usually_beside
 from thalweg.middleware.shell.security import Keys
 
 
@@ -68,6 +70,18 @@ class Roster:
         for node, host in placement.items():
             if (how := self.gone.get(host)) and not (lasting and host in self.peers):
                 raise HostAbsentError(f"host {host!r}, where {node!r} is to be, {how}", node=node, host=host)
+
+    def await_sources(self, dataflow: Dataflow) -> None:
+        """Take hosts of sources that have not been there yet for lost ones, which a run that outlives hosts waits for.
+
+        Their endpoints are as they were told, and those for bulk as usual, until they say so themselves.
+        """
+        for source in dataflow.sources:
+            host = dataflow.by_name[source].pinned
+            if host in self.gone and host in self.addresses and host not in self.peers:
+                address = self.addresses[host]
+                absent = m.Peer(host, address, usually_beside(address))
+                self.peers = {host: absent, **self.peers}  # the client is the last
 
     @property
     def version(self) -> int:

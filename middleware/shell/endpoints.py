@@ -73,6 +73,14 @@ def beside(endpoint: str, bulk_port: int | None = None) -> str:
     return f"{head}:{int(port) + 1}"
 
 
+def usually_beside(endpoint: str) -> str:
+    """The bulk endpoint that a host at ``endpoint`` has unless it was told otherwise; it says itself which it has."""
+    if endpoint.startswith(UNIX):
+        return endpoint + BULK
+    head, _, port = endpoint.rpartition(":")
+    return f"{head}:{int(port) % 65535 + 1}" if port.isdigit() else endpoint
+
+
 def read_networks(settings: Iterable[str]) -> dict[str, str]:
     """What ``NAME=ENDPOINT`` says of further networks; UsageError for what is none."""
     networks: dict[str, str] = {}
