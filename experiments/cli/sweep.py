@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 import typer
@@ -23,6 +24,7 @@ from thalweg.experiments.runs.config import Allow, Latency, runs_elsewhere
 from thalweg.middleware.errors import UsageError, require
 
 if TYPE_CHECKING:
+    from thalweg.experiments.faults.sweep import PlansStopped
     from thalweg.experiments.papers.study import FigureData
     from thalweg.experiments.sweeps.grid import PlacementResult, Sweep
     from thalweg.experiments.sweeps.sweep import SweepOutcome
@@ -431,7 +433,7 @@ def _latency(name: str) -> str:
 
 def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
     """What becomes of fault plans; exit status 1 when one failed."""
-    from thalweg.experiments.faults.sweep import FOLDER, Kind, replay, sweep_faults, told
+    from thalweg.experiments.faults.sweep import FOLDER, Kind, PlansStopped, replay, sweep_faults, told
 
     kind = Kind(options.graphs, options.lasting, options.stripes, options.networks)
     if options.replay_faults is not None:
@@ -441,17 +443,39 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
             raise typer.Exit(1)
         return
     assert options.faults is not None
-    with progress() as tell:
-        summary = sweep_faults(
-            options.faults,
-            first_seed=options.first_seed,
-            out=options.out or FOLDER,
-            master=options.master,
-            tell=tell,
-            kind=kind,
-        )
+    try:
+        with progress() as tell:
+            summary = sweep_faults(
+                options.faults,
+                first_seed=options.first_seed,
+                out=options.out or FOLDER,
+                master=options.master,
+                tell=tell,
+                kind=kind,
+            )
+    except PlansStopped as stop:
+        if stop.summary is not None:
+            say(as_json, stop.summary, told(stop.summary))
+        _stopped_plans(stop, options)
     say(as_json, summary, told(summary))
     end(f"seed {one.seed} {one.what}; {one.command}" for one in summary.failures)
+
+
+def _stopped_plans(stop: PlansStopped, options: SweepOptions) -> NoReturn:
+    """Say what is left of a sweep that was stopped, and how to go on."""
+    stopped = stop.__cause__ if isinstance(stop.__cause__, Stopped) else Stopped()
+    sys.stdout.flush()
+    failures = () if stop.summary is None else stop.summary.failures
+    for one in failures:
+        print(f"thalweg: seed {one.seed} {one.what}; {one.command}", file=sys.stderr)
+    command = ["thalweg", "sweep", "--faults", str(stop.left), "--first-seed", str(stop.next_seed)]
+    given = {"--graphs": options.graphs, "--lasting": options.lasting, "--stripes": options.stripes}
+    command += [name for name, is_given in {**given, "--networks": options.networks}.items() if is_given]
+    command += [] if options.out is None else ["--out", str(options.out)]
+    done = 0 if stop.summary is None else stop.summary.faults
+    how = f"go on with {shlex.join(command)}" if stop.left else "all plans are done"
+    print(f"thalweg: stopped by {stopped.name} after {done} of {options.faults} plans; {how}", file=sys.stderr)
+    raise typer.Exit(stopped.status)
 
 
 def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:

@@ -120,7 +120,10 @@ def sweep_faults(
     run: Run = run_trial,
     kind: Kind = TREES,
 ) -> FaultsSummary:
-    """Run the plans, count what became of them, and write those that failed into ``out``."""
+    """Run the plans, count what became of them, and write those that failed into ``out``.
+
+    Raises PlansStopped if something else than an error ends it, as SIGTERM.
+    """
     begun = time.perf_counter()
     seeds = range(first_seed, first_seed + count)
     results: list[TrialResult] = []
@@ -129,19 +132,47 @@ def sweep_faults(
         results.extend(some)
         tell("fault plans", len(results), count)
 
-    take([])
-    if count <= FEW_TRIALS or run is not run_trial:
-        for seed in seeds:
-            take([run(kind.plan(seed))[0]])
-    else:
-        _on_spark([FaultTrial(configuration=seed, drawn=kind) for seed in seeds], master, take)
-        results.sort(key=lambda result: result.seed)
-    failed = [result for result in results if result.outcome == "failed"]
-    failures = []
-    for number, result in enumerate(failed):
-        tell("making failed plans minimal", number, len(failed))
-        plan = kind.plan(result.seed)
-        failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
+    failures: list[Failure] = []
+    try:
+        take([])
+        if count <= FEW_TRIALS or run is not run_trial:
+            for seed in seeds:
+                take([run(kind.plan(seed))[0]])
+        else:
+            _on_spark([FaultTrial(configuration=seed, drawn=kind) for seed in seeds], master, take)
+        failed = _failed(results)
+        for number, result in enumerate(failed):
+            tell("making failed plans minimal", number, len(failed))
+            plan = kind.plan(result.seed)
+            failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        failures += [_keep(result, kind.plan(result.seed), out) for result in _failed(results)[len(failures) :]]
+        done = {result.seed for result in results}
+        following = next((seed for seed in seeds if seed not in done), seeds.stop)
+        summary = _summary(results, failures, first_seed, out, begun) if results else None
+        raise PlansStopped(summary, following, seeds.stop - following) from error
+    return _summary(results, failures, first_seed, out, begun)
+
+
+class PlansStopped(Exception):
+    """A sweep of fault plans was stopped: what was done until then, and how many plans are left from which seed on."""
+
+    def __init__(self, summary: FaultsSummary | None, next_seed: int, left: int) -> None:
+        super().__init__(f"{left} plans from seed {next_seed} are left")
+        self.summary, self.next_seed, self.left = summary, next_seed, left
+
+
+def _failed(results: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the results of plans that failed, by seed."""
+    return sorted((result for result in results if result.outcome == "failed"), key=lambda result: result.seed)
+
+
+def _summary(
+    results: Sequence[TrialResult], failures: Sequence[Failure], first_seed: int, out: Path, begun: float
+) -> FaultsSummary:
+    """Count what became of plans, of which there is one at least."""
     outcomes = Counter(result.outcome for result in results)
     moves, shapes, queries, done = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for result in results:
@@ -150,7 +181,7 @@ def sweep_faults(
         queries.update(result.queries)
         done.update(result.faults)
     return FaultsSummary(
-        faults=count,
+        faults=len(results),
         first_seed=first_seed,
         out=str(out),
         delivered=outcomes["delivered"],

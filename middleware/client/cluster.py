@@ -38,6 +38,7 @@ from thalweg.middleware.shell.shell import ShellConfig
 
 START_S = 30.0  # so long a host process may take to listen, and as long again while it gets on
 MOST_TIMES = 10  # then it is not coming, however busy the machine is
+CLOSED = "the cluster is closed; make another one"
 
 
 class LocalCluster:
@@ -94,6 +95,8 @@ class LocalCluster:
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._starting = threading.Lock()  # held while a process is started, and none is when it is closed
+        self._closed = False
         self._watch = _Watch(self._processes)
         self._folder = SocketFolder()
         self._more.append(f"--parents-folder={self._folder.name}")
@@ -122,19 +125,28 @@ class LocalCluster:
         if (certificate := self.certificate(name, "host")) is not None:
             command += ["--keys", str(certificate)]
         command += [f"--network={each}={end}" for each, end in self.ends_of(f"{number}n").items()]
-        self._processes[name] = subprocess.Popen(
-            [*command, *self._more, *more],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self._environment,
-            **apart(),
-        )
+        with self._starting:
+            if self._closed:
+                raise UsageError(CLOSED)
+            self.pids.pop(name, None)
+            self._processes[name] = subprocess.Popen(
+                [*command, *self._more, *more],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=self._environment,
+                **apart(),
+            )
         self._watch.add(name)
 
     def _await(self, names: Collection[str]) -> None:
-        streams = {name: p.stdout.fileno() for name in names if (p := self._processes[name]).stdout is not None}
-        progress = Progress({name: self._processes[name].pid for name in streams})
-        lines = wait_ready_lines(streams, START_S, progress)
+        try:
+            streams = {name: p.stdout.fileno() for name in names if (p := self._processes[name]).stdout is not None}
+            progress = Progress({name: self._processes[name].pid for name in streams})
+            lines = wait_ready_lines(streams, START_S, progress)
+        except (OSError, ValueError, HostAbsentError):
+            if self._closed:  # with the files that are read
+                raise UsageError(CLOSED) from None
+            raise
         for name in names:  # in their order, not in that of their coming up
             self.addresses[name] = lines[name]["control"]
             self.pids[name] = int(lines[name]["pid"])
@@ -229,9 +241,13 @@ class LocalCluster:
 
     def close(self) -> None:
         """End every host process and wait for it; idempotent."""
-        for process in self._processes.values():
-            if process.poll() is None:
+        with self._starting:
+            self._closed = True
+        for name, process in self._processes.items():
+            if process.poll() is None and name in self.pids:
                 interrupt(process)
+            elif process.poll() is None:
+                process.terminate()  # it still starts, where Python would print how far it has come
         deadline = time.monotonic() + 5
         for process in self._processes.values():
             try:
@@ -250,6 +266,7 @@ class LocalCluster:
                 if stream is not None:
                     stream.close()  # or a host would outlive its parent as long as this process lives
         self._processes.clear()
+        self._starting = threading.Lock()
         self._watch = _Watch(self._processes)
         self._folder.cleanup.detach()
 

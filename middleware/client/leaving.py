@@ -4,6 +4,7 @@ Rules:
 
 - R1: What is open when the interpreter ends is closed first, the youngest first: later its threads do not run any more,
   and whoever waited for one would wait for ever.
+  What daemon threads raise as their clients and clusters are closed under them is of no interest to anybody.
 - R2: A forked process has none of these threads, and the hosts are not its own: it is told so, and ends nothing.
 """
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from thalweg.middleware.errors import ThalwegError
 from thalweg.middleware.platform.processes import in_forked_children
 
 T = TypeVar("T")
@@ -51,6 +54,13 @@ def weakly(method: Callable[[T], None]) -> Callable[[T], None]:
 
 
 def _close_all() -> None:
+    hook = threading.excepthook
+
+    def tell_others(raised: threading.ExceptHookArgs) -> None:
+        if not issubclass(raised.exc_type, ThalwegError):
+            hook(raised)
+
+    threading.excepthook = tell_others
     for _, each in sorted(_open.items(), reverse=True):
         with contextlib.suppress(KeyboardInterrupt):  # the others are to be closed all the same
             each.close()

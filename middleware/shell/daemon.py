@@ -286,7 +286,12 @@ def _serve(argv: list[str] | None) -> int:
         core=limits.limited(options.limit),
     )
     log_lines(config.name, options.log_level)
-    shell = Shell(config, on_application, keys)
+    try:
+        shell = Shell(config, on_application, keys)
+    except ThalwegError:
+        if stop.is_set():  # whoever ends the host has removed its folder
+            return 0
+        raise
     shells.append(shell)
     if options.join:
         client = (options.join, options.client)

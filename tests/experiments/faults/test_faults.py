@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 from types import NoneType
@@ -32,6 +34,7 @@ from thalweg.emulation.virtual.faults import (
     Storm,
 )
 from thalweg.experiments.cli import verbs as cli
+from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.faults import graphs as fault_graphs
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
@@ -672,6 +675,37 @@ def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "f" / "plan-2.json"
     assert failure.command == f"thalweg sweep --replay-faults {path}"
     assert load_plan(path) == FaultPlan(2, (Drop("h1", "h2", "Demand", 3), Drop("h1", "h2", "Demand", 50)))
+
+
+def test_a_sweep_that_is_stopped_tells_what_was_done_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two plans, of which the second has failed; and before the first is done."""
+    monkeypatch.setattr(faults, "drawn_plan", lambda seed, **_: FaultPlan(seed, (Storm(0.5),)))
+    ends_at = 3
+
+    def stopped(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
+        if plan.seed == ends_at:
+            raise Stopped(signal.SIGTERM)
+        return fake(plan)
+
+    asked = functools.partial(sweep_faults, first_seed=1, master="local", tell=lambda *_: None, run=stopped)
+    monkeypatch.setattr(faults, "sweep_faults", lambda count, *, out, **_: asked(count, out=out))
+    words = ["sweep", "--faults", "9", "--first-seed", "1", "--lasting", "--out", str(tmp_path / "f")]
+    done = CliRunner().invoke(cli.app, words)
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert done.stdout.startswith("2 fault plans from seed 1 in ")
+    failure, end = done.stderr.splitlines()
+    assert failure.startswith("thalweg: seed 2 stalled: no end; thalweg sweep --replay-faults ")
+    command = f"thalweg sweep --faults 7 --first-seed 3 --lasting --out {tmp_path / 'f'}"
+    assert end == f"thalweg: stopped by SIGTERM after 2 of 9 plans; go on with {command}"
+    assert load_plan(tmp_path / "f" / "plan-2.json") == FaultPlan(2, (Storm(0.5),))
+    ends_at = 1
+    done = CliRunner().invoke(cli.app, words)
+    assert (done.stdout, done.stderr.splitlines()[0].partition("; ")[0]) == (
+        "",
+        "thalweg: stopped by SIGTERM after 0 of 9 plans",
+    )
 
 
 @pytest.mark.spark

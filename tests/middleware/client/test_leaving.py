@@ -13,6 +13,7 @@ from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, own_environment
+from thalweg.middleware.errors import UsageError
 
 FORKING = "ignore:This process:DeprecationWarning"  # since 3.12 Python warns of every fork beside threads
 FORKS_AND_LEAVES = """
@@ -55,6 +56,51 @@ def test_a_fork_harms_nothing_and_what_is_left_open_is_closed_at_the_end() -> No
     *pids, folder = left.split()
     assert not Path(folder).exists()
     assert not any(psutil.pid_exists(int(pid)) for pid in pids)
+
+
+STARTS_IN_A_THREAD = """
+import os, sys, threading
+from flows import chain
+from runtime_codes import ALLOW, MIX, blocks
+from thalweg import Client, LocalCluster
+from thalweg.middleware.client import cluster as module
+
+steps = threading.Semaphore(0)
+spawn = module.LocalCluster._spawn
+
+def spawned(self, *words):
+    spawn(self, *words)
+    steps.release()
+
+module.LocalCluster._spawn = spawned
+
+def work():
+    with LocalCluster(3, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        while True:
+            for _ in client.run(chain(blocks()["h1"], MIX), {"o": "h2"}):
+                steps.release()
+
+threading.Thread(target=work, daemon=True).start()
+for _ in range(int(sys.argv[1])):
+    steps.acquire()
+"""
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+def test_a_daemon_thread_that_starts_a_cluster_as_the_interpreter_ends_prints_nothing(steps: int) -> None:
+    """It ends with no host started, one of three or all of them, or with a run that has given a partition."""
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS_IN_A_THREAD, str(steps)],
+        env=own_environment(), capture_output=True, text=True, timeout=patience(60), check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_cluster_that_is_closed_starts_no_host() -> None:
+    cluster = LocalCluster(1)
+    cluster.close()
+    with pytest.raises(UsageError, match="the cluster is closed; make another one"):
+        cluster.start("h2")
 
 
 def test_a_client_whose_closing_is_interrupted_is_closed(
