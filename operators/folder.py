@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -21,6 +22,7 @@ Image = NDArray[Any]
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".tif", ".tiff"))
 FORMATS = ("PNG", "JPEG", "TIFF")
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0, section 15
+_ORIENTATION = 274  # tag of EXIF 2.3, section 4.6.4
 _STRIP_PIXELS = 1 << 20
 SIZE_SAMPLE = 64  # headers read for size_bytes; more would make a large folder slow to start
 
@@ -33,7 +35,7 @@ class ImageFolderSource(Source):
 
     Values are (height, width) or (height, width, bands), uint8; 16-bit grey images keep their 16 bits.
     Palettes become RGB, other colour spaces too, and an alpha band is dropped. Of a file with several pages
-    the first counts. Pixels are taken as stored (no rotation by EXIF).
+    the first counts. Images are turned as their EXIF orientation says.
 
     ``folder`` is read once, at construction; on a host it lies within one that the host gives to read (``thalweg host
     --data-root``, ``LocalCluster(data_roots=…)``), and so do the files that links in it lead to. ``skip_corrupt``:
@@ -122,12 +124,15 @@ def read_image(path: Path, most_bytes: int = MAX_PICTURE_BYTES) -> Image:
 def _open(file: BinaryIO, path: Path) -> Any:
     try:
         from PIL import Image as pillow  # so that host processes without pictures do not carry it
+        from PIL import UnidentifiedImageError
     except ModuleNotFoundError:
         raise OperatorError("images need pillow, which is not installed here: pip install pillow") from None
     try:
         with _opening, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow's own limit, half of what it refuses
             return pillow.open(file, formats=FORMATS)
+    except UnidentifiedImageError:  # whose text names the open file
+        raise ValueError("it is no image of a known format, or is cut short") from None
     except pillow.DecompressionBombError:
         raise OperatorError(
             f"image {path} has more than {2 * (pillow.MAX_IMAGE_PIXELS or 0)} pixels, which may be a decompression"
@@ -164,7 +169,22 @@ def _decode(file: BinaryIO, path: Path, most_bytes: int) -> Image:
         if mode == "I" and (part.min() < 0 or part.max() > 0xFFFF):
             raise OperatorError(f"image {path} has pixels beyond 16 bits; save it with 8 or 16 bits")
         out[top : top + step] = part
+    with contextlib.suppress(Exception):  # tags are damaged, and pixels are not
+        out = _upright(out, image.getexif().get(_ORIENTATION))
     return out
+
+
+def _upright(pixels: Image, orientation: object) -> Image:
+    """Return an image turned as the EXIF tag says; unchanged where that says nothing."""
+    if orientation not in range(2, 9):
+        return pixels
+    if orientation in range(5, 9):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):  # bottom to top
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):  # right to left
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def _kind(mode: str) -> str:

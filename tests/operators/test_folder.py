@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError, UsageError
@@ -205,4 +206,42 @@ def rgb16_png() -> bytes:
     header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(13))) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("suffix", "orientation"),
+    [
+        *itertools.product(["png", "jpg", "tif"], [None, 0, *range(1, 10)]),
+        ("png", "damaged"),
+        ("jpg", "damaged"),
+    ],
+)
+def test_images_are_turned_as_their_tags_say(tmp_path, suffix, orientation):
+    """As Pillow turns a whole image at once, or not at all for what is no orientation."""
+    tags = Image.Exif()
+    if orientation == "damaged":
+        exif = b"Exif\0\0nonsense"
+    else:
+        if orientation is not None:
+            tags[274] = orientation
+        exif = tags.tobytes()
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(COLOUR).save(path, exif=exif)
+    with Image.open(path) as stored:
+        expected = np.asarray(ImageOps.exif_transpose(stored) if orientation != "damaged" else stored)
+    image = ImageFolderSource(str(tmp_path)).produce(0)
+    np.testing.assert_array_equal(image, expected)
+    assert image.flags.c_contiguous
+    if orientation in range(5, 9):
+        assert image.shape == (10, 6, 3)
+
+
+def test_a_file_that_is_no_image_is_named_by_its_path(tmp_path):
+    (tmp_path / "notes.png").write_text("this is text")
+    with pytest.raises(OperatorError) as caught:
+        ImageFolderSource(str(tmp_path)).produce(0)
+    assert str(caught.value) == (
+        f"image {tmp_path / 'notes.png'} is corrupt (it is no image of a known format, or is cut short); repair or"
+        " remove it, or skip such files with skip_corrupt=true (--skip-corrupt)"
     )
