@@ -302,7 +302,8 @@ _LEFT, _WIDE, _ROW_H = 76.0, 960.0, 22.0
 def strip(course: Course, tints: Mapping[str, str]) -> Markup:
     """One row an operator, coloured by its host; gaps are moves. A line where the tree changes, and where a scenario
     begins and ends."""
-    drawn, end_s = timeline(course), max(course.end_s, 1e-9)
+    drawn = timeline(course)
+    end_s = drawn.end_s
     scale, unit_s = (_WIDE - _LEFT - 12) / end_s, 60 if end_s > SHORT_S else 1
     unit = " min" if unit_s == 60 else " s"
     explained = len(drawn.stays) <= TALLIED
@@ -322,8 +323,6 @@ def strip(course: Course, tints: Mapping[str, str]) -> Markup:
                 "ink": readable_on(tint),
             }
         )
-    lines = [("turn", at_s, "another tree") for at_s in drawn.turns]
-    lines += [("mark", at_s, f"{one.name} of {one.host}") for one in course.befell for at_s in (one.at_s, one.until_s)]
     return render(
         "strip.svg",
         name=course.name,
@@ -336,9 +335,8 @@ def strip(course: Course, tints: Mapping[str, str]) -> Markup:
         rows=[{"y": row * _ROW_H + 15, "label": clipped(name, 10)} for row, name in enumerate(drawn.rows)],
         bars=bars,
         lines=[
-            {"kind": kind, "x": _LEFT + at_s * scale, "told": f"{what}, {time_text(at_s, end_s)}"}
-            for kind, at_s, what in lines
-            if 0 < at_s < end_s
+            {"kind": turn.kind, "x": _LEFT + turn.at_s * scale, "told": f"{turn.what}, {time_text(turn.at_s, end_s)}"}
+            for turn in drawn.turns
         ],
     )
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from thalweg.experiments.command import counted
@@ -51,6 +50,7 @@ USED = 0.02  # a link that carried less, relative to the busiest, carried demand
 POINTS = 4_000  # of a scatter plot; of more, every second, fourth, eighth … is shown
 CROWDED = 60  # moves of a placement; with more, bars are too short to be named and marks shrink
 MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a handover, at its operator's row
+_MARK: dict[str, Any] = {"color": "#B00020", "linewidth": 1.0, "linestyle": (0, (4, 3))}  # of a scenario's ends
 _TURN: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across all rows
 NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}  # of a bar
 
@@ -249,12 +249,12 @@ def _arrivals(series: RunSeries, info: RunInfo) -> Figure:
     what = f"{info.item}s"
     axes.set(
         title=f"{what.capitalize()} at the client", xlabel="emulated time (min)", ylabel=f"{what} delivered",
-        ylim=(0, None),
+        ylim=(0, max([info.images, *map(len, series.arrivals_s.values())]) * 1.09),
     )  # fmt: skip
     axes.axhline(info.images, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.annotate(
         f"all {info.images}", (0, info.images), xycoords=("axes fraction", "data"), textcoords="offset points",
-        xytext=(4, -3), ha="left", va="top", color="#777777", fontsize=9,
+        xytext=(4, 2), ha="left", va="bottom", color="#777777", fontsize=9,
     )  # fmt: skip
     axes.set_xlim(0, None)
     axes.legend(loc="lower right")
@@ -360,11 +360,7 @@ def _hosts(series: RunSeries) -> Figure:
 
 def _moves(series: RunSeries) -> Figure:
     """Deliveries around a move, and below, for every placement with handovers, which host had which operator."""
-    courses = [
-        msgspec.structs.replace(series.courses[name], end_s=series.end_s[name])
-        for name in series.placements
-        if name in series.courses
-    ]
+    courses = [series.courses[name] for name in series.placements if name in series.courses]
     involved = set().union(*(course.operators_hosts() for course in courses))
     tints = {host: tint for host, tint in host_colours(courses).items() if host in involved}
     heights = [2.6] * bool(series.around)
@@ -401,11 +397,11 @@ def _around(axes: Axes, series: RunSeries) -> None:
 
 
 def _whereabouts(axes: Axes, course: Course, tints: Mapping[str, str], unit_s: float) -> None:
-    """One row an operator, coloured by its host, white while it is under way; a mark at each handover, and a line where
-    the tree changes."""
+    """One row an operator, coloured by its host, white while it is under way; a mark at each handover, and lines where
+    the tree changes, and where a scenario begins and ends."""
     drawn = timeline(course)
     crowded = len(course.moves) + len(lives(course)) > CROWDED
-    span = (course.end_s or 1.0) / unit_s
+    span = drawn.end_s / unit_s
     for row in range(len(drawn.rows)):
         own = [stay for stay in drawn.stays if stay.row == row]
         spans = [(stay.begin_s / unit_s, (stay.until_s - stay.begin_s) / unit_s) for stay in own]
@@ -417,10 +413,17 @@ def _whereabouts(axes: Axes, course: Course, tints: Mapping[str, str], unit_s: f
         marks = [one for one in drawn.marks if one.kind == kind]
         style = _mark_style(kind, 3.0 if crowded else 5.0)
         axes.plot([one.at_s / unit_s for one in marks], [one.row - 0.36 for one in marks], **style)
-    for at_s in drawn.turns:
-        axes.axvline(at_s / unit_s, **_TURN)
+    marked = [turn for turn in drawn.turns if turn.kind == "mark"]
+    for turn in drawn.turns:
+        axes.axvline(turn.at_s / unit_s, **(_MARK if turn.kind == "mark" else _TURN))
+    for turn in marked:
+        right = turn.at_s > 0.7 * drawn.end_s
+        axes.annotate(
+            turn.what, (turn.at_s / unit_s, 1), xycoords=("data", "axes fraction"), textcoords="offset points",
+            xytext=(-3 if right else 3, 0), ha="right" if right else "left", va="top", color=_MARK["color"], fontsize=8,
+        )  # fmt: skip
     axes.set_yticks(np.arange(len(drawn.rows)) + 0.11, drawn.rows)
-    axes.set_ylim(len(drawn.rows) - 0.4, -0.7)
+    axes.set_ylim(len(drawn.rows) - 0.4, -1.2 if marked else -0.7)
     axes.set_xlim(0, span)
     axes.grid(visible=False, axis="y")
     axes.set_title(f"{course.name}: {course.title}")

@@ -7,7 +7,7 @@ disappear are there until then, or until the old tree's last partition came, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -192,14 +192,23 @@ class Mark(msgspec.Struct, frozen=True):
     row: int
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """A moment that concerns all operators: the tree changes (``turn``), or a scenario begins or ends (``mark``)."""
+
+    at_s: float
+    kind: str
+    what: str
+
+
 class Timeline(msgspec.Struct, frozen=True):
-    """Where each operator of a placement was: its rows' names, bars in them, marks at handovers, and the moments
-    (``turns``) from which on the tree was another."""
+    """Where each operator of a placement was until ``end_s``: its rows' names, bars in them, marks at handovers, and
+    lines across all rows."""
 
     rows: list[str]
     stays: list[Stay]
     marks: list[Mark]
-    turns: list[float]
+    turns: list[Turn]
+    end_s: float
 
 
 def timeline(course: Course) -> Timeline:
@@ -215,8 +224,17 @@ def timeline(course: Course) -> Timeline:
         rows=[str(row + 1) for row in range(height)] if course.changed else [life.node for life in found],
         stays=[stay for life in found for stay in stays(life, moves[life])],
         marks=[Mark(move.at_s, mark(move), life.row) for life in found for move in moves[life]],
-        turns=[change.at_s for change in course.changed],
+        turns=[turn for turn in _turns(course) if 0 < turn.at_s < course.end_s],
+        end_s=max(course.end_s, 1e-9),
     )
+
+
+def _turns(course: Course) -> Iterator[Turn]:
+    for change in course.changed:
+        yield Turn(change.at_s, "turn", "another tree")
+    for one in course.befell:
+        for at_s, when in ((one.at_s, ""), (one.until_s, "end of ")):
+            yield Turn(at_s, "mark", f"{when}{one.name} of {one.host}")
 
 
 def lives(course: Course) -> list[Life]:

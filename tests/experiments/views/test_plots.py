@@ -135,6 +135,41 @@ def test_graphs_are_drawn_in_layers_and_no_edge_runs_through_a_node(dice: Any) -
             assert all(abs(x - x1) > 0.9 or abs(y - y1) > 0.9 for _, x1, y1 in around)
 
 
+def test_where_operators_were_ends_with_the_last_image_and_has_the_scenario(new_run: Any) -> None:
+    """The same rows, bars and lines as in a report; hosts' load goes on for longer, and the scenario too."""
+    run = new_run(images=3)
+    run.placements = ["global"]
+    run.deliver("global", [(100.0, 0), (200.0, 1), (380.0, 2)])
+    run.move("global", "op0", "h1", "h2", 150.0)
+    run.add(600.0, "h1", "host_load", "global", value=0.5, size_bytes=7)
+    run.add(300.0, "h3", "scenario", "global", detail={"scenario": "collapse", "at_s": 60.0, "until_s": 7260.0})
+    folder = run.write()
+    info = load_run(folder)
+    drawn = timeline(read_courses(folder, info)["global"])
+    assert drawn.end_s == 380.0
+    assert [(turn.at_s, turn.kind, turn.what) for turn in drawn.turns] == [(60.0, "mark", "collapse of h3")]
+    figure = plots._moves(RunSeries(folder, info))
+    axes = figure.axes[-1]
+    assert axes.get_xlim() == pytest.approx((0, 380 / 60))
+    assert [text.get_text() for text in axes.texts if text.get_text() not in ("h1", "h2")] == ["collapse of h3"]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"] == [1.0]
+
+
+def test_the_label_of_all_images_hides_no_line(new_run: Any) -> None:
+    run = new_run(images=24)
+    run.placements = ["thalweg"]
+    run.deliver("thalweg", [(float(i), i) for i in range(24)])
+    folder = run.write()
+    info = load_run(folder)
+    figure = plots._arrivals(RunSeries(folder, info), info)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    (label,) = axes.texts
+    lowest, _ = axes.transData.inverted().transform(label.get_window_extent().min)[::-1]
+    assert lowest > 24
+    assert label.get_window_extent().y1 < axes.get_window_extent().y1
+
+
 @pytest.mark.long
 def test_pictures_of_moves(new_run: Any) -> None:
     """Each host has its colour, the one it has in the legend; a crowded placement is drawn, too."""
