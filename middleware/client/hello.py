@@ -14,7 +14,17 @@ from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import FORM, NOBODY, TCP, beside, greets_like_a_host, mechanism_of, with_address
+from thalweg.middleware.shell.endpoints import (
+    FORM,
+    NOBODY,
+    TCP,
+    beside,
+    greets_like_a_host,
+    mechanism_of,
+    takes_ipv6,
+    with_address,
+    with_number,
+)
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
@@ -122,8 +132,10 @@ class _Asked:
         socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
         secure_dealer(socket, keys, name)
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)
+        self._dialled = with_number(address)
+        socket.setsockopt(zmq.IPV6, takes_ipv6(self._dialled))
         try:
-            socket.connect(address)
+            socket.connect(self._dialled)
         except zmq.ZMQError as error:
             raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
         self._asked = False
@@ -179,7 +191,7 @@ class _Asked:
                 self.fail(f"{whose}; {self._bulk_of or 'is it that host, with its own key, and its control port?'}")
 
     def _answered(self, frame: bytes) -> None:
-        like = self._address
+        like = self._dialled
         try:
             answer = frames.decode_control(frame)
         except ProtocolError as error:

@@ -36,6 +36,7 @@ _OWN_GREETING = (
     b"\xff" + bytes(8) + b"\x7f\x03"
 )  # with the version, and no more: the other side says its mechanism next
 _MECHANISM = slice(12, 32)  # in a greeting, padded with zeros
+LOOK_UP_S = 1.0  # that one of several addresses of a name has to accept a connection
 FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
 ANYWHERE = ("0.0.0.0", "[::]", "*")
 MAX_NETWORK = 32  # characters of its name, which stands in every estimate of its links
@@ -132,6 +133,35 @@ def _check_unix(endpoint: str) -> None:
         with unix_socket() as probe:  # binding takes the name from whoever has it
             if probe.connect_ex(path) == 0:
                 raise UsageError(f"{UNIX}{path} is already in use; choose another name with --listen")
+
+
+def takes_ipv6(endpoint: str) -> bool:
+    """Return whether a socket of this endpoint is one of IPv6: of an address in brackets, or of all addresses (``*``).
+
+    A socket of IPv6 for all addresses takes IPv4 as well. Of a name libzmq would take no IPv4 address in such a socket.
+    """
+    return endpoint.startswith((f"{TCP}[", f"{TCP}*"))
+
+
+def with_number(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
+    """Return an endpoint with the address that its name stands for.
+
+    Of several addresses, as of IPv4 and IPv6, the first at which something listens is taken. If nothing does, and with
+    ``wait_s`` 0, it is the first of IPv4, else the first. An endpoint without a name, or with one that nobody knows, is
+    returned as it is.
+    """
+    address, _, port = endpoint.removeprefix(TCP).rpartition(":")
+    if not endpoint.startswith(TCP) or not port.isdigit() or not any(map(str.isalpha, address)) or "[" in address:
+        return endpoint
+    try:
+        every = socket.getaddrinfo(address, int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError):
+        return endpoint
+    found = dict.fromkeys([f"{TCP}{_in_endpoint(str(each[4][0]))}:{port}" for each in every])
+    for candidate in found if len(found) > 1 and wait_s > 0 else ():
+        with contextlib.suppress(OSError, ValueError), _dial(candidate, wait_s):
+            return candidate
+    return min(found, key=takes_ipv6, default=endpoint)
 
 
 def folder_of(endpoint: str) -> str:
@@ -282,7 +312,7 @@ def advertised(endpoint: str, address: str | None) -> str:
         return endpoint
     if endpoint.startswith(UNIX):
         raise UsageError(f"{endpoint} is a Unix socket, which has no other address; leave --advertise out")
-    return f"{TCP}{address}:{endpoint.rpartition(':')[2]}"
+    return f"{TCP}{address if address.startswith('[') else _in_endpoint(address)}:{endpoint.rpartition(':')[2]}"
 
 
 def with_address(endpoint: str, like: str) -> str:
