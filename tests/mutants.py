@@ -1,8 +1,10 @@
-"""Deliberate faults in the core, one at a time, and which test finds each: ``make mutants``.
+"""Deliberate faults in the code, one at a time, and the test that finds each: ``make mutants``.
 
-Each of ``mutants.toml`` is an edit of one place, made in a copy of the package under which the core's tests then run,
-those of the part first. ``python tests/mutants.py`` makes all of them, ``… 3 7`` these, ``--list`` only says what they
-are. The exit status is 1 when one survives, or when a text is not found exactly once.
+Each entry of ``mutants.toml`` is an edit of one place in any file of the project. It is made in a copy of the project,
+in which the tests that the entry names run. If none of these fails and the file is one of the core, all tests of the
+core run as well. ``python tests/mutants.py`` makes all edits, ``… 3 7`` makes these, ``… journal`` makes those of files
+with that word in their path, and ``--list`` shows them. The exit status is 1 if a fault survives, if a text is not
+found exactly once, or if a named test fails in a copy without any fault.
 """
 
 from __future__ import annotations
@@ -16,87 +18,111 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 COPIED = "middleware", "emulation", "experiments", "operators", "tests", "thalweg", "docs"
-CORE, CASES = "middleware/core/", "tests/middleware/core/"
+CORE = "middleware/core/"
 FAULTS = "tests/experiments/faults/test_faults.py"
-ALL = FAULTS, CASES, "tests/emulation/virtual"
+OF_THE_CORE = "-k", "not sockets", FAULTS, "tests/middleware/core/", "tests/emulation/virtual"
 
 
 class Mutant(NamedTuple):
-    """``old`` becomes ``new`` in ``file``, which ``breaks`` a promise; ``first`` are the tests of that part."""
+    """An edit: ``old`` becomes ``new`` in ``file``, which ``breaks`` a promise that ``tests`` check."""
 
     file: str
     old: str
     new: str
     breaks: str
-    first: str
+    tests: list[str]
 
 
-MUTANTS = [Mutant(**one) for one in tomllib.loads((ROOT / "tests" / "mutants.toml").read_text())["mutant"]]
+MUTANTS = [Mutant(**entry) for entry in tomllib.loads((ROOT / "tests" / "mutants.toml").read_text())["mutant"]]
 
 
 def edited(mutant: Mutant, root: Path = ROOT) -> str:
-    """The text of its file with the fault. Raises ValueError where the old text is not there exactly once."""
-    text = (root / CORE / mutant.file).read_text()
-    if (found := text.count(mutant.old)) != 1:
-        raise ValueError(f"{CORE}{mutant.file}: {found} times {mutant.old!r}, for {mutant.breaks!r}; mend the list")
+    """Return the text of the mutant's file with the fault. Raise ValueError unless the old text is there once."""
+    text = (root / mutant.file).read_text()
+    if (count := text.count(mutant.old)) != 1:
+        raise ValueError(f"{mutant.file}: {count} times {mutant.old!r}, for {mutant.breaks!r}; mend the list")
     return text.replace(mutant.old, mutant.new)
 
 
-def killer(folder: Path, mutant: Mutant, seconds: float) -> str:
-    """The first test that fails with it, empty when none does within ``seconds``."""
-    path = folder / CORE / mutant.file
-    kept = path.read_text()
-    path.write_text(edited(mutant, folder))
-    options = "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-k", "not sockets", "-m", "not spark"
+def failing(folder: Path, tests: Iterable[str], seconds: float) -> str:
+    """Return the first test that fails in a copy of the project, empty if none does within ``seconds``."""
+    options = "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not spark"
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
-        for tests in ((CASES + mutant.first,), ALL):
-            command = [sys.executable, "-m", "pytest", *options, *tests]
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds)
-            if done.returncode:
-                found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-                return found[1].removeprefix("tests/") if found else done.stdout[-300:]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return ""
+    if not done.returncode:
+        return ""
+    name = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return name[1].removeprefix("tests/") if name else done.stdout[-300:] + done.stderr[-300:]
+
+
+def killer(folder: Path, mutant: Mutant, seconds: float) -> str:
+    """Return the first test that fails with the fault, empty if none does."""
+    path = folder / mutant.file
+    original = path.read_text()
+    path.write_text(edited(mutant, folder))
+    try:
+        killed_by = failing(folder, mutant.tests, seconds)
+        if not killed_by and mutant.file.startswith(CORE):
+            killed_by = failing(folder, OF_THE_CORE, seconds)
     finally:
-        path.write_text(kept)
-    return ""
+        path.write_text(original)
+    return killed_by
+
+
+def copy_project(folder: Path) -> None:
+    """Copy into a folder what the tests need."""
+    for part in COPIED:
+        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"):
+        shutil.copy(path, folder)
 
 
 def main() -> int:
-    """All that were asked for, and the score."""
+    """Make the edits that the command line asks for, and print the score."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("numbers", nargs="*", type=int, help="of these alone")
-    parser.add_argument("--seconds", type=float, default=900.0, help="that the tests of a part, and then all, may take")
-    parser.add_argument("--list", action="store_true", help="only say what they are")
-    asked = parser.parse_args()
-    chosen = [(number, one) for number, one in enumerate(MUTANTS, 1) if not asked.numbers or number in asked.numbers]
-    for _, mutant in chosen:
+    parser.add_argument("which", nargs="*", help="numbers, or words in the paths of files; all edits without any")
+    parser.add_argument("--seconds", type=float, default=900.0, help="how long the tests of one edit may take")
+    parser.add_argument("--list", action="store_true", help="only show the edits")
+    arguments = parser.parse_args()
+    chosen = [
+        (number, mutant)
+        for number, mutant in enumerate(MUTANTS, 1)
+        if not arguments.which
+        or any(number == int(word) if word.isdigit() else word in mutant.file for word in arguments.which)
+    ]
+    for number, mutant in chosen:
         edited(mutant)
+        if arguments.list:
+            print(f"{number:3} {mutant.file:48} {mutant.breaks}")
+    if arguments.list:
+        return 0
     killed = 0
     with tempfile.TemporaryDirectory(prefix="thalweg-mutants-") as name:
         folder = Path(name)
-        for part in COPIED:
-            shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"):
-            shutil.copy(path, folder)
+        copy_project(folder)
+        named = dict.fromkeys(test for _, mutant in chosen for test in mutant.tests)
+        if broken := failing(folder, named, arguments.seconds):
+            print(f"{broken} fails without any fault; mend it first")
+            return 1
         for number, mutant in chosen:
-            told = f"{number:2} {mutant.file:26} {mutant.breaks}"
-            if asked.list:
-                print(told)
-                continue
             begun = time.monotonic()
-            by = killer(folder, mutant, asked.seconds)
-            killed += bool(by)
-            print(f"{told}: {by or 'SURVIVED'} ({time.monotonic() - begun:.0f} s)", flush=True)
-    if not asked.list:
-        print(f"{killed} of {len(chosen)} found")
-    return 0 if asked.list or killed == len(chosen) else 1
+            killed_by = killer(folder, mutant, arguments.seconds)
+            killed += bool(killed_by)
+            took_s = time.monotonic() - begun
+            line = f"{number:3} {mutant.file:48} {mutant.breaks}: {killed_by or 'SURVIVED'} ({took_s:.0f} s)"
+            print(line, flush=True)
+    print(f"{killed} of {len(chosen)} found")
+    return 0 if killed == len(chosen) else 1
 
 
 if __name__ == "__main__":

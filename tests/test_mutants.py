@@ -1,12 +1,21 @@
-"""The list of deliberate faults fits the code; ``make mutants`` makes them."""
+"""The list of deliberate faults fits the code and the tests; ``make mutants`` makes them."""
 
 from __future__ import annotations
 
-from mutants import MUTANTS, edited
+from mutants import MUTANTS, ROOT, edited
 
 
 def test_every_deliberate_fault_can_be_made() -> None:
-    assert len(MUTANTS) >= 24
-    assert len({(one.file, one.old, one.new) for one in MUTANTS}) == len(MUTANTS)
-    for one in MUTANTS:
-        compile(edited(one), one.file, "exec")
+    assert len(MUTANTS) >= 68
+    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        compile(edited(mutant), mutant.file, "exec")
+
+
+def test_every_deliberate_fault_names_tests_that_are_there() -> None:
+    for mutant in MUTANTS:
+        assert mutant.tests, mutant.breaks
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            text = (ROOT / file).read_text()
+            assert not name or f"def {name.partition('[')[0]}(" in text, test

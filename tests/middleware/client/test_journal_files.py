@@ -61,6 +61,17 @@ def book(tmp_path: Path) -> Iterator[Journal]:
     made.close()
 
 
+def test_the_last_entries_of_each_kind_are_left_when_earlier_ones_are_pruned(book: Journal) -> None:
+    """The number of entries is such that the last one was just followed by pruning."""
+    for index in range(100, 2 * journal.PRUNE):
+        book.had("r", "sink", index)
+    again = Journal(copied(book))
+    kinds = [kind for _, _, kind, _, _ in again._read()[0]]
+    assert (kinds.count("had sink"), find(again, None)[1].had) == (journal.LAST, {"sink": 2 * journal.PRUNE - 1})
+    assert find(again, None)[1].missing == {}
+    again.close()
+
+
 def copied(book: Journal) -> Path:
     """A copy of the folder as a process that is killed now leaves it."""
     copy = book.folder.with_name("copy")

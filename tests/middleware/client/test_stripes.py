@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from flows import chain
 from queried import everywhere
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
@@ -209,3 +210,11 @@ def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
         go_on_over("r", found, None, Here("other", here, allow))
     with pytest.raises(UsageError, match="run r is over"):
         go_on_over("r", Found(stream, {sink: 89}), None, there)
+
+
+def test_a_stream_with_state_above_its_trees_begins_anew_and_goes_on_after_what_was_had() -> None:
+    flow = chain(Code("some"), Code("running"), client="client")
+    placed = tuple(Stripe(flow, {"s": "h1", "o": "h2", "t": "client"}, 0.5) for _ in range(2))
+    found = Found(Stream("client", placed, 5, 90), {"t": 41})
+    here = Here("client", ("h1", "h2", "client"), DEFAULT_ALLOW)
+    assert go_on_over("r", found, None, here) == Onward(placed, 5, {"t": 41})

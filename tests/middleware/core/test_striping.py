@@ -303,6 +303,23 @@ def test_a_word_that_comes_twice_changes_nothing() -> None:
     assert played.delivered == list(range(30))
 
 
+def test_a_partition_that_waits_and_comes_from_another_stripe_as_well_is_a_known_duplicate() -> None:
+    """The first stripe has delivered nothing, so all others wait."""
+    played = Played([1.0, 1.0, 1.0], window=8).begin()
+    _, early, late = played.stream.stripes
+    index = early.open[0].index
+    played.stream._give(late, index)  # as where ``early`` was slow
+    kept = []
+    for stripe in (early, *[late] * len(late.open)):
+        about = stripe.open[0]
+        part = e.Deliver(stripe.run, about.partition, about.index, 8, sink="t")
+        played.stream.on_delivered(stripe, part)
+        records = [each for each in played.desk.commands if isinstance(each, e.Record) and each.kind == "carried"]
+        kept += [each.fields["detail"]["kept"] for each in records if each.fields["index"] == index]
+        played.settle()
+    assert kept == [True, False]
+
+
 def test_a_next_generation_is_told_again_what_it_was_given() -> None:
     played = Played([1.0, 1.0], partitions=200).begin()
     played.go(until_s=20.0)

@@ -6,11 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import zmq
@@ -335,6 +335,33 @@ def test_a_host_leads_no_runs(tmp_path: Path, make_install: Callable[..., m.Inst
                 continue
         assert first.frames_rejected == 2
         assert list(first.core.runs) == [run.id]
+
+
+def test_a_host_is_drained_by_a_client_or_by_its_own_certificate_and_by_no_other_host(tmp_path: Path) -> None:
+    for name, role in (("h1", "host"), ("h2", "host"), ("alice", "client")):
+        make(tmp_path, name, role)
+    sockets = Sockets("h1", Listening("tcp://127.0.0.1:*"), Keys.load(tmp_path / "h1.key_secret"))
+    try:
+        for name in ("h1", "alice", "h2"):
+            frame: Any = SimpleNamespace(get={"User-Id": read_certificate(tmp_path / f"{name}.key")[0].public}.get)
+            refused = pytest.raises(ProtocolError, match=r"^'h2' has the certificate of a host, which drains no other$")
+            with refused if name == "h2" else nullcontext():
+                sockets.check_drain(new_identity(name), frame)
+    finally:
+        sockets.destroy(0)
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:*", "ipc://"])
+def test_a_host_without_keys_is_drained_through_its_own_folder_alone(tmp_path: Path, listen: str) -> None:
+    tmp_path.chmod(0o700)
+    folder = f"{tmp_path}/h1" if listen == "ipc://" else ""
+    sockets = Sockets("h1", Listening(listen + folder, insecure=True), None)
+    frame: Any = SimpleNamespace(get={}.get)
+    try:
+        with nullcontext() if folder else pytest.raises(ProtocolError, match="send its process SIGTERM"):
+            sockets.check_drain(new_identity("h2"), frame)
+    finally:
+        sockets.destroy(0)
 
 
 def test_a_client_takes_part_in_its_own_runs_only(tmp_path: Path, make_install: Callable[..., m.Install]) -> None:

@@ -171,6 +171,22 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
         assert turns == 6
 
 
+def test_an_answer_goes_to_whom_it_is_for_and_not_to_another_who_asked(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    """Where there is no line to its host an answer goes back on the connection that asked, if that is of this host."""
+    with opened() as sockets:
+        asker = dial(sockets.me.control, b"bob/1")
+        asker.send(frames.encode(PING))
+        assert sockets.control.poll(round(patience(5) * 1000))
+        taken = sockets.take(sockets.control, 1)
+        assert taken is not None
+        sender, identity, _ = taken
+        assert sender == "bob"
+        assert not sockets.post("r", "alice", m.Pong("of alice"), identity)
+        assert not sockets.post("r", "bob", m.Pong("of nobody"))
+        assert sockets.post("r", "bob", m.Pong("of bob"), identity)
+        assert frames.decode_control(asker.recv()) == m.Pong("of bob")
+
+
 def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
     ends = {"fast": "tcp://127.0.0.2:*"}
     here, there = (

@@ -86,6 +86,15 @@ def test_a_chunk_beyond_the_declared_length_is_an_error() -> None:
         incoming.add(Chunk(1, 12, 0, PART), memoryview(bytes(5)))
 
 
+def test_credit_for_more_than_was_sent_opens_no_further_window() -> None:
+    """A receiver that says so would have its sender fill the line with all of a large value."""
+    out = Outgoing(1, None, PART, bytes(8 * WINDOW_CHUNKS * CHUNK_BYTES), 0.0)
+    assert len(send_all(out)) == WINDOW_CHUNKS
+    out.credited(Credit(1, out.total, done=False), 1.0, 1.0)
+    assert out.credit == out.sent
+    assert len(send_all(out)) == WINDOW_CHUNKS
+
+
 @pytest.mark.parametrize(
     ("rate_bps", "chunk_bytes"),
     [(64e3, CHUNK_BYTES), (40e6, CHUNK_BYTES), (80e6, 500_000), (1e9, MAX_CHUNK_BYTES), (math.inf, MAX_CHUNK_BYTES)],

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from flows import chain
-from playbook import ANY, got
+from msgspec.structs import replace
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.relocation.checkpoints import MOST
-from thalweg.middleware.dataflow import Code
+from thalweg.middleware.core.relocation.recovery import FURTHER
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.messages import Failover, Start
@@ -118,3 +120,96 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
     words = {host: [each for each in client.sent(host) if isinstance(each, m.Settled)] for host in ("h1", "h2", "h3")}
     ops = Start("o", 18), Start("p", 18)
     assert words == {"h1": [], "h2": [m.Settled("r", ops)], "h3": [m.Settled("r", ops[1:])]}
+
+
+# --- whose replicas count, and who gets them ----------------------------------------------------------------
+
+
+def keeper(make_book: Any, make_install: Any, *settled: Start, cuts: tuple[m.Cut, ...] = ()) -> Playbook:
+    """``h3``, which keeps a replica of ``o`` at partition 4, in the generation in which ``o`` on ``h2`` starts so."""
+    book: Playbook = make_book("h3")
+    install = m.Lasting.of(make_install(others=("h3",)), Failover())
+    book << got("client", install) >> ANY
+    book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), b"xy") >> ANY
+    if settled:
+        book << got("client", m.Settled("r", settled)) >> ANY
+    starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
+    book << got("client", replace(install, run="r~1", starts=starts, cuts=cuts)) >> ANY
+    return book
+
+
+def test_the_host_of_an_operator_alone_is_given_its_replica(make_book: Any, make_install: Any) -> None:
+    book, claim = keeper(make_book, make_install), m.Claim("r~1", "o", "o")
+    book << got("h1", claim) >> []
+    book << got("h2", claim) >> ANY
+    assert [(each.node, each.index) for each in book.sent("h2")] == [("o", 4)]
+
+
+@pytest.mark.parametrize(("cut", "right"), [(3, False), (4, True)])
+def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
+    """From partition ``cut`` on, sources give something else than they gave to the replica."""
+    book = keeper(make_book, make_install, cuts=(m.Cut("o", cut, 1, 0, cut),))
+    book << got("h2", m.Claim("r~1", "o", "o")) >> ANY
+    assert [type(each) for each in book.sent()] == [m.State if right else m.Lacks]
+
+
+@pytest.mark.parametrize(("line", "there"), [(4, True), (5, False)])
+def test_a_host_keeps_the_replica_at_the_line_at_which_a_restart_would_begin(
+    make_book: Any, make_install: Any, line: int, there: bool
+) -> None:
+    book = keeper(make_book, make_install, Start("o", line))
+    book << got("h2", m.Claim("r~1", "o", "o")) >> ANY
+    assert [type(each) for each in book.sent()] == [m.State if there else m.Lacks]
+
+
+def begun(make_book: Any, install: m.Lasting, taken: int) -> Playbook:
+    """The client of a run whose hosts have it all, and whose application has taken so many partitions."""
+    client: Playbook = make_book("client")
+    client << e.RunRequested(install, None) >> ANY
+    for peer in install.peers:
+        client << got(peer.name, m.Installed(install.run, peer.name)) >> ANY
+    client.core.runs[install.run].flow.nodes["t"].index = taken
+    return client
+
+
+def starts_of(client: Playbook, host: str) -> dict[str, Start]:
+    """Where the nodes start in the generation that the last event has begun."""
+    (install,) = [each for each in client.sent(host) if isinstance(each, m.Lasting)]
+    return {start.node: start for start in install.starts}
+
+
+def test_a_run_begins_anew_from_the_replica_at_the_line_whoever_keeps_it(make_book: Any, make_install: Any) -> None:
+    client = begun(make_book, m.Lasting.of(make_install(others=("h3", "h4")), Failover(every=4)), 18)
+    client << got("h3", m.Stable("r", "o", 16, ("h3", "h2"))) >> ANY
+    assert [each.lines for each in client.sent("h3")] == [(Start("o", 16),)]
+    client << got("h4", m.Stable("r", "o", 16, ("h4", "h2"))) >> ANY  # its word comes later, and counts
+    client << e.PeerLost("r", "h3", "is gone") >> ANY
+    client << e.PeerLost("r", "h2", "is gone") >> ANY
+    assert starts_of(client, "h4")["o"] == Start("o", 16, "h4")
+
+
+def test_a_run_that_has_gone_on_without_a_source_starts_with_no_replica_from_before_that(make_book: Any) -> None:
+    """Replicas that are later than the change belong to another history, also for a client that needs one later."""
+    flow = Dataflow()
+    near, far = (flow.source(Code("scenes"), at=host, name=name) for host, name in (("h1", "near"), ("h2", "far")))
+    flow.sink("t", flow.operator(Code("some"), near, far, name="o", missing="nothing"), at="client")
+    where = {"near": "h1", "far": "h2", "o": "h3", "t": "client"}
+    peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2", "h3", "h4")])
+    locations = tuple([m.Location(name, host, 1) for name, host in where.items()])
+    client = begun(make_book, m.Lasting.of(m.Install("r", flow, locations, peers, "client"), Failover(every=4)), 6)
+    for index in (4, 8):
+        client << got("h4", m.Stable("r", "o", index, ("h4", "h3"))) >> ANY
+    client << e.PeerLost("r", "h2", "is gone") >> ANY
+    assert starts_of(client, "h4")["o"] == Start("o", 4, "h3")
+    client.core.runs["r~1"].flow.nodes["t"].index = 10
+    client << e.PeerLost("r~1", "h3", "is gone") >> ANY
+    assert starts_of(client, "h4")["o"] == Start("o", 4, "h4")
+
+
+def test_a_host_that_says_that_it_is_far_ahead_is_believed_within_a_bound(make_book: Any, make_install: Any) -> None:
+    """Else a query that is attached would begin with a partition that never comes."""
+    client = begun(make_book, replace(m.Lasting.of(make_install(), Failover()), run="r~1"), 0)
+    flow = client.core.runs["r~1"].flow
+    for claimed, believed in ((5, 5), (10**12, FURTHER * len("sot"))):
+        client << got("h2", m.GoesOn("r~1", "h2", nodes=(Start("o", claimed),))) >> ANY
+        assert flow.ahead == believed
