@@ -609,6 +609,9 @@ class HostCore(Runs):
                 run.recovery.came(sender)
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
+        if self._is_of_another(sender, message.run):  # R2: it stays, so nobody is told that it was removed
+            self.out.of(message.run).record("unexpected", peer=sender, detail={"message": "Remove"})
+            return
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
         for run_id in self._generations(sender, message.run):
             if generation_of(run_id) <= generation_of(message.run):

@@ -182,4 +182,6 @@ class Remove(OfRun, frozen=True):
 
 
 class Removed(OfRun, frozen=True):
+    """No run of that id is on the host. It is not sent while one of another client is there, in any generation."""
+
     host: Name

@@ -86,6 +86,12 @@ class Runs:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
 
+    def _is_of_another(self, client: str, run_id: str) -> bool:
+        """Return whether a run of that id is here, in any generation, and only of other clients."""
+        base = base_of(run_id)
+        owners = {run.install.client for other, run in self.runs.items() if base_of(other) == base}
+        return bool(owners) and client not in owners
+
     def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = (), joined: int | None = None) -> None:
         """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``.
 

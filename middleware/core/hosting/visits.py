@@ -70,6 +70,9 @@ class Visits:
     def on_dismiss(self, sender: str, message: m.Dismiss) -> None:
         """The run's client says that a subscription is over, or that all are."""
         visit = self.get(message.run, sender)
+        if visit is None and base_of(message.run) in self.known:  # another client leads the run, and it goes on
+            self._out.of(message.run).record("unexpected", peer=sender, detail={"message": "Dismiss"})
+            return
         if visit is not None:
             visit.dismiss(message.number, message.why)
         if not message.number:

@@ -210,6 +210,32 @@ def test_only_the_client_has_the_last_word(hosts: dict[str, Playbook], said: m.M
         assert state_of(book.core.runs) == before
 
 
+@pytest.mark.parametrize("run", ["r~2", "r", "r~1", "r~3"])
+def test_no_run_of_another_is_said_to_be_removed_whatever_generation_is_named(
+    make_book: Book, make_install: Make, run: str
+) -> None:
+    book = make_book("h1")
+    book << got("client", m.Lasting.of(make_install(run="r~2"), m.Failover())) >> ANY
+    for who in ("h9", "h2"):  # a stranger, and a host of the run
+        book << got(who, m.Remove(run)) >> []
+        assert book.recorded() == ["unexpected"]
+    assert list(book.core.runs) == ["r~2"]
+    book << got("client", m.Remove("r~2")) >> ANY
+    assert book.sent("client") == [m.Removed("r~2", "h1")]
+    assert not book.core.runs
+
+
+@pytest.mark.parametrize("run", ["r", "r~1"])
+def test_nobody_but_its_client_ends_what_is_taken_of_a_run(make_book: Book, run: str) -> None:
+    book, owner = make_book("g"), m.Peer("client", "tcp://client:1", "tcp://client:2")
+    book << e.SubscribeRequested("r", 7, "s", owner) >> ANY
+    book << got("h9", m.Dismiss(run, 0, "it has ended")) >> []
+    assert book.recorded() == ["unexpected"]
+    book << got("client", m.Dismiss(run, 0, "it has ended")) >> ANY
+    assert book.sent("client") == [m.Removed(run, "g")]
+    assert [each.reason for each in book.only(e.Fail)] == ["subscription to 's' of run r: it has ended"]
+
+
 def test_only_the_client_has_code_loaded_for_another_query(hosts: dict[str, Playbook]) -> None:
     book = hosts["h2"]
     node = Node("x", "operator", ("s",), Code("other"))
