@@ -90,6 +90,7 @@ PARTS = (
     ),
     Part("delays", "every link with delays is proved", (*THALWEG, "testbed", "verify", DELAYS, "--kernel", "uml"), 10),
     Part("attack", "attacks on a host", (*THALWEG, "bench", "attack"), 30),
+    Part("attack", "attacks by a member with keys", (*THALWEG, "bench", "attack", "--transport", "curve"), 30),
     Part("mutants", "deliberate faults are found", (sys.executable, "tests/mutants.py"), 240),
 )  # fmt: skip
 

@@ -396,8 +396,9 @@ def sim(options: SimOptions, as_json: JsonOption = False) -> None:
 def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
     """Measure hosts that carry honest runs while they are attacked.
 
-    The figures are the longest gap of a run, memory, and partitions delivered. Exit status 1 if a host ended, a
-    partition was wrong, a run paused for a second, or a host took 150 MB.
+    The figures are the longest gap of a run, memory, and partitions delivered. The net gap is without the time for
+    which a thread that was ready waited for a processor. Exit status 1 if a host ended, a partition was wrong, a net
+    gap was a second, or a host took 150 MB.
 
     Example: thalweg bench attack --frames 20000 --only mutated --only forged
     """
@@ -408,12 +409,19 @@ def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(answer)
     else:
-        columns = ("frames", "s", "hosts ended", "longest gap s", "peak MB", "partitions", "wrong", "holds")
+        columns = ("frames", "s", "hosts ended", "gap s", "net gap s", "peak MB", "partitions", "wrong", "holds")
         table = new_table("attack", *columns, title=f"{answer['frames']:,} frames against hosts with an honest run")
         for row in answer["attacks"]:
-            figures = (f"{row['frames']:,}", f"{row['seconds']:.1f}", str(row["hosts_ended"]), f"{row['gap_s']:.2f}")
+            figures = (f"{row['frames']:,}", f"{row['seconds']:.1f}", str(row["hosts_ended"]))
             verdict = "yes" if row["holds"] else "no"
-            rest = (f"{row['peak_bytes'] / 1e6:.0f}", f"{row['partitions']:,}", str(row["wrong"]), verdict)
+            rest = (
+                f"{row['gap_s']:.2f}",
+                f"{row['net_gap_s']:.2f}",
+                f"{row['peak_bytes'] / 1e6:.0f}",
+                f"{row['partitions']:,}",
+                str(row["wrong"]),
+                verdict,
+            )
             table.add_row(row["attack"], *figures, *rest)
         output().print(table)
         for row in answer["attacks"]:
