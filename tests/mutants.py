@@ -61,22 +61,22 @@ def failing(folder: Path, tests: Iterable[str], seconds: float) -> str:
         return ""
     if not done.returncode:
         return ""
-    name = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return name[1].removeprefix("tests/") if name else done.stdout[-300:] + done.stderr[-300:]
+    name = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return name[1] if name else done.stdout[-300:] + done.stderr[-300:]
 
 
 def killer(folder: Path, mutant: Mutant, seconds: float) -> str:
-    """Return the first test that fails with the fault, empty if none does."""
+    """Return the first test that fails with the fault, empty if none does, or if that test fails without it as well."""
     path = folder / mutant.file
     original = path.read_text()
     path.write_text(edited(mutant, folder))
     try:
-        killed_by = failing(folder, mutant.tests, seconds)
-        if not killed_by and mutant.file.startswith(CORE):
-            killed_by = failing(folder, OF_THE_CORE, seconds)
+        if killed_by := failing(folder, mutant.tests, seconds):
+            return killed_by
+        killed_by = failing(folder, OF_THE_CORE, seconds) if mutant.file.startswith(CORE) else ""
     finally:
         path.write_text(original)
-    return killed_by
+    return "" if killed_by and failing(folder, (killed_by,), seconds) else killed_by
 
 
 def copy_project(folder: Path) -> None:
@@ -119,8 +119,8 @@ def main() -> int:
             killed_by = killer(folder, mutant, arguments.seconds)
             killed += bool(killed_by)
             took_s = time.monotonic() - begun
-            line = f"{number:3} {mutant.file:48} {mutant.breaks}: {killed_by or 'SURVIVED'} ({took_s:.0f} s)"
-            print(line, flush=True)
+            verdict = killed_by.removeprefix("tests/") or "SURVIVED"
+            print(f"{number:3} {mutant.file:48} {mutant.breaks}: {verdict} ({took_s:.0f} s)", flush=True)
     print(f"{killed} of {len(chosen)} found")
     return 0 if killed == len(chosen) else 1
 

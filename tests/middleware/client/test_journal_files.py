@@ -17,7 +17,7 @@ from patience import patience
 from runtime_codes import blocks
 
 from thalweg.middleware.client import journal
-from thalweg.middleware.client.journal import FILE, LOCK, MARK, Journal, Stream
+from thalweg.middleware.client.journal import FILE, LOCK, MARK, Journal, Query, Stream
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import JournalError, JournalGapError, UsageError
@@ -102,6 +102,36 @@ def test_a_damaged_tail_of_the_journal_is_a_gap_with_its_range(book: Journal, sp
     assert find(again, None, start=first)[1].had == {"sink": 99}
     assert find(again, None, accept_loss=True)[1].had == {"sink": 99}
     assert find(again, None)[1].missing == {}, "it was accepted"
+    again.close()
+
+
+def test_an_entry_that_says_something_else_than_was_written_does_not_count(book: Journal) -> None:
+    folder = copied(book)
+    with sqlite3.connect(folder / FILE) as file:
+        file.execute("UPDATE entries SET body=? WHERE number=(SELECT max(number) FROM entries)", (b"7",))
+    file.close()
+    again = Journal(folder)
+    with pytest.raises(JournalGapError) as caught:
+        find(again, None)
+    assert caught.value.missing == {"sink": (99, 100)}, "the entry before it counts"
+    assert "is damaged: what it says last, and whole, counts" in again.said
+    again.close()
+
+
+def test_that_the_last_entry_of_a_query_is_lost_is_said_though_an_earlier_one_is_there(book: Journal) -> None:
+    """The query had left, and would go on."""
+    book.query("r", 1, Query(FLOW, {}, (), 3))
+    book.query("r", 1, None)
+    folder = copied(book)
+    with sqlite3.connect(folder / FILE) as file:
+        file.execute("DELETE FROM entries WHERE number=(SELECT max(number) FROM entries)")
+    file.close()
+    again = Journal(folder)
+    found = again.runs()["r"]
+    assert found is not None
+    assert (found.lost, found.queries.keys()) == (("query 1",), {1})
+    with pytest.raises(JournalGapError):
+        find(again, None)
     again.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from thalweg.middleware.client import mark
 from thalweg.middleware.client.journal import MARK, Journal
-from thalweg.middleware.client.mark import Count, Mark
+from thalweg.middleware.client.mark import SLOT_BYTES, SLOTS, START, Count, Mark
 
 
 def refuse(descriptor: int, size_bytes: int) -> None:
@@ -63,4 +63,57 @@ def test_a_journal_whose_mark_cannot_be_made_anew_writes_it_when_there_is_room(
     book.close()
     again = Journal(tmp_path)
     assert (again.doubt, again._count.live["r"].had) == ("", {"sink": 3})
+    again.close()
+
+
+def slots(path: Path) -> list[int]:
+    """The number that each slot of the mark has, -1 for one that is not whole."""
+    data = path.read_bytes()
+    found = [mark._counted(data[START + slot * SLOT_BYTES : START + (slot + 1) * SLOT_BYTES]) for slot in range(SLOTS)]
+    return [-1 if count is None else count.number for count in found]
+
+
+def test_the_slot_that_was_synced_last_stays_until_another_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure may spoil all that was written since."""
+    monkeypatch.setattr(mark, "SYNC_S", 3600.0)
+    made = Mark(tmp_path / MARK)
+    made.write(Count(number=1), sync=True)
+    for number in range(2, 9):
+        made.write(Count(number=number), sync=False)
+        assert {1, number} <= {*slots(tmp_path / MARK)}
+    made.write(Count(number=9), sync=True)
+    made.write(Count(number=10), sync=False)
+    assert {9, 10} <= {*slots(tmp_path / MARK)}
+    made.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="needs fdatasync")
+def test_a_mark_that_has_to_be_on_the_disk_is_synced_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(mark, "SYNC_S", 3600.0)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    made = Mark(tmp_path / MARK)
+    counts = list[int]()
+    for number, sync in enumerate((True, False, True, True, False)):
+        made.write(Count(number=number), sync=sync)
+        counts.append(len(synced))
+    assert counts == [1, 1, 2, 3, 3]
+    made.close()
+
+
+def test_a_slot_that_says_something_else_than_was_written_does_not_count(tmp_path: Path) -> None:
+    """It can be read, and its checksum is wrong."""
+    made = Mark(tmp_path / MARK)
+    for number in (5, 6):
+        made.write(Count(number=number), sync=True)
+    made.close()
+    data = (tmp_path / MARK).read_bytes()
+    word = b"number"
+    assert data.count(word + bytes([6])) == 1
+    (tmp_path / MARK).write_bytes(data.replace(word + bytes([6]), word + bytes([7])))
+    again = Mark(tmp_path / MARK)
+    assert again.found is not None
+    assert again.found.number == 5
     again.close()

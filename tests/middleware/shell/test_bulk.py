@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -62,3 +64,91 @@ def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Call
         sockets.destroy(0)
     assert teller.broken == [("broken", "MemoryError")]
     assert sent == ["other"]
+
+
+class Hosts:
+    """Host h1 of a run with h2 and h3, which wants all that is sent to it: what it answers and tells is kept."""
+
+    def __init__(self, limits: CoreConfig) -> None:
+        peers = [m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2", "h3")]
+        self.sockets = Sockets("h1", Listening("tcp://127.0.0.1:*", insecure=True), None)
+        self.sockets.meet("r", peers)
+        core = HostCore(peers[0], limits)
+        core.wants = core.passes = lambda *_: True  # type: ignore[method-assign]
+        self.answers: list[tuple[str, m.Credit]] = []
+        self.told: list[e.Event] = []
+        self.sockets.post = self._post  # type: ignore[method-assign]
+        self.sockets.send_chunk = lambda *_: True  # type: ignore[method-assign]
+        teller = Teller()
+        teller.handle = lambda event, now: self.told.append(event)  # type: ignore[method-assign]
+        self.bulk = Bulk(teller, self.sockets, core, limits, 1.0)
+
+    def _post(self, run: str, host: str, message: Any, asker: bytes = b"") -> bool:
+        self.answers.append((host, message))
+        return True
+
+    def comes(self, chunk: m.Chunk, size: int, sender: str = "h2") -> None:
+        self.bulk.came(f"{sender}/1".encode(), sender, chunk, memoryview(bytes(size)), 1.0, "net")
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    made = Hosts(CoreConfig(max_transfers=2, max_partition_bytes=1000))
+    yield made
+    made.sockets.destroy(0)
+
+
+def part(index: int) -> m.Partition:
+    return m.Partition("r", "s", "o", index)
+
+
+def test_no_more_transfers_arrive_at_once_than_the_limit_says(hosts: Hosts) -> None:
+    for number in range(3):
+        hosts.comes(m.Chunk(number, 100, 0, part(number)), 10)
+    assert [(credit.transfer, credit.received_bytes, credit.done) for _, credit in hosts.answers] == [
+        (0, 10, False),
+        (1, 10, False),
+        (2, 0, True),
+    ]
+
+
+@pytest.mark.parametrize("size", [1000, 1001])
+def test_a_partition_over_the_limit_is_refused_before_any_of_it_is_kept(hosts: Hosts, size: int) -> None:
+    too_large = pytest.raises(ProtocolError, match="a partition of 1001 bytes is over this host's limit")
+    with nullcontext() if size == 1000 else too_large:
+        hosts.comes(m.Chunk(1, size, 0, part(0)), 10)
+    assert len(hosts.bulk._incoming) == (size == 1000)
+
+
+def test_a_relay_adds_nothing_to_the_transfer_of_another_source(hosts: Hosts) -> None:
+    hops = (m.Over("h1", "net"),)
+    hosts.comes(m.RelayedChunk(1, 30, 0, part(0), "|u1", (30,), source="h2", hops=hops), 10)
+    with pytest.raises(ProtocolError, match="a chunk of 'h3' in a transfer of 'h2'"):
+        hosts.comes(m.RelayedChunk(1, 30, 10, part(0), "|u1", (30,), source="h3", hops=hops), 10)
+    assert [each.received for each in hosts.bulk._incoming.values()] == [10]
+
+
+def test_a_host_probes_in_its_own_name(hosts: Hosts) -> None:
+    """Else its probe would have this host dial whatever it says of another."""
+    for name in ("h2", "h3"):
+        probe = m.Probe("r", 1, m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
+        with nullcontext() if name == "h2" else pytest.raises(ProtocolError, match="a probe of 'h3' that came from"):
+            hosts.comes(m.Chunk(1, 0, 0, probe), 0)
+    assert [host for host, _ in hosts.answers] == ["h2"]
+
+
+def test_a_transfer_is_credited_by_the_host_that_it_goes_to_alone(hosts: Hosts) -> None:
+    hosts.bulk.send(e.Send("r", "h2", part(0), b"body", bulk=True))
+    (number,) = hosts.bulk._outgoing
+    hosts.bulk.credited("h3", m.Credit(number, 4, True), 1.0)
+    assert (hosts.told, [*hosts.bulk._outgoing]) == ([], [number])
+    hosts.bulk.credited("h2", m.Credit(number, 4, True), 1.0)
+    assert [type(event) for event in hosts.told] == [e.TransferMeasured]
+
+
+@pytest.mark.parametrize(("received", "event"), [(0, e.TransferFailed), (3, e.TransferFailed), (4, e.TransferMeasured)])
+def test_a_transfer_has_arrived_when_all_of_it_has(hosts: Hosts, received: int, event: type[e.Event]) -> None:
+    hosts.bulk.send(e.Send("r", "h2", part(0), b"body", bulk=True))
+    (number,) = hosts.bulk._outgoing
+    hosts.bulk.credited("h2", m.Credit(number, received, True), 1.0)
+    assert [type(each) for each in hosts.told] == [event]

@@ -156,6 +156,7 @@ def test_no_message_makes_a_host_dial_another_programs_socket(folder: str) -> No
             sockets = Sockets("a", Listening(listen, insecure=True), None)
             try:
                 sockets.meet("r", [m.Peer("x", f"ipc://{other}/theirs", f"ipc://{other}/theirs")])
+                assert (sockets.watch_process("r", "x") is not None) is may
                 sockets.post("r", "x", m.Hello())
                 assert (foreign.poll(2000 if may else 200) != 0) is may
             finally:

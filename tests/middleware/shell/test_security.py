@@ -34,6 +34,7 @@ from thalweg.middleware.shell.security import (
     Keys,
     Members,
     Role,
+    check_leader,
     new_certificate,
     read_certificate,
     read_members,
@@ -390,6 +391,22 @@ def test_a_host_that_does_not_know_another_of_the_run_says_so(tmp_path: Path) ->
             list(client.run(FLOW, {"o": "h2"}, partitions=3))
         kept.rename(tmp_path / MEMBERS / "h2.key")
         assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3
+
+
+def test_a_host_takes_part_with_those_alone_of_whom_it_has_a_certificate(
+    tmp_path: Path, make_install: Callable[..., m.Install]
+) -> None:
+    """Whoever the run's client names: as it begins, or later, as a host or as a guest."""
+    for name, role in (("h1", "host"), ("h2", "host"), ("client", "client")):
+        make(tmp_path, name, role)
+    keys = Keys.load(tmp_path / "h1.key_secret")
+    leader = read_certificate(tmp_path / "client.key")[0]
+    stranger, member = (m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2") for name in ("h9", "h2"))
+    check_leader(keys, leader, m.Admit("r", 1, member))
+    check_leader(keys, leader, make_install())
+    for message in (m.Admit("r", 1, stranger), m.Admit("r", 1, stranger, host=True), make_install(others=("h9",))):
+        with pytest.raises(ProtocolError, match=r"there is no valid certificate of 'h9' in .*; thalweg keys allow h9"):
+            check_leader(keys, leader, message)
 
 
 def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(

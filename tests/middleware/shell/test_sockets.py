@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import zmq
@@ -21,6 +21,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell import sockets as module
+from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD
 from thalweg.middleware.shell.endpoints import read_networks
 from thalweg.middleware.shell.sockets import Line, Listening, Sockets
 
@@ -169,6 +170,43 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
                 said += [] if taken is None else [taken[2][0].bytes]
         assert said == ["a message of more frames than the 1 that are expected", frame]
         assert turns == 6
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_message_has_as_many_frames_as_are_expected(dial: Callable[..., zmq.Socket[bytes]], parts: int) -> None:
+    with opened() as sockets:
+        dial(sockets.me.bulk).send_multipart([b"x"] * parts)
+        assert sockets.bulk.poll(round(patience(5) * 1000))
+        wrong = pytest.raises(ProtocolError, match=f"a message of {'1' if parts == 1 else 'more'} frames")
+        with nullcontext() if parts == 2 else wrong:
+            taken = sockets.take(sockets.bulk, 2)
+            assert taken is not None and len(taken[2]) == 2
+
+
+def test_of_what_a_host_has_dialled_few_answers_of_a_bounded_size_are_taken_at_once() -> None:
+    """Those that it has dialled are chosen by others, before a run."""
+    with opened() as sockets:
+        sockets.meet("r", [peer(1)])
+        assert sockets.post("r", "x1", PING)
+        bounds = {(each.getsockopt(zmq.MAXMSGSIZE), each.getsockopt(zmq.RCVHWM)) for each in sockets.dealers.values()}
+        assert bounds == {(ANSWER_BYTES, ANSWERS_UNREAD)}
+
+
+def test_what_waits_on_a_connection_that_is_made_anew_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent again where it matters, and would come twice."""
+    closed = list[tuple[zmq.Socket[bytes], int | None]]()
+    with opened() as sockets:
+        sockets.meet("r", [peer(1)])
+        assert sockets.post("r", "x1", PING)
+        end = peer(1).control, "x1"
+        dealer = sockets.dealers[end]
+        with monkeypatch.context() as patched:
+            patched.setattr(sockets, "_let_go", lambda *how: closed.append(how))
+            sockets.redial(end)
+        dealer.close(0)
+        assert closed == [(dealer, 0)]
+        assert sockets.post("r", "x1", PING)
+        assert sockets.dealers[end] is not dealer
 
 
 def test_an_answer_goes_to_whom_it_is_for_and_not_to_another_who_asked(dial: Callable[..., zmq.Socket[bytes]]) -> None:

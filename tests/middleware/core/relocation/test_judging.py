@@ -236,9 +236,12 @@ def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(clie
 
 
 def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
+    run = client.book.core.runs[client.run]
+    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 4
     client.hear("h3", m.Stable, "o", 1, ("h3", "h2"))
     client.hear("h3", m.Leave, False)
     client.lose("h2")
+    assert Start("o", 1, "h3") in client.recovery._setting.lasting.starts
     (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
     assert entry.host not in ("h2", "h3")
 
@@ -284,6 +287,27 @@ def test_who_has_a_replica_says_so_itself(client: Client) -> None:
     assert client.recovery.known == {"o": {4: {"h2", "h3", "h4"}}}
     client.hear("h2", m.Stable, "o", 4)
     assert len(client.recovery.stateless) == 1
+
+
+def test_a_host_that_is_lost_has_no_replicas_whatever_it_says(client: Client) -> None:
+    """It may still be there, and its messages come."""
+    client.lose("h4")
+    client.hear("h4", m.Stable, "o", 4, ("h4", "h2"))
+    assert client.book.recorded() == ["unexpected"]
+    assert client.recovery.known == {}
+
+
+def test_a_replica_is_lacking_by_the_word_of_who_keeps_it_or_starts_with_it_alone(client: Client) -> None:
+    run = client.book.core.runs[client.run]
+    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
+    client.hear("h4", m.Stable, "o", 4, ("h4", "h2"))
+    client.lose("h2")
+    assert Start("o", 4, "h4") in client.recovery._setting.lasting.starts
+    for sender in ("h1", "h3"):
+        client.hear(sender, m.Lacks, "o", 4, "it says")
+        assert client.generation == 1
+    client.hear("h4", m.Lacks, "o", 4, "it is gone")
+    assert client.generation == 2
 
 
 def test_replicas_of_what_has_not_been_made_keep_no_account_from_those_of_what_has(client: Client) -> None:

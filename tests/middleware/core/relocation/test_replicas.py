@@ -145,6 +145,19 @@ def test_the_host_of_an_operator_alone_is_given_its_replica(make_book: Any, make
     assert [(each.node, each.index) for each in book.sent("h2")] == [("o", 4)]
 
 
+def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
+    make_book: Any, make_install: Any
+) -> None:
+    """What comes late is of a generation before, or of another partition."""
+    book, install = make_book("h2"), m.Lasting.of(make_install(others=("h3", "h4")), Failover())
+    starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
+    book << got("client", replace(install, run="r~1", starts=starts)) >> ANY
+    book << got("h3", m.Lacks("r~1", "o", 3, "it says")) >> []
+    book << got("h4", m.Lacks("r~1", "o", 4, "it says")) >> []
+    book << got("h3", m.Lacks("r~1", "o", 4, "it is gone")) >> ANY
+    assert book.sent("client") == [m.Lacks("r~1", "o", 4, "it is gone")]
+
+
 @pytest.mark.parametrize(("cut", "right"), [(3, False), (4, True)])
 def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
     """From partition ``cut`` on, sources give something else than they gave to the replica."""
