@@ -4,7 +4,7 @@ Rules, which are those of OpenSSH for its own files (``safe_path``), but for R3 
 
 - R1: A file belongs to the user of the process, or to root. So do all folders and symbolic links on the way to it.
 - R2: Others may not write to any of these. A secret file gives others no rights at all.
-- R3: A folder above that others may write to is safe if it is root's and has the sticky bit, as ``/tmp``: only owners
+- R3: A folder above that others may write to is safe if it has the sticky bit, as ``/tmp``: only the owners of files
   rename and remove what is there.
 - R4: The group may write if it is the private group of the owner: it has the owner's name, and no other members. This
   is what ``umask 002`` gives on Debian and Ubuntu. It does not count where the file has an access control list.
@@ -83,7 +83,7 @@ def _why_unsafe_above(step: Path, found: os.stat_result, harm: str) -> str:
     if found.st_uid not in (0, owner()):
         kind = "link" if stat.S_ISLNK(found.st_mode) else "folder"
         return f"the {kind} {step} belongs to {_named(found.st_uid)}, who could {harm}; keep it elsewhere"
-    if stat.S_ISLNK(found.st_mode) or (found.st_uid == 0 and found.st_mode & stat.S_ISVTX):  # R3
+    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # R3
         return ""
     if others_may(found, _rights(step, found)):
         return f"others may write to the folder {step}, and so could {harm}; chmod go-w {step}"
