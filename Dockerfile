@@ -8,13 +8,13 @@ ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build
 LABEL io.thalweg=stage
-RUN python3 -m venv /opt/thalweg && mkdir /wheelhouse
+RUN python3 -I -m venv /opt/thalweg && mkdir /wheelhouse
 # Libraries first: while they stay the same, a new state of Thalweg is a layer of its own.
 COPY wheelhouse/libraries /wheelhouse
-RUN /opt/thalweg/bin/python -m pip install --disable-pip-version-check --quiet --no-index --no-deps /wheelhouse/*.whl
+RUN /opt/thalweg/bin/python -I -m pip install --disable-pip-version-check --quiet --no-index --no-deps /wheelhouse/*.whl
 COPY wheelhouse/thalweg-*.whl /wheelhouse/
-RUN /opt/thalweg/bin/python -m pip install --disable-pip-version-check --quiet --no-index --no-deps /wheelhouse/thalweg-*.whl \
- && /opt/thalweg/bin/python -m pip uninstall --quiet --yes setuptools pip
+RUN /opt/thalweg/bin/python -I -m pip install --disable-pip-version-check --quiet --no-index --no-deps /wheelhouse/thalweg-*.whl \
+ && /opt/thalweg/bin/python -I -m pip uninstall --quiet --yes setuptools pip
 
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/thalweg /opt/thalweg

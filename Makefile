@@ -16,7 +16,7 @@ demo: setup
 	  --time-scale 250 --link-mean 0.2mbit --seed 6 --out $(DEMO)
 	$(BIN)/thalweg analyze $(DEMO)
 
-PYTEST := $(BIN)/python -m pytest -n 4 --max-worker-restart=0
+PYTEST := $(BIN)/python -P -m pytest -n 4 --max-worker-restart=0
 
 test: setup
 	$(PYTEST) --size usual $(ARGS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
@@ -18,9 +16,11 @@ from thalweg.emulation.uml import registers
 from thalweg.emulation.uml.files import NEEDED, find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError, install
 from thalweg.middleware.platform import memory_bytes, needs_linux, on_linux, usable_processors
+from thalweg.middleware.platform.python import find_program
 
 NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
 ENGINE_TIMEOUT_S = 1.0
+SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # programs of root's, which are not on an ordinary user's PATH
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -107,15 +107,10 @@ def _no_netem() -> str:
     """Return what links have without netem, and how to get netem here."""
     modules = f"linux-modules-extra-{platform.release()}"  # Ubuntu has the module in a package of its own
     steps = [install_line("the kernel's further modules", modules)] if find_package(modules) else []
-    if shutil.which("modprobe", path=_system_path()) is None:
+    if find_program("modprobe", *SYSTEM_FOLDERS) is None:
         steps.append(install_line("modprobe", "kmod"))
     steps.append("load sch_netem (modprobe sch_netem)")
     return f"links have rates only; for delays {', '.join(steps)}, or run inside a User-Mode Linux kernel"
-
-
-def _system_path() -> str:
-    """Return the folders of programs, also those of root's, which are not on an ordinary user's PATH."""
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
 def _user_namespaces() -> Capability:
@@ -144,7 +139,7 @@ def _docker() -> Capability:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         steps = ["start Docker", "join the group docker"]
-        if shutil.which("dockerd", path=_system_path()) is None:
+        if find_program("dockerd", *SYSTEM_FOLDERS) is None:
             steps.insert(0, install_line("Docker", "docker.io", "docker-ce"))
         return Capability("docker", False, f"no engine at {where} ({why}); {', '.join(steps)}")
     if find_spec("docker") is None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 
 from thalweg.middleware.platform import on_linux
+from thalweg.middleware.platform.python import find_program
 
 APT_S = 10.0  # for one question; apt first builds its index, which takes seconds on a busy machine
 _CANDIDATE = re.compile(r"\s+Candidate: (?!\(none\))")
@@ -33,7 +33,7 @@ def install_line(program: str, *choices: str) -> str:
         command = f"apt-get install {packages}"
         if os.geteuid() == 0:
             return f"install {program} with `{command}`"
-        sudo = shutil.which("sudo") is not None
+        sudo = find_program("sudo") is not None
         return f"install {program} with `sudo {command}`" if sudo else f"install {program} as root with `{command}`"
     unknown = " (apt-get finds no package of it; `apt-get update` may help)"
     return f"install {program}{'' if installable is None else unknown}"
@@ -50,7 +50,7 @@ def _first(choices: Sequence[str], installable: frozenset[str] | None) -> str:
 
 def _installable(choices: Sequence[str]) -> frozenset[str] | None:
     """Return the packages that apt can install; None without an answer by apt."""
-    apt = shutil.which("apt-cache") if on_linux() else None
+    apt = find_program("apt-cache") if on_linux() else None
     return None if apt is None else _ask(apt, tuple(" ".join(choices).split()))
 
 

@@ -227,3 +227,88 @@ def test_no_text_has_two_sides_of_a_merge() -> None:
         for line in re.findall(r"^(?:<{7}|>{7}) .*$", path.read_text(errors="replace"), re.MULTILINE)
     ]
     assert found == []
+
+
+# --- starts of Python -------------------------------------------------------------------------------
+
+STARTS = "middleware/platform/python.py"
+"""The one module that makes command lines of Python, and looks programs up."""
+FORBIDDEN_MODULES = {"multiprocessing", "runpy", "concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process"}
+FORBIDDEN_CALLS = re.compile(
+    r"sys\.executable|shutil\.which|multiprocessing\..*|pty\.spawn|asyncio\.create_subprocess_\w+"
+    r"|os\.(system|popen|exec[lvpe]+|spawn[lvpe]+|posix_spawnp?|startfile)"
+)
+INTERPRETER = re.compile(r"(.*/)?python[\d.]*(\.exe)?")
+SHELLS = {"sh", "bash", "dash"}
+IN_CONTAINERS = "emulation/testbeds/docker.py"  # the shell is that of the image
+
+
+def starts_of_python(text: str, where: str = "") -> list[str]:
+    """Return the places in a module's text that start Python, or look a program up, without ``STARTS``."""
+    tree = ast.parse(text)
+    given = {id(word.value) for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
+    found = []
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Attribute) and FORBIDDEN_CALLS.fullmatch(ast.unparse(node)):
+            found.append(f"{line}: {ast.unparse(node)}")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
+            found += [f"{line}: import {name}" for name in names if name in FORBIDDEN_MODULES]
+        elif isinstance(node, ast.Attribute) and node.attr == "python" and id(node) not in given:
+            found.append(f"{line}: {ast.unparse(node)}, which is no argument python=…")
+        elif isinstance(node, ast.keyword) and node.arg == "shell":
+            found.append(f"{line}: shell=…")
+        elif isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1 and isinstance(node.elts[0], ast.Constant):
+            first = str(node.elts[0].value)
+            if INTERPRETER.fullmatch(first) or (first in SHELLS and where != IN_CONTAINERS):
+                found.append(f"{line}: {first!r}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_is_started_in_one_module(path: Path) -> None:
+    """Otherwise a file of another user in the working directory may be imported, or run."""
+    where = str(path.relative_to(ROOT))
+    if where != STARTS:
+        assert starts_of_python(path.read_text(encoding="utf-8"), where) == [], f"use {STARTS}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys\nargv = [sys.executable, '-m', 'thalweg']",
+        "from multiprocessing import get_context",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "import os\nos.execvp('x', ['x'])",
+        "import shutil\nshutil.which('unshare')",
+        "subprocess.run(['python3', '-m', 'thalweg'])",
+        "bed.run(host, [bed.python, '-m', 'x'])",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run(['sh', '-c', 'ls'])",
+    ],
+)
+def test_every_other_start_of_python_is_found(text: str) -> None:
+    assert len(starts_of_python(text)) == 1
+
+
+SCRIPTS = sorted(
+    path
+    for path in (ROOT / "Makefile", ROOT / "Dockerfile", *(ROOT / ".ci").rglob("*"), *(ROOT / "docs").rglob("*.py"))
+    if path.is_file()
+)
+UNSAFE = re.compile(r"""(python3?"?|\(PYTHON\)|executable,)\s+("?)-[mc]\b""")
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_start_python_without_the_working_directory(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if UNSAFE.search(line)] == [], "write python -P -m, or python -I -c"
+
+
+def test_unsafe_lines_of_scripts_are_found() -> None:
+    unsafe = ["python3 -c 'x'", '"$venv/bin/python" -m pip', "$(PYTHON) -m venv", 'argv = [sys.executable, "-m", "x"]']
+    safe = ["python3 -I -c 'x'", '"$python" -P -m pip', "$(PYTHON) -I -m venv", 'argv = [sys.executable, "-P", "-m"]']
+    assert [bool(UNSAFE.search(line)) for line in (*unsafe, *safe)] == [True] * 4 + [False] * 4

@@ -107,7 +107,7 @@ def in_namespaces(records: Path) -> dict[str, object]:
         ends = {name: f"tcp://{bed.hosts[name]}:7001" for name in HOSTS}
         for name, end in ends.items():
             options = ["--name", name, "--listen", end, "--insecure", "--records", str(records / f"{name}.jsonl")]
-            argv = [sys.executable, "-m", "thalweg", "host", *options]
+            argv = [sys.executable, "-P", "-m", "thalweg", "host", *options]
             host = bed.start(name, argv, stdout=subprocess.PIPE, env=os.environ)
             stack.callback(host.wait)
             stack.callback(host.terminate)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ import thalweg
 from thalweg.emulation.containers.engine import LABEL, failures, sdk, talking
 from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line, require
+from thalweg.middleware.platform.python import find_program, isolated_command, module_command
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
 OWN_BASE = "thalweg-base:bookworm"
@@ -157,11 +157,12 @@ def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
 
 def _make_base(client: Any, name: str) -> str:
     """A minimal Debian with Python as an image of its own, from packages alone."""
-    if shutil.which("mmdebstrap") is None:
+    tool = find_program("mmdebstrap")
+    if tool is None:
         raise CapabilityError(f"--make-base needs mmdebstrap; {install_line('mmdebstrap', 'mmdebstrap')}")
     with tempfile.TemporaryDirectory(prefix="thalweg-base-") as folder:
         archive = Path(folder) / "base.tar"
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={BASE_PACKAGES}"]
+        command = [tool, "--quiet", "--variant=minbase", f"--include={BASE_PACKAGES}"]
         command += ["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]
         command += ["--dpkgopt=path-exclude=/usr/share/man/*", "bookworm", str(archive)]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -176,9 +177,8 @@ def _make_base(client: Any, name: str) -> str:
 def _about(docker: Any, client: Any, base: str, tell: Tell) -> tuple[str, list[str]]:
     """The base's Python ("3.11") and the platform tags of wheels that run on it."""
     try:
-        said = client.containers.run(
-            base, ["python3", "-c", _ABOUT_BASE], network_mode="none", remove=True, labels={LABEL: "build"}
-        )
+        command = isolated_command("-c", _ABOUT_BASE, python="python3")
+        said = client.containers.run(base, command, network_mode="none", remove=True, labels={LABEL: "build"})
     except docker.errors.ContainerError as error:
         why = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
         raise UsageError(f"base image {base}: {why[0]}; it needs python3 with venv (python3-venv)") from None
@@ -204,7 +204,7 @@ def _fetch(wheels: Path, python: str, tags: list[str]) -> None:
     require("docker", "PIL")  # which hosts have in the version that is here
     names = [*HOST_LIBRARIES, *([RECORDS_LIBRARY] if find_spec(RECORDS_LIBRARY) else [])]
     wanted = [f"{name}=={version(name)}" for name in names]  # as they were tested here
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels)]
+    command = module_command("pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels))
     command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     command += [f"--platform={tag}" for tag in tags]
     done = subprocess.run([*command, *wanted], capture_output=True, text=True)

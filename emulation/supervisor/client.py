@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ from thalweg.emulation.supervisor.processes import wait_ended
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.platform import check_linux
+from thalweg.middleware.platform.python import find_program, module_command
 
 START_S = 20.0
 CALL_S = 60.0
@@ -328,7 +327,7 @@ def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_use
     check_linux("network namespaces need")
     if not os.path.exists("/proc/self/ns/net"):
         raise CapabilityError("/proc is not mounted here; mount it (mount -t proc proc /proc)")
-    unshare = shutil.which("unshare")
+    unshare = find_program("unshare")
     if unshare is None:
         install = install_line("util-linux", "util-linux")
         raise CapabilityError(f"'unshare' is missing; {install}, or use --testbed loopback")
@@ -354,7 +353,7 @@ def _attempt(
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the supervisor)
     pass_fds = [one.fileno() for one in (theirs, listener) if one is not None]
-    argv = [*prefix, sys.executable, "-m", "thalweg.emulation.supervisor.server", run_id, *map(str, pass_fds)]
+    argv = [*prefix, *module_command("thalweg.emulation.supervisor.server", run_id, *map(str, pass_fds))]
     # a session of its own: an interrupt from the terminal is for the launcher, which then ends us in order
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds, start_new_session=True

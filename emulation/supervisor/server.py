@@ -1,4 +1,4 @@
-"""The supervisor: the one process that holds a testbed. Run as ``python -m thalweg.emulation.supervisor.server``.
+"""The supervisor: the one process that holds a testbed. Run as ``python -P -m thalweg.emulation.supervisor.server``.
 
 Started in namespaces of its own (process numbers, network, mounts), it is process 1 of all that it starts: whatever
 ends it, the kernel ends everything in it with it. It speaks JSON lines over Unix sockets:

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import struct
-import sys
 import time
 from abc import ABC, abstractmethod
 from base64 import b64decode
@@ -31,6 +30,7 @@ from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedu
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, as_link
+from thalweg.middleware.platform.python import PYTHON
 
 PROVEN_AT_ONCE = 1_200  # links of one request
 PROVE_S, PROVE_LINK_S = 600.0, 4.0  # such a request at most, and more for each link: it may be measured again, alone
@@ -180,7 +180,7 @@ class Testbed(ABC):
     @property
     def python(self) -> str:
         """The interpreter on the hosts that has Thalweg."""
-        return sys.executable
+        return PYTHON
 
     def outbox(self, folder: Path) -> Path:
         """Where processes on hosts write what is to stand in ``folder``, once ``collect`` has been called.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -16,6 +15,7 @@ import psutil
 from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.platform import check_linux
+from thalweg.middleware.platform.python import find_program
 
 BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
 MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
@@ -49,7 +49,7 @@ def find_kernel() -> Files:
         raise CapabilityError(
             f"User-Mode Linux needs Linux on x86-64, this is Linux on {platform.machine()}; use --kernel host"
         )
-    binary = next((path for name in BINARIES if (path := shutil.which(name))), None)
+    binary = next((path for name in BINARIES if (path := find_program(name))), None)
     if binary is None:
         raise CapabilityError(f"no User-Mode Linux kernel is installed; {_install('one')}")
     try:

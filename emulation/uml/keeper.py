@@ -35,6 +35,7 @@ from thalweg.emulation.testbeds.known import TestbedState, files
 from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, InsideProcess, Kernel
 from thalweg.emulation.uml.wire import PRIVATE, PROCESS, Kind
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
+from thalweg.middleware.platform.python import SHELL, module_command
 
 WATCH, HELD = 1, 2  # the connection by which the keeper learns of the end of the supervisor inside; a launcher's own
 UP, STAY = b"u", b"s"
@@ -133,7 +134,7 @@ class Keeper:
 
     def _state(self) -> TestbedState:
         """The inner testbed's state, with us as the process whose end ends it."""
-        _, text = self._output_of(["sh", "-c", f"cat {PRIVATE}/thalweg/*.json"])
+        _, text = self._output_of([SHELL, "-c", f"cat {PRIVATE}/thalweg/*.json"])
         inner = msgspec.json.decode(text, type=TestbedState)
         return msgspec.structs.replace(inner, pid=os.getpid(), start_ticks=start_ticks(os.getpid()) or 0)
 
@@ -207,7 +208,7 @@ class Keeper:
 
 def keeper_words(how: Literal["keep", "hold"], control: socket.socket, command: Sequence[str]) -> list[str]:
     """The command line of a keeper, which inherits ``control``."""
-    return [sys.executable, "-m", "thalweg.emulation.uml.keeper", how, str(control.fileno()), *command]
+    return module_command("thalweg.emulation.uml.keeper", how, str(control.fileno()), *command)
 
 
 def launch(command: Sequence[str]) -> int:

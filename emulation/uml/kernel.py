@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +32,7 @@ from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.emulation.uml.streams import Credit, Streams
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, STATUS, Frames, Kind
 from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.platform.python import SHELL, find_program, isolated_command, module_command
 
 BOOT_S = 60.0  # about 3 s where nothing else runs
 POWER_OFF_S = 15.0
@@ -112,11 +112,12 @@ class Kernel:
         (self._to, their_in), (self._from, their_out) = socket.socketpair(), socket.socketpair()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the kernel)
         line = (their_in.fileno(), their_out.fileno())
+        python, *options, first = isolated_command("-S", str(Path(init.__file__).absolute()))
         arguments = (
             *(files.binary, f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"),
             *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=fd:{line[0]},fd:{line[1]}"),
             "uml_dir=/dev/null",  # where no folder can be made: it keeps no files of its own
-            *(f'init="{sys.executable}"', "--", "-I", "-S", f'"{Path(init.__file__).absolute()}"'),
+            *(f'init="{python}"', "--", *options, f'"{first}"'),
         )
         variables, passed = {"TMPDIR": folder, "PATH": os.defpath}, [*line]
         with their_in, their_out, ExitStack() as until_started:
@@ -285,16 +286,16 @@ class Kernel:
 
 def _contained() -> tuple[str, ...]:
     """What goes before the kernel's command line so that all of it ends when we do; where that is forbidden, less."""
-    unshare, setpriv = shutil.which("unshare"), shutil.which("setpriv")
+    unshare, setpriv = find_program("unshare"), find_program("setpriv")
     if unshare is not None and setpriv is not None:
         users = () if os.geteuid() == 0 else ("--user", "--map-current-user")
         # the shell is there because a kernel that panics ends itself by signals, which a first process would ignore
-        first = ("sh", "-c", 'ulimit -c 0; "$@"; exit $?', "sh")
+        first = (SHELL, "-c", 'ulimit -c 0; "$@"; exit $?', "sh")
         words = (setpriv, "--pdeathsig", "KILL", unshare, *users, "--pid", "--fork", "--kill-child", *first)
         tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if tried.returncode == 0:
             return words
-    return ("sh", "-c", 'ulimit -c 0; exec "$@"', "sh")
+    return (SHELL, "-c", 'ulimit -c 0; exec "$@"', "sh")
 
 
 def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
@@ -334,7 +335,7 @@ def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
 
 def own_command_line() -> list[str]:
     """The ``thalweg`` command line that this process runs."""
-    return [sys.executable, "-m", "thalweg", *sys.argv[1:]]
+    return module_command("thalweg", *sys.argv[1:])
 
 
 def run_thalweg_inside() -> int:

@@ -8,7 +8,6 @@ a process's registers that a kernel such as Debian's 6.1 saves, and the kernel's
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.platform.python import find_program
 
 SOURCE = Path(__file__).with_suffix(".c")
 COMPILER = "gcc libc6-dev"  # the packages of a compiler with its headers
@@ -39,7 +39,7 @@ def library() -> bytes:
 def compiled() -> bytes:
     """The shared library of ``registers.c``; CapabilityError says what is missing, or what the compiler said."""
     why = "this processor's AMX registers are more than a User-Mode Linux kernel knows, and the library that helps it"
-    compiler = shutil.which("cc") or shutil.which("gcc")
+    compiler = find_program("cc") or find_program("gcc")
     if compiler is None:
         raise CapabilityError(f"{why} needs a C compiler; {install_line('one', COMPILER)}")
     with tempfile.TemporaryDirectory(prefix="thalweg-") as folder:

@@ -1,14 +1,13 @@
 """A netns testbed in a User-Mode Linux kernel of its own, for a program: both end with the program.
 
-Run as ``python -m thalweg.emulation.uml.testbed`` inside the kernel it leaves the supervisor there, which the testbed
-then builds and asks from outside.
+Run inside the kernel, as ``python -P -m thalweg.emulation.uml.testbed``, it leaves the supervisor there. The testbed
+then builds it and asks it from outside.
 """
 
 from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import tempfile
 
 from thalweg.emulation.supervisor import requests
@@ -19,7 +18,9 @@ from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.emulation.uml.keeper import UP, keeper_words
 from thalweg.middleware.errors import TestbedError
+from thalweg.middleware.platform.python import module_command
 
+MODULE = "thalweg.emulation.uml.testbed"
 INSIDE = "inside"  # what the supervisor is called there, where it is the only one
 
 
@@ -38,7 +39,7 @@ class UmlTestbed(NetnsTestbed):
             return (log.read().decode(errors="replace").strip().splitlines() or [""])[-1].removeprefix("thalweg: ")
 
         with theirs:
-            words = keeper_words("hold", theirs, [sys.executable, "-m", __name__])
+            words = keeper_words("hold", theirs, module_command(MODULE))
             keeper = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()],
                 start_new_session=True,

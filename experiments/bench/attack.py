@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection
@@ -33,6 +32,7 @@ from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.errors import RunError, UsageError, nearest
 from thalweg.middleware.platform import check_linux
+from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.values import frames_of
@@ -89,7 +89,7 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
                 reading.enter_context(each)
             begun_s = time.monotonic()
             done = subprocess.run(
-                [sys.executable, "-m", "thalweg.experiments.bench.attackers"],
+                module_command("thalweg.experiments.bench.attackers"),
                 input=msgspec.msgpack.encode(orders),
                 capture_output=True,
                 timeout=ATTACK_S,

@@ -1,4 +1,6 @@
-"""What attacks a host in ``bench attack``, as a process of its own: ``python -m thalweg.experiments.bench.attackers``.
+"""Attacks on a host in ``bench attack``, run by a process of their own.
+
+The process is started as ``python -P -m thalweg.experiments.bench.attackers``.
 
 It reads an ``Orders`` (msgpack) from its standard input and prints how many frames it sent. An attack is a function
 from orders and chance to messages: from whom, to which host and port, and of which frames.

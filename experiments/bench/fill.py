@@ -1,7 +1,7 @@
 """Fills links with bulk: on each host one process, from which one flow of TCP goes to every other one.
 
-Run on a host as ``python -m thalweg.experiments.bench.fill OWN OTHER…`` (addresses). It prints a line when it listens,
-begins to send when it reads one, and prints another when every flow to it has brought something.
+Run on a host as ``python -P -m thalweg.experiments.bench.fill OWN OTHER…`` (addresses). It prints a line when it
+listens, begins to send when it reads one, and prints another when every flow to it has brought something.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from contextlib import suppress
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.platform.python import module_command
 
+MODULE = "thalweg.experiments.bench.fill"
 PORT = 47_809  # any: the namespaces are ours
 PIECE_BYTES = 1 << 16
 
@@ -26,7 +28,7 @@ def fill(bed: Testbed, hosts: Sequence[str]) -> None:
     filling = {}
     for host in hosts:
         others = [bed.hosts[other] for other in hosts if other != host]
-        argv = [bed.python, "-m", __name__, bed.hosts[host], *others]
+        argv = module_command(MODULE, bed.hosts[host], *others, python=bed.python)
         filling[host] = bed.run(host, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     for host, process in filling.items():
         _heard(host, process)

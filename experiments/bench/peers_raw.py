@@ -1,6 +1,6 @@
 """The hand-written comparison: processes that know nothing but pyzmq and numpy.
 
-Started as ``python -m thalweg.experiments.bench.peers_raw node|hop JSON``. A process prints its endpoint, reads
+Started as ``python -P -m thalweg.experiments.bench.peers_raw node|hop JSON``. A process prints its endpoint, reads
 its children's endpoints (one line of JSON) from standard input, and ends when standard input is closed.
 
 *node*: one node of a REQ/REP tree. It asks all its children at once, combines what comes, holds the result until it is

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from thalweg.experiments.bench.peers_raw import Keys, secure
 from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.shell.endpoints import SocketFolder
 
 PEERS = "thalweg.experiments.bench.peers_raw"
@@ -127,7 +127,7 @@ def _peers(
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thalweg-")))
         processes = Processes(stack.enter_context(open_testbed("loopback", list(specs))), stack, logs)
         inputs = {
-            name: processes.start(name, name, [sys.executable, "-m", PEERS, role, json.dumps(spec)])
+            name: processes.start(name, name, module_command(PEERS, role, json.dumps(spec)))
             for name, spec in specs.items()
         }
         endpoints = {name: said["endpoint"] for name, said in processes.ready().items()}

@@ -37,6 +37,7 @@ from thalweg.experiments.sweeps.simulation import Simulated, Simulation, simulat
 from thalweg.middleware.client.cluster import host_environment
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.platform.processes import peak_bytes
+from thalweg.middleware.platform.python import module_command
 
 STAYING = ("download-all", "one-shot")
 SIMPY_KEYS = ("simpy_s", "simpy_interarrival_s", "ratio", "interarrival_ratio")
@@ -142,7 +143,7 @@ def run_memory(config: Simulation) -> dict[str, Any]:
     Raises RunError when the process fails.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "thalweg.experiments.bench.sim", msgspec.json.encode(config).decode()],
+        module_command("thalweg.experiments.bench.sim", msgspec.json.encode(config).decode()),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=host_environment(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import statistics
 import subprocess
 import time
@@ -23,6 +22,7 @@ from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError
 from thalweg.middleware.network.view import links_between
+from thalweg.middleware.platform.python import find_program
 
 RATE_BPS = 16e6  # of every link; what it is does not matter here
 REPLAY_HOSTS = 9  # of how many hosts a replay is watched at most
@@ -90,9 +90,10 @@ def time_mininet(hosts: int) -> dict[str, Any] | None:
 
     Source: mininet.org, ``mn --link tc``; its seconds are its own figure, up and down together.
     """
-    if shutil.which("mn") is None:
+    tool = find_program("mn")
+    if tool is None:
         return None
-    command = ["mn", "--topo", f"single,{hosts}", "--switch", "lxbr", "--controller", "none", "--link", "tc,bw=16"]
+    command = [tool, "--topo", f"single,{hosts}", "--switch", "lxbr", "--controller", "none", "--link", "tc,bw=16"]
     done = subprocess.run([*command, "--test", "none"], capture_output=True, text=True, timeout=120)
     said = re.search(r"completed in ([\d.]+) seconds", done.stdout + done.stderr)
     if done.returncode != 0 or said is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,13 @@ ALLOW = ("thalweg.experiments",)
 WORKLOAD = "thalweg.experiments.bench.workload"
 OTHERS: dict[str, Any] = {"ray": peers_ray, "dask": peers_dask}
 OTHERS_ROUNDS = 3
+
+
+@contextlib.contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Work in an empty folder: Ray and Dask start Python processes that import from the working directory."""
+    with tempfile.TemporaryDirectory(prefix="thalweg-bench-") as empty, contextlib.chdir(empty):
+        yield
 
 
 def bench_dataflow(sources: int, size_bytes: int, client: str = "client") -> Dataflow:
@@ -111,7 +119,7 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
         for name, peers in OTHERS.items():
             if peers.installed():
                 progress(f"starting {name}")
-                with contextlib.closing(peers.Tree(dataflow, size_bytes)) as tree:
+                with _elsewhere(), contextlib.closing(peers.Tree(dataflow, size_bytes)) as tree:
                     played |= alternate({name: tree}, plans, min(rounds, OTHERS_ROUNDS), progress)
     check_digests(played, plans, sources, size_bytes)
     rates = {name: round(median_per_s(each), 1) for name, each in played.items()}

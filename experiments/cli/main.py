@@ -14,10 +14,12 @@ from typing import Any
 
 from thalweg.experiments.cli.stopping import Stopped, stop_on_signals
 from thalweg.middleware.errors import ThalwegError, UsageError, extra_with, one_line
+from thalweg.middleware.platform.python import drop_relative_folders
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; never returns."""
+    drop_relative_folders()
     stop_on_signals()
     logging.basicConfig(format="thalweg: %(levelname)s: %(message)s")  # warnings and errors, on standard error
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))

@@ -22,6 +22,7 @@ import typer
 from thalweg.emulation import units
 from thalweg.experiments.command import Option, options_of
 from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.platform.python import append_folder
 
 Unit = Callable[[Any], Any]  # of emulation.units
 RATES = (units.parse_rate, units.rate_bps)
@@ -246,4 +247,4 @@ def find_own_code(names: Iterable[str]) -> None:
         except OSError:  # it has been removed
             return
         if PathFinder.find_spec(package, [here]) is not None:
-            sys.path.append(here)
+            append_folder(here)

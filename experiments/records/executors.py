@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from thalweg.experiments.records.spark import own_prefix
 from thalweg.middleware.errors import one_line
+from thalweg.middleware.platform.python import PYTHON, folder_variables
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -43,9 +44,9 @@ def equipped(context: SparkContext, master: str, planners: Sequence[str], traces
     if folder is not None:
         context.environment[TRACES] = os.path.abspath(folder)  # their working directory is another
     if "PYSPARK_PYTHON" not in os.environ and master.startswith("local"):
-        context.pythonExec = sys.executable
+        context.pythonExec = PYTHON
     if _HERE.fullmatch(master):
-        context.environment["PYTHONPATH"] = os.pathsep.join(_own_paths())
+        context.environment |= folder_variables()
     try:
         with tempfile.TemporaryDirectory(prefix=own_prefix("ship")) as scratch:  # late executors fetch from it
             if not _HERE.fullmatch(master):
@@ -62,12 +63,6 @@ def _send(context: SparkContext, scratch: Path, planners: Sequence[str]) -> None
             context.addPyFile(str(path))
     finally:
         sys.path[:] = before  # this process has its own
-
-
-def _own_paths() -> list[str]:
-    """Where this process imports from besides its installation, absolute."""
-    paths = (os.path.abspath(path or os.curdir) for path in sys.path)
-    return [path for path in paths if os.path.isdir(path) and not _installed(path)]
 
 
 def _installed(path: str) -> bool:

@@ -22,6 +22,7 @@ from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, UsageError, require
 from thalweg.middleware.platform.files import user
 from thalweg.middleware.platform.processes import ended_within, kill_group
+from thalweg.middleware.platform.python import find_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def find_java() -> tuple[str, int]:
     Raises CapabilityError, with the way to install one on this system, if there is none or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    java = os.path.join(home, "bin", "java") if home else find_program("java")
     if java is None:
         raise CapabilityError(f"Spark needs Java and none was found; {_install_java()}")
     try:

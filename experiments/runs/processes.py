@@ -23,6 +23,7 @@ from thalweg.experiments.runs.job import Ended, Said, There
 from thalweg.middleware.client.cluster import fate_of, host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
 from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.shell.endpoints import SocketFolder
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
@@ -113,11 +114,11 @@ class Processes:
             raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
 
     def start_worker(self, module: str, job: msgspec.Struct) -> Iterator[Said]:
-        """Start the client's worker, ``python -m module``; what it says from its ``ready`` on.
+        """Start the client's worker, ``python -P -m module``; what it says from its ``ready`` on.
 
         HostLostError as soon as a host process or the worker has ended.
         """
-        self._job = self.start(CLIENT, WORKER, [self.bed.python, "-m", module])
+        self._job = self.start(CLIENT, WORKER, module_command(module, python=self.bed.python))
         words = self._words()
         self.tell(job)
         first = next(words)

@@ -39,6 +39,7 @@ from thalweg.middleware.network.networks import networks_of
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.platform.python import append_folders
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
@@ -204,6 +205,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
 
 
 if __name__ == "__main__":
+    append_folders()
     status = main()
     sys.stdout.flush()
     os._exit(status) if threading.active_count() > 1 else sys.exit(status)

@@ -16,6 +16,7 @@ import msgspec
 
 from thalweg.experiments.command import clipped
 from thalweg.middleware.errors import ThalwegError, one_line
+from thalweg.middleware.platform.python import append_folders
 
 REASON_CHARS = 300  # of a failure; planners may raise with whole tables in their text
 
@@ -114,6 +115,7 @@ def cannot_import(paths: Sequence[str], _: int = 0) -> str | None:
 @cache
 def find(path: str) -> Callable[[Trial], Any]:
     """What stands at ``module:attribute``."""
+    append_folders()  # executors have no entry of ours
     module, _, attribute = path.partition(":")
     found: Callable[[Trial], Any] = getattr(import_module(module), attribute)
     return found

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-import sysconfig
 import threading
 import time
 import weakref
@@ -29,6 +27,7 @@ from thalweg.middleware.platform.processes import (
     interrupt,
     new_ends,
 )
+from thalweg.middleware.platform.python import PYTHON, folder_variables, module_command
 from thalweg.middleware.platform.waiting import UNIX_SOCKETS
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import check_for_hosts
@@ -120,7 +119,6 @@ class LocalCluster:
         number = self._numbers.setdefault(name, len(self._numbers))
         listen = f"{UNIX}{self._folder.name}/{number}" if self._transport == "ipc" else f"{TCP}127.0.0.1:*"
         command = self._host(name, listen)
-        command[1:1] = ["-P"]  # its working directory comes last: own_environment
         command += ["--insecure"] * self.insecure
         if (certificate := self.certificate(name, "host")) is not None:
             command += ["--keys", str(certificate)]
@@ -397,11 +395,11 @@ def host_command(
     time_scale: float = 1.0,
     records: Path | str | None = None,
     insecure: bool = False,
-    python: str = sys.executable,
+    python: str = PYTHON,
 ) -> list[str]:
     """The command that starts a host process which ends with its parent; ``python`` is the interpreter there."""
-    command = [python, "-m", "thalweg.middleware.shell.daemon", "--name", name, "--listen", listen, "--with-parent"]
-    command += ["--time-scale", repr(time_scale)]
+    options = ["--name", name, "--listen", listen, "--with-parent", "--time-scale", repr(time_scale)]
+    command = module_command("thalweg.middleware.shell.daemon", *options, python=python)
     for package in allow:
         command += ["--allow", package]
     if records is not None:
@@ -417,20 +415,14 @@ def host_environment() -> dict[str, str]:
 
 
 def own_environment() -> dict[str, str]:
-    """The same for a host that finds modules where this process does, and after that in its working directory.
+    """Return the same for a host that finds modules where this process does, in the same order.
 
-    Where this interpreter finds its own is left out: what operators start may be another one. UsageError where the
-    working directory has been removed.
+    Raises UsageError if this process imports from its working directory, and that has been removed.
     """
-    places = sysconfig.get_paths()
-    library = places["stdlib"]
-    own = {*places.values(), library, f"{Path(library).parent}/python{sys.version_info[0]}{sys.version_info[1]}.zip"}
     try:
-        path = [str(Path(entry).absolute()) for entry in [*sys.path, ""] if entry not in own]
+        return host_environment() | folder_variables()
     except FileNotFoundError:
         raise UsageError("the working directory, where hosts start, has been removed; change to another") from None
-    path = [entry for entry in path if not entry.startswith(library + os.sep)]
-    return host_environment() | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
 def wait_ready_lines(

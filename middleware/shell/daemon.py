@@ -31,6 +31,7 @@ from thalweg.middleware.grants import read_packages, read_roots
 from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.platform.processes import raise_descriptor_limit
+from thalweg.middleware.platform.python import append_folders
 from thalweg.middleware.platform.waiting import signal_pipe, takes_more
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -386,7 +387,8 @@ def _watch_parent(parent: int, stop: Callable[[], None], orphaned: threading.Eve
 
 
 def run() -> None:
-    """Entry of ``python -m thalweg.middleware.shell.daemon``."""
+    """Entry of ``python -P -m thalweg.middleware.shell.daemon``."""
+    append_folders()
     try:
         status = main()
     except ThalwegError as error:

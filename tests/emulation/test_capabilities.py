@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_no_proc_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_not_linux_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_client.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(CapabilityError, match="need Linux, and this is macOS; simulate with --testbed sim"):
         supervisor_client.start_isolated("x")
 
@@ -70,14 +71,14 @@ def test_no_permission_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
     unshare = tmp_path / "unshare"
     unshare.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")
     unshare.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda *_: str(unshare))
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: str(unshare))
     with pytest.raises(CapabilityError, match=r"no permission .*Operation not permitted.*run as root"):
         supervisor_client.start_isolated("x")
 
 
 def test_no_engine_names_the_package_that_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    monkeypatch.setattr(capabilities, "_system_path", lambda: os.environ["PATH"])
+    monkeypatch.setattr(capabilities, "SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "install Docker, start Docker, join the group docker" in capabilities._docker().detail
     fake_apt(tmp_path, real=["docker.io"])
@@ -87,7 +88,7 @@ def test_no_engine_names_the_package_that_the_system_has(monkeypatch: pytest.Mon
 
 
 def test_no_netem_names_the_package_that_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(capabilities, "_system_path", lambda: os.environ["PATH"])
+    monkeypatch.setattr(capabilities, "SYSTEM_FOLDERS", ())
     monkeypatch.setattr(platform, "release", lambda: "6.8.0-31-generic")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "for delays install modprobe, load sch_netem" in capabilities._no_netem()

@@ -8,7 +8,6 @@ delay or losses are measured too, but do not decide: there it is TCP that is slo
 from __future__ import annotations
 
 import math
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import output
 from thalweg.middleware.errors import CapabilityError, TestbedError
 from thalweg.middleware.network.view import NET, Link
+from thalweg.middleware.platform.python import find_program
 
 TOOL = "iperf3"
 SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, 524  # of TCP; on links below …
@@ -67,7 +67,8 @@ class Measured(msgspec.Struct, frozen=True):
 
 def measure(bed: Backend) -> list[Measured]:
     """All links that have a rate and are not cut. CapabilityError where iperf3 is missing."""
-    if bed.backend != "docker" and shutil.which(TOOL) is None:
+    tool = TOOL if bed.backend == "docker" else find_program(TOOL)
+    if tool is None:
         raise CapabilityError(f"{TOOL} is not installed; {install_line(TOOL, TOOL)}")
     wan = Testbed(bed)
     shapes = {link: shape for link, shape in bed.shapes.items() if shape.rated and shape.passes}
@@ -75,8 +76,9 @@ def measure(bed: Backend) -> list[Measured]:
     found = []
     for link, shape in shapes.items():
         asked_bps = min(shape.set_bps, *(limits.get(end_name(end), math.inf) for end in link.ends))
+        there = wan.on(link.via)
         one, four, udp = (
-            None if more == FOUR and asked_bps < FOUR_BPS else _run(wan.on(link.via), bed.layer, link, asked_bps, more)
+            None if more == FOUR and asked_bps < FOUR_BPS else _run(there, bed.layer, link, asked_bps, [tool, *more])
             for more in RUNS
         )
         assert one is not None
@@ -86,19 +88,19 @@ def measure(bed: Backend) -> list[Measured]:
     return found
 
 
-def _run(wan: Testbed, layer: int, link: Link, asked_bps: float, more: Sequence[str]) -> float:
+def _run(wan: Testbed, layer: int, link: Link, asked_bps: float, command: Sequence[str]) -> float:
     """The rate that one run of iperf3 got, in bits of the layer."""
-    slow, udp = asked_bps < SLOW_BPS, "-u" in more
+    slow, udp = asked_bps < SLOW_BPS, "-u" in command
     size = (SLOW_DATAGRAM_BYTES if slow else DATAGRAM_BYTES) if udp else SLOW_SEGMENT_BYTES if slow else SEGMENT_BYTES
     packet = size + HEADERS_BYTES["udp" if udp else "tcp"][layer]
     seconds = max(LEAST_S, PACKETS * 8 * packet / asked_bps)
     begin_s = max(BEGIN_S, seconds / 4)
-    words = [TOOL, "-c", wan.hosts[link.target], "-J", "-t", f"{seconds:.0f}", "-O", f"{begin_s:.0f}", *more]
+    words = [*command, "-c", wan.hosts[link.target], "-J", "-t", f"{seconds:.0f}", "-O", f"{begin_s:.0f}"]
     if udp:
         words += ["-l", str(size), "-b", f"{MORE * asked_bps * size / packet:.0f}"]
     elif slow:
         words += ["-M", str(size + 12), "-l", "4K", "-w", "32K"]
-    server = wan.start(link.target, [TOOL, "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
+    server = wan.start(link.target, [command[0], "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
         while b"listening" not in (line := server.stdout.readline()):

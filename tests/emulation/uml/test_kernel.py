@@ -139,8 +139,8 @@ def test_who_is_not_the_first_process_of_a_kernel_powers_nothing_off() -> None:
 def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     code = (
-        "from thalweg.emulation.uml import kernel as uml; which = uml.shutil.which;"
-        "uml.shutil.which = lambda name: None if name == 'unshare' else which(name);"
+        "from thalweg.emulation.uml import kernel as uml; find = uml.find_program;"
+        "uml.find_program = lambda name: None if name == 'unshare' else find(name);"
         "uml.run_inside(['sh', '-c', 'echo up; until [ -e go ]; do sleep 0.05; done; echo more; touch said; sleep 99'])"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=tmp_path) as launcher:
@@ -191,7 +191,7 @@ def test_an_interrupt_is_passed_on_as_soon_as_the_command_runs() -> None:
 @pytest.mark.long
 @pytest.mark.uml
 def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uml.sys, "executable", "/bin/false")
+    monkeypatch.setattr(uml, "isolated_command", lambda *words: ["/bin/false", *words])
     with pytest.raises(TestbedError, match=r"did not come up: .*Attempted to kill init"):
         Kernel()
     monkeypatch.undo()

@@ -318,12 +318,14 @@ def test_hosts_find_what_was_put_on_the_path_and_leave_what_they_start_alone(
         "        return os.environ['PYTHONPATH'].encode() if index == 0 else None\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
     flow = chain(Code("lately:Path"), MIX)
     with LocalCluster(1, allow=["lately", *ALLOW]) as cluster, Client(cluster) as client:
         (told,) = client.run(flow, {"o": "h1"})
     path = bytes(told.value).decode().removesuffix("|0").split(os.pathsep)
     assert path[0] == str(tmp_path)
-    assert str(Path.cwd()) in path
+    assert str(elsewhere) not in path
     assert not [entry for entry in path if "site-packages" in entry or entry == str(Path(os.__file__).parent)]
 
 

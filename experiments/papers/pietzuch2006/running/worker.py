@@ -20,6 +20,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Delivered
 from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.platform.python import append_folders
 from thalweg.operators.reference import digest
 
 
@@ -80,6 +81,7 @@ def seen(partitions: Iterable[Delivered[Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
+    append_folders()
     status = main()
     sys.stdout.flush()
     os._exit(status) if threading.active_count() > 1 else sys.exit(status)
