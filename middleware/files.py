@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from thalweg.middleware.errors import RunError, ThalwegError, UsageError
+from thalweg.middleware.platform.files import open_regular
 from thalweg.middleware.platform.files import sync as _sync
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024  # of a file that somebody wrote by hand, or a description of a run
@@ -53,12 +56,28 @@ def whole(
 
 
 def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """The bytes of a file, whatever it is; UsageError for more than ``most_bytes``, OSError as it comes."""
-    with open(path, "rb") as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
+    """Return the bytes of a regular file.
+
+    Raises UsageError for more than ``most_bytes``, and OSError as ``open_regular``.
+    """
+    with open_regular(path) as file:
+        large = os.fstat(file.fileno()).st_size > most_bytes  # the kernel's own files have 0
+        data = b"" if large else file.read(most_bytes + 1)
+    if data is None:  # one of the kernel's own, which waits for more
+        raise OSError(errno.EAGAIN, "it has nothing to read yet; name a regular file", os.fspath(path))
+    if large or len(data) > most_bytes:
         raise UsageError(f"{os.fspath(path)} has more than {most_bytes} bytes; name the file that was meant")
     return data
+
+
+def reason(error: Exception) -> str:
+    """Return why a file cannot be used, without its name and the number of the error."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def open_text(path: str | os.PathLike[str], *, encoding: str = "utf-8", newline: str | None = None) -> TextIO:
+    """Open a regular file as text, for readers that take it in parts. Raises OSError as ``open_regular``."""
+    return io.TextIOWrapper(open_regular(path), encoding=encoding, newline=newline)
 
 
 def decode_toml(text: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import ALLOWED, MAX_PICTURE_BYTES, data_path
+from thalweg.middleware.platform.files import open_regular
 from thalweg.operators.interface import Source
 
 Image = NDArray[Any]
@@ -105,7 +106,7 @@ def read_image(path: Path, most_bytes: int = MAX_PICTURE_BYTES) -> Image:
     by its header take more than ``most_bytes`` to decode, or has pixels that uint8 or uint16 cannot hold.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _decode(file, path, most_bytes)
     except OperatorError:
         raise
@@ -204,7 +205,7 @@ def _bits_lost(image: Any) -> bool:
 def _header_bytes(path: Path) -> int:
     """Size of the decoded image in bytes by its header alone; 0 when that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             image = _open(file, path)
             pixels = int(image.size[0] * image.size[1])
             mode = str(image.mode)

@@ -312,3 +312,46 @@ def test_unsafe_lines_of_scripts_are_found() -> None:
     unsafe = ["python3 -c 'x'", '"$venv/bin/python" -m pip', "$(PYTHON) -m venv", 'argv = [sys.executable, "-m", "x"]']
     safe = ["python3 -I -c 'x'", '"$python" -P -m pip', "$(PYTHON) -I -m venv", 'argv = [sys.executable, "-P", "-m"]']
     assert [bool(UNSAFE.search(line)) for line in (*unsafe, *safe)] == [True] * 4 + [False] * 4
+
+
+# --- files that users name --------------------------------------------------------------------------
+
+READS_OWN = {  # files of the kernel, of Thalweg itself, or that this process has just made
+    "emulation/containers/image.py", "emulation/supervisor/client.py", "emulation/supervisor/processes.py",
+    "emulation/uml/files.py", "emulation/uml/keeper.py", "emulation/uml/registers.py", "emulation/uml/system.py",
+    "experiments/bench/attack.py", "experiments/records/executors.py", "experiments/records/spark.py",
+    "experiments/papers/pietzuch2006/running/testbed.py", "experiments/runs/processes.py",
+    "middleware/platform/processes.py",
+}  # fmt: skip
+WRITES = re.compile(r"[wax]b?\+?|wb\+")
+
+
+def plain_reads(text: str) -> list[str]:
+    """Return the places in a module's text that open a file for reading without ``open_regular``."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        whose = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        modes = [word.value for word in node.args[: 1 + (not whose)] if isinstance(word, ast.Constant)]
+        of_files = called == "open" and whose != "tarfile" and (not whose or re.search("path|file|index", whose))
+        writes = any(isinstance(mode, str) and WRITES.fullmatch(mode) for mode in modes)
+        if (whose and called in ("read_text", "read_bytes")) or (of_files and not writes):
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_users_name_are_opened_by_one_reader(path: Path) -> None:
+    """Otherwise a pipe that is named as a file is waited for without end."""
+    if str(path.relative_to(ROOT)) not in READS_OWN:
+        reads = [line for line in plain_reads(path.read_text(encoding="utf-8")) if "devnull" not in line]
+        assert reads == [], "use read_bounded, open_text or open_regular"
+
+
+def test_plain_reads_are_found() -> None:
+    for text in ("open(path)", "path.open('rb')", "Path(x).read_text()", "open(x, 'r')", "file.read_bytes()"):
+        assert len(plain_reads(text)) == 1
+    for text in ("open(path, 'wb')", "path.open('w')", "open_regular(path)", "results.open()", "webbrowser.open(x)"):
+        assert plain_reads(text) == []

@@ -27,6 +27,8 @@ import thalweg
 from thalweg.emulation.containers.engine import LABEL, failures, sdk, talking
 from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line, require
+from thalweg.middleware.files import reason
+from thalweg.middleware.platform.files import check_regular
 from thalweg.middleware.platform.python import find_program, isolated_command, module_command
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
@@ -227,7 +229,11 @@ def _copy(wheelhouse: Path, wheels: Path) -> None:
         )
     for path in found:
         if not path.name.startswith("thalweg-"):
-            shutil.copy(path, wheels)
+            try:
+                check_regular(path)
+                shutil.copy(path, wheels)
+            except OSError as error:
+                raise UsageError(f"wheel {path} cannot be copied: {reason(error)}") from None
 
 
 def _sources() -> Iterator[tuple[str, Path]]:

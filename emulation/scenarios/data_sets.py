@@ -23,6 +23,7 @@ from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, text_lines
 from thalweg.emulation.traces.pool import read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest
+from thalweg.middleware.files import open_text
 
 GENERATED = "generated"
 Kind = Literal["bandwidth", "latency", "throughput"]
@@ -146,7 +147,7 @@ def read_grid(path: Path, kind: Kind) -> Grid:
 def grid_kind(path: Path) -> Kind | None:
     """What a file is a grid of, by its first line; None when it is none. A square one is of round trips."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open_text(path, encoding="utf-8-sig") as file:
             header = file.readline(4096).strip()
     except (OSError, UnicodeDecodeError):
         return None
@@ -224,7 +225,7 @@ def find_set(name: str, kind: Kind, folder: Path) -> Path:
     if collection:
         wanted += [Path(collection, kind, name + end) for end in dict.fromkeys((ending, ""))]
     for path in wanted:
-        if path.is_file() if ending else path.exists():
+        if path.exists() and not (ending and path.is_dir()):
             return path
     if not collection:
         raise UsageError(

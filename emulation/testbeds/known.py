@@ -22,6 +22,7 @@ import msgspec
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.files import read_bounded
 from thalweg.middleware.platform.files import of_another_user, others_may, user
 
 
@@ -78,8 +79,8 @@ def known_testbeds() -> list[TestbedState]:
     """All state files of this user, oldest first; whether they are alive is for the caller to ask."""
     found = []
     for file in run_folder().glob("*.json"):
-        with suppress(OSError, msgspec.DecodeError):
-            found.append(msgspec.json.decode(file.read_bytes(), type=TestbedState))
+        with suppress(OSError, UsageError, msgspec.DecodeError):
+            found.append(msgspec.json.decode(read_bounded(file), type=TestbedState))
     return sorted(found, key=lambda state: state.created_s)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from thalweg.emulation.links.shape import MAX_DELAY_S
 from thalweg.middleware.errors import TraceError
+from thalweg.middleware.platform.files import open_regular
 
 FloatArray = npt.NDArray[np.float64]
 TIME, RATE, DELAY, LOSS = "time_s", "bandwidth_bps", "delay_s", "loss"
@@ -189,7 +191,9 @@ def blocks(path: Path, what: str) -> Iterator[Any]:
     without its end and without blank lines after it. ``what``: the file should be. Raises TraceError for a file that
     cannot be read, or is too large."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                raise TraceError(f"{path} has {size} bytes, more than {MAX_BYTES}; divide it")
             size = count = 0
             while piece := file.read(BLOCK_BYTES):
                 size, count = size + len(piece), count + piece.count(b"\n")

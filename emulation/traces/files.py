@@ -19,6 +19,7 @@ from thalweg.emulation.traces.link import LinkTrace
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
 from thalweg.middleware.errors import TraceError, UsageError
 from thalweg.middleware.files import read_bounded, whole
+from thalweg.middleware.platform.files import open_regular
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets
 HEADER = "time_s,bandwidth_bps"
@@ -161,7 +162,7 @@ def sniff_format(path: str | Path) -> Literal["csv", "mahimahi"]:
     if path.suffix.lower() == CSV_SUFFIX:
         return "csv"
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return "csv" if b"," in file.readline(256) else "mahimahi"
     except OSError as error:
         _cannot_read(error)
@@ -181,8 +182,8 @@ def pool_files(path: str | Path) -> dict[str, Path]:
     the folders in it; a folder that has a folder ``bandwidth`` for that one. Raises TraceError when there are none.
     """
     root = Path(path)
-    if os.path.isfile(root):
-        return {_name(root): root}
+    if os.path.exists(root) and not os.path.isdir(root):
+        return {_name(root): root}  # its reader refuses what is no regular file
     if not os.path.isdir(root):
         raise TraceError(f"no trace file or folder {str(path)!r}; `thalweg traces generate` makes traces")
     if os.path.isdir(root / "bandwidth"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from itertools import combinations
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.errors import TraceError
+from thalweg.middleware.files import read_bounded, reason
 
+MAX_BYTES = 64 * 1024 * 1024
 Floats = npt.NDArray[np.float64]
 
 
@@ -28,11 +31,13 @@ def read_series(path: Path) -> LatencySeries:
     Raises TraceError with file and line, or column, for what is no number above 0, or a pair that is never measured.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            _, *columns = next(rows := csv.reader(file))
-            cells = list(rows)
+        text = read_bounded(path, MAX_BYTES).decode()
+        _, *columns = next(rows := csv.reader(io.StringIO(text, newline="")))
+        cells = list(rows)
     except (OSError, UnicodeDecodeError, StopIteration, ValueError) as error:
-        raise TraceError(f"{path} cannot be read as a series of round trips: {error or 'it is empty'}") from None
+        raise TraceError(
+            f"{path} cannot be read as a series of round trips: {reason(error) or 'it is empty'}"
+        ) from None
     pairs = [tuple(column.split("-")) for column in columns]
     hosts = tuple(sorted({host for pair in pairs for host in pair}))
     if {*map(frozenset, pairs)} != {*map(frozenset, combinations(hosts, 2))}:

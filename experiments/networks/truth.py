@@ -11,6 +11,7 @@ import msgspec
 from thalweg.emulation.traces.trace import Rates
 from thalweg.middleware.files import whole
 from thalweg.middleware.network.view import Link, link_of
+from thalweg.middleware.platform.files import open_regular
 
 """A link's rate over time, in emulated seconds and bit/s."""
 
@@ -57,7 +58,7 @@ def add_truth(path: Path, truth: Truth) -> None:
 
     Other lines, a half-written one among them, stay as they are.
     """
-    with whole(path, "free space there") as part, path.open("rb") as source, part.open("wb") as target:
+    with whole(path, "free space there") as part, open_regular(path) as source, part.open("wb") as target:
         for line in source:
             target.write(_with_truth(line, truth) if b'"estimate"' in line else line)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
+from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded, reason
 
 COMPARISON = "comparison.json"
 CLOSE = 0.08  # how far simulation may be from emulation, unless told otherwise
@@ -90,7 +90,7 @@ def load_comparison(path: Path) -> Comparison:
     try:
         return msgspec.json.decode(read_bounded(path, MAX_JSON_BYTES), type=Comparison)
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"{path} is damaged ({error}); make the comparison again") from None
+        raise UsageError(f"{path} is damaged ({reason(error)}); make the comparison again") from None
 
 
 def furthest(rows: Sequence[Row]) -> Furthest | None:

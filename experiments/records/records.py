@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.files import decode_toml, read_bounded, whole
+from thalweg.middleware.files import decode_toml, read_bounded, reason, whole
+from thalweg.middleware.platform.files import open_regular
 from thalweg.operators.reference import sequence_digest
 
 RUN_TOML = "run.toml"
@@ -163,7 +164,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 def _read_log(path: Path, torn: list[str]) -> Iterator[tuple[Record, str | None]]:
     """Each record of one host's log with its detail as JSON text; ``torn`` gets half-written files' names."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             number = 0
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
@@ -222,7 +223,7 @@ def read_toml(path: Path, verb: str, newest: int) -> dict[str, Any]:
         what = f"{path.parent} is not a {verb} folder (no {path.name})"
         raise UsageError(f"{what}; name one that `{verb}` wrote") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {reason(error)}") from None
     if isinstance(form := tree.get("format", newest), int) and form > newest:
         raise UsageError(f"{path} is of format {form} and this version reads up to {newest}; upgrade thalweg")
     return tree

@@ -34,6 +34,7 @@ from thalweg.experiments.views.tables import (
 )
 from thalweg.experiments.views.timelines import Course, host_colours, read_courses
 from thalweg.middleware.errors import OperatorError, UsageError, one_line
+from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
 from thalweg.middleware.network.view import NET, Link
 
 PICTURES = 6  # composites shown of a placement
@@ -227,7 +228,7 @@ def drawn_plots(folder: Path, info: RunInfo) -> Iterator[list[Path]]:
 
 def _plot(path: Path) -> bytes:
     _checked(path, "it is drawn again")
-    return fewer_colours(path.read_bytes())
+    return fewer_colours(read_bounded(path, MAX_JSON_BYTES))
 
 
 def _of_placement(stem: str) -> str:

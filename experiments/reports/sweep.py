@@ -21,6 +21,7 @@ from thalweg.experiments.reports.page import Picture, Room, fewer_colours, rende
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
 from thalweg.experiments.views.style import styled
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.files import read_bounded, reason
 
 
 def figures_of(folder: Path) -> FigureData[Any]:
@@ -63,9 +64,9 @@ def sweep_section(folder: Path, data: FigureData[Any], room: Room) -> Markup:
     concluded = [verdict for verdict in data.conclusions if verdict.verdict != "not tested"]
     file = folder / SWEEP_TOML
     try:
-        configuration = file.read_text(encoding="utf-8")
+        configuration = read_bounded(file).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+        raise UsageError(f"{file} cannot be read: {reason(error)}") from None
     return render(
         "sweep.html",
         name=folder.resolve().name,

@@ -32,6 +32,7 @@ from thalweg.emulation.traces.generator import DEFAULT_TRACES, TraceModel, gener
 from thalweg.emulation.traces.pool import Pool, check_number, scale_pool_to_fetch
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest
+from thalweg.middleware.files import open_text, reason
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 
@@ -146,13 +147,13 @@ def _start_times(folder: str) -> dict[tuple[str, str], float]:
         return {}
     starts: dict[tuple[str, str], float] = {}
     try:
-        with index.open(encoding="utf-8", newline="") as file:
+        with open_text(index, newline="") as file:
             rows = csv.DictReader(file)
             for row in rows:
                 if text := row.get("start_unix"):
                     starts[row.get("dataset", ""), row.get("series", "")] = _unix_s(text, f"{index}:{rows.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"cannot read {index}: {error}; repair it, or move the traces away from it") from error
+        raise TraceError(f"cannot read {index}: {reason(error)}; repair it, or move the traces away from it") from error
     return starts
 
 

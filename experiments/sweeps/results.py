@@ -22,6 +22,7 @@ from thalweg.experiments.records.records import RUN_TOML
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError, one_line
 from thalweg.middleware.files import whole
+from thalweg.middleware.platform.files import check_regular
 
 SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's
 RESULTS = "results"
@@ -158,6 +159,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, wanted: pa.Schema) -> pa.Table:
+    check_regular(path)
     file = pq.ParquetFile(path, page_checksum_verification=True)
     with file:
         if not file.schema_arrow.equals(wanted):

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from thalweg.middleware.errors import UsageError, one_line
-from thalweg.middleware.platform.files import open_private, sync
+from thalweg.middleware.platform.files import open_private, open_regular, sync
 
 MOST_ODD = 10_000  # entries that cannot be read, one after the other
 MOST_BYTES = 1 << 30  # of a file whose header says that it was longer
@@ -68,6 +68,11 @@ def salvage(path: Path) -> bool:
         raise UsageError(f"the journal {path} is damaged, and cannot be written anew: {one_line(error)}") from None
 
 
+def _whole(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
 def _write_private(data: bytes, copy: Path) -> None:
     descriptor, _ = open_private(copy)
     with os.fdopen(descriptor, "wb") as file:
@@ -75,7 +80,7 @@ def _write_private(data: bytes, copy: Path) -> None:
 
 
 def _write_anew(path: Path) -> bool:
-    data, tail = path.read_bytes(), path.with_name(f"{path.name}-wal")
+    data, tail = _whole(path), path.with_name(f"{path.name}-wal")
     if data[:16] != b"SQLite format 3\x00":
         return False
     size = int.from_bytes(data[16:18], "big") * int.from_bytes(data[28:32], "big")
@@ -85,7 +90,7 @@ def _write_anew(path: Path) -> bool:
     )  # SQLite reads a page that was cut off as empty
     if tail.exists():  # the newest entries are in the write-ahead log
         copy.with_name(f"{copy.name}-wal").unlink(missing_ok=True)
-        _write_private(tail.read_bytes(), copy.with_name(f"{copy.name}-wal"))
+        _write_private(_whole(tail), copy.with_name(f"{copy.name}-wal"))
     _write_private(b"", made)
     file, new = sqlite3.connect(copy), sqlite3.connect(made)
     try:

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 if sys.platform == "win32":
     import msvcrt
@@ -14,6 +15,7 @@ else:
     import fcntl
 
 BINARY: int = getattr(os, "O_BINARY", 0)  # Windows else rewrites the ends of lines
+NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe takes a process at the other end
 LOCKED_AT = 0x7FFF_FFFE  # Windows locks bytes against reading: take a byte behind the content
 
 
@@ -48,7 +50,7 @@ def open_private(path: Path) -> tuple[int, bool]:
     Neither a link is followed nor anything truncated. Raises OSError, also if the path names no regular file.
     """
     flags = os.O_RDWR | BINARY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO would block
+    flags |= NO_WAIT
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
     except FileExistsError:
@@ -65,6 +67,39 @@ def open_private(path: Path) -> tuple[int, bool]:
         os.close(descriptor)
         raise
     return descriptor, False
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, without waiting, if the path names anything else.
+
+    A pipe has no end that can be relied on, and a read from a device may have an effect. Neither is opened.
+    """
+    _check_kind(os.stat(path).st_mode, path)
+    flags = os.O_RDONLY | BINARY | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags | NO_WAIT | getattr(os, "O_NOCTTY", 0))
+    try:
+        _check_kind(os.fstat(descriptor).st_mode, path)  # the name may have another file meanwhile
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise OSError as ``open_regular`` does, for a library that opens the file itself."""
+    open_regular(path).close()
+
+
+def _check_kind(mode: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if stat.S_ISFIFO(mode):
+        why = "it is a pipe, which may never end; save what it delivers in a file, and name that"
+    else:
+        why = f"it is a {'socket' if stat.S_ISSOCK(mode) else 'device'}; name a regular file"
+    raise OSError(errno.EINVAL, why, os.fspath(path))
 
 
 def write_at(descriptor: int, data: bytes, at: int) -> int:

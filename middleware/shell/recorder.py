@@ -27,7 +27,7 @@ import msgspec
 
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.logbook import WORDS, Logbook
-from thalweg.middleware.platform.files import BINARY, lock, write_at
+from thalweg.middleware.platform.files import BINARY, NO_WAIT, lock, write_at
 
 _FLUSH_ROWS = 256
 WAITING_BYTES = 16 * 1024 * 1024
@@ -130,12 +130,14 @@ class Log:
     def __init__(self, host: str, path: Path, logbook: Logbook) -> None:
         self._host, self._path, self._logbook = host, path, logbook
         try:  # not for appending, by which no line can be written over
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o666)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY | NO_WAIT, 0o666)
             self._end = _end_of(self._file)
         except BlockingIOError:
             raise UsageError(f"cannot write the records {path}: another process does; choose another file") from None
         except OSError as error:
-            raise UsageError(f"cannot write the records {path}: {error.strerror}") from None
+            pipe = error.errno in (errno.ENXIO, errno.ESPIPE)  # with nobody who reads from it, and with somebody
+            why = "it is a pipe or a socket; name a regular file" if pipe else error.strerror
+            raise UsageError(f"cannot write the records {path}: {why}") from None
         self.taken_bytes = 0  # so far; written, or given up
         self._last = b""  # the lines that were written last
         self._missing = 0  # rows, since some could not be written
@@ -235,4 +237,7 @@ def _end_of(file: int) -> int:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EINTR):
                 raise  # else the file system has no locks
-    return os.lseek(file, 0, os.SEEK_END)
+    end = os.lseek(file, 0, os.SEEK_END)
+    if NO_WAIT:
+        os.set_blocking(file, True)
+    return end

@@ -32,6 +32,7 @@ import msgspec
 import zmq
 
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
+from thalweg.middleware.files import read_bounded
 from thalweg.middleware.platform import check_linux
 from thalweg.middleware.platform.trust import why_unsafe
 from thalweg.middleware.protocol import messages as m
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 Role = Literal["host", "client"]
 PUBLIC, SECRET = ".key", ".key_secret"  # how pyzmq calls the files
+MAX_CERTIFICATE_BYTES = 64 * 1024  # of pyzmq's they are a few hundred
 MEMBERS = "members"  # the folder beside a secret certificate, unless another is given
 _DOMAIN = "thalweg"
 TICK_S = 0.05  # between two dates that a kernel tells apart, at most
@@ -84,22 +86,25 @@ class Member(msgspec.Struct, frozen=True):
 
 def read_certificate(path: Path) -> tuple[Member, str]:
     """A certificate, and its secret key or an empty text. UsageError for a file that is none."""
-    from zmq.auth.certs import load_certificate  # brings asyncio along, which hosts without keys can do without
-
     try:
-        try:
-            public, secret = load_certificate(path)
-        except ValueError:  # whose text names the file once more
-            raise ValueError("it has no public key") from None
-        text = path.read_text(encoding="utf-8")
-        said = {**_metadata(text), "public": public.decode()}
-        return msgspec.convert(said, Member, strict=False), (secret or b"").decode()
+        text = read_bounded(path, MAX_CERTIFICATE_BYTES).decode()
+        keys = {name: key for name in ("public", "secret") if (key := _key(text, name))}
+        if "public" not in keys:
+            raise ValueError("it has no public key")
+        said = {**_metadata(text), "public": keys["public"]}
+        return msgspec.convert(said, Member, strict=False), keys.get("secret", "")
     except OSError as error:
-        raise UsageError(f"cannot read the certificate {path}: {error.strerror or 'there is no such file'}") from None
+        raise UsageError(f"cannot read the certificate {path}: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:
         raise UsageError(
             f"{path} is not a certificate with name, role and expiry: {one_line(error)}; make one with thalweg keys new"
         ) from None
+
+
+def _key(text: str, name: str) -> str:
+    """Return the key of that name, as pyzmq writes and reads it; empty if there is none."""
+    found = re.search(rf"^[ \t]*{name}-key[^=\n]*=(.*)$", text, re.MULTILINE)
+    return found[1].strip().strip("\"'") if found else ""
 
 
 def _metadata(text: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,9 +162,10 @@ def test_all_other_verbs_of_testbeds(foreign: Foreign, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.program("iperf3")
 @pytest.mark.netns
 def test_links_measured_by_another_program(foreign: Foreign) -> None:
+    if shutil.which("iperf3") is None:
+        pytest.skip("needs iperf3")
     foreign.thalweg("testbed", "up", "--hosts", "2", "--rate", "20mbit")
     foreign.thalweg("testbed", "verify", "--with", "iperf3")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -92,3 +93,52 @@ def test_owners_are_those_that_files_have(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("getuid", "geteuid"):
         monkeypatch.delattr(os, name)
     assert (files.user(), files.owner()) == (0, 0)
+
+
+# --- what is no regular file ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])
+def test_only_a_regular_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A pipe that nobody writes to would be waited for: open(2)."""
+    path = tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            monkeypatch.chdir(tmp_path)  # a name of a socket is short
+            server.bind(kind)
+    else:
+        path.mkdir()
+    for look in (files.open_regular, files.check_regular):
+        with pytest.raises(OSError, match="Is a directory" if kind == "folder" else f"it is a {kind}") as refused:
+            look(path)
+        assert refused.value.filename == str(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes with names")
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, before = tmp_path / "file", os.stat
+    path.touch()
+
+    def swapped(name: os.PathLike[str]) -> os.stat_result:
+        found = before(name)
+        path.unlink()
+        os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(files.os, "stat", swapped)
+    with pytest.raises(OSError, match="it is a pipe"):
+        files.open_regular(path)
+
+
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with files.open_regular(tmp_path / "link") as file:
+        assert file.read() == b"text"

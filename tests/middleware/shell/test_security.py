@@ -135,7 +135,7 @@ def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_pat
         (mixed, "does not hold a key pair"),
         (old, "expired on 20.* UTC; make one with"),
         (nothing, "is not a certificate with name, role and expiry: it has no public key"),
-        (tmp_path / "absent", "cannot read the certificate .*: there is no such file"),
+        (tmp_path / "absent", "cannot read the certificate .*: No such file"),
         (tmp_path, "cannot read the certificate .*: Is a directory"),
     ):
         with pytest.raises(UsageError, match=says) as caught:
