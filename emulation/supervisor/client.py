@@ -18,7 +18,7 @@ import msgspec
 
 from thalweg.emulation.packages import install_line
 from thalweg.emulation.supervisor import requests
-from thalweg.emulation.supervisor.connection import Connection
+from thalweg.emulation.supervisor.connection import MAX_LINE_BYTES, Connection
 from thalweg.emulation.supervisor.processes import wait_ended
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -28,6 +28,7 @@ from thalweg.middleware.platform.python import find_program, module_command
 START_S = 20.0
 CALL_S = 60.0
 END_S = 10.0
+MAX_ANSWER_BYTES = 4 << 30  # of a line of the supervisor, which is ours: samples of a whole run
 
 Redirect = int | IO[Any] | None
 """A descriptor, an open file, ``subprocess.DEVNULL``, ``PIPE`` or ``STDOUT`` (stderr only); None inherits."""
@@ -136,7 +137,7 @@ class SupervisorClient:
 
     def __init__(self, sock: socket.socket, lost: Callable[[], str] = lambda: "") -> None:
         """``lost``: asked for the reason when the supervisor ends unexpectedly."""
-        self._connection, self._lost = Connection(sock), lost
+        self._connection, self._lost = Connection(sock, MAX_ANSWER_BYTES), lost
         self._lock, self._send_lock = threading.Condition(), threading.Lock()
         self._number = 0
         self._answers: dict[int, tuple[dict[str, Any], tuple[int, ...]]] = {}
@@ -184,8 +185,10 @@ class SupervisorClient:
             self._number += 1
             number = self._number
         asked = msgspec.structs.replace(request, id=number, fds=len(descriptors))
+        if len(line := msgspec.json.encode(asked)) > MAX_LINE_BYTES:
+            raise UsageError(f"a request to the testbed's supervisor has {len(line)} bytes, over {MAX_LINE_BYTES}")
         with self._send_lock:
-            self._connection.send(msgspec.json.encode(asked), descriptors)
+            self._connection.send(line, descriptors)
         with self._lock:
             self._lock.wait_for(lambda: number in self._answers or self._closed, timeout_s)
             if number not in self._answers:

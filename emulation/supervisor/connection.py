@@ -14,18 +14,25 @@ from contextlib import suppress
 
 MAX_DESCRIPTORS = 8  # in one message
 READ_BYTES = 1 << 16
+MAX_LINE_BYTES = 16 * 1024 * 1024  # of a request; what is longer travels in parts
+MAX_WAITING = 64  # descriptors that no line has claimed
+
+
+class EndlessLineError(Exception):
+    """The other side sends a line, or descriptors, beyond the limit. Its connection is of no more use."""
 
 
 class Connection:
     """One side: its socket, the bytes of an unfinished line, descriptors that came and nobody has claimed yet."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
+    def __init__(self, sock: socket.socket, most_bytes: int = MAX_LINE_BYTES) -> None:
+        """``most_bytes``: of a line that is received."""
+        self.socket, self._most_bytes = sock, most_bytes
         self._pending = bytearray()
         self.descriptors: deque[int] = deque()
 
     def read(self) -> list[bytes] | None:
-        """Whole lines received; None when the other side has closed."""
+        """Return whole lines received; None when the other side has closed. Raises EndlessLineError."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.socket, READ_BYTES, MAX_DESCRIPTORS)
         except OSError:
@@ -33,7 +40,11 @@ class Connection:
         self.descriptors.extend(descriptors)
         if not data:
             return None
+        if len(self.descriptors) > MAX_WAITING:
+            raise EndlessLineError(f"more than {MAX_WAITING} descriptors wait for a request that claims them")
         before, ended, after = data.rpartition(b"\n")
+        if len(self._pending) + len(before or after) > self._most_bytes:
+            raise EndlessLineError(f"a request has more than {self._most_bytes} bytes")
         if not ended:
             self._pending += data
             return []

@@ -12,10 +12,13 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence, Set
+from itertools import pairwise
 
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape
+from thalweg.emulation.supervisor.requests import MIN_STEP_S
+from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
 AHEAD_S = 0.002
@@ -33,6 +36,21 @@ class Schedule:
     def __init__(self, link: tuple[str, ...], times_s: bytes, rates_bps: bytes, period_s: float) -> None:
         self.link, self.period_s = Link(*link), period_s
         self.times_s, self.rates_bps = array("d", times_s), array("d", rates_bps)
+        if wrong := self._objection():
+            raise UsageError(f"the schedule of link {self.link.text}: {wrong}")
+
+    def _objection(self) -> str:
+        """Return what no schedule can have; empty if there is nothing."""
+        times, rates, period_s = self.times_s, self.rates_bps, self.period_s
+        if not times or len(times) != len(rates):
+            return f"it has {len(times)} times and {len(rates)} rates; it needs as many of both, at least 1"
+        if times[0] != 0 or not all(earlier < later < math.inf for earlier, later in pairwise(times)):
+            return "its times do not begin with 0, or do not increase"
+        if not all(0 <= rate <= MAX_RATE_BPS for rate in rates):
+            return f"a rate is outside 0 to {MAX_RATE_BPS:g} bit/s"
+        if period_s and not max(times[-1], MIN_STEP_S * len(times)) <= period_s < math.inf:
+            return f"its period is {period_s:g} s for {len(times)} steps; it takes {MIN_STEP_S:g} s a step at least"
+        return ""
 
     def due_s(self, step: int) -> float:
         """When step number ``step`` (counted over all laps) is due, seconds after the start."""
@@ -45,7 +63,14 @@ class Schedule:
 
 def read_changes(rows: bytes, effects: Sequence[Effect]) -> list[tuple[float, int, Effect]]:
     """Changes from rows of float64: when (seconds after a start), the schedule's and the effect's number."""
-    return [(at_s, int(which), effects[int(effect)]) for at_s, which, effect in struct.iter_unpack("=3d", rows)]
+    found = []
+    for at_s, which, effect in struct.iter_unpack("=3d", rows):
+        if not 0 <= at_s < math.inf:
+            raise UsageError(f"links are to be changed from {at_s:g} s on; it must be at least 0")
+        if not 0 <= effect < len(effects):
+            raise ValueError(f"there is no effect {effect:g}")
+        found.append((at_s, int(which), effects[int(effect)]))
+    return found
 
 
 class Lags:

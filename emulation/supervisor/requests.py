@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,26 @@ from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network.view import NET
 
-AnyLink = tuple[str, ...]
+MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
+SAMPLED_S = (0.005, 3600.0)  # between two samples: every link's counters are read each time
+PROVEN_S = 3600.0  # a round of a proof, at most
+PART_BYTES = 2 * 1024 * 1024  # of figures in one request: a line of JSON has a third more
+MAX_PART_BYTES = 8 * 1024 * 1024
+MAX_GIVEN_BYTES = 1 << 30  # of figures of all parts together
+MIN_STEP_S = 0.001  # between two steps of a schedule, on average
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Descriptors = Annotated[int, msgspec.Meta(ge=0, le=3)]
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+Hosts = Annotated[dict[Name, Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=MAX_HOSTS)]
+PrefixLength = Annotated[int, msgspec.Meta(ge=1, le=30)]
+Layer = Annotated[int, msgspec.Meta(ge=2, le=3)]
+Pid = Annotated[int, msgspec.Meta(ge=1, le=2**22)]  # pid_max: proc_sys_kernel(5)
+Words = Annotated[list[str], msgspec.Meta(min_length=1)]
+Lines = Annotated[int, msgspec.Meta(ge=0, le=65_535)]  # of a terminal, or columns: ioctl_tty(2)
+Figures = Annotated[bytes, msgspec.Meta(max_length=MAX_PART_BYTES)]
+
+AnyLink = Annotated[tuple[str, ...], msgspec.Meta(min_length=2, max_length=3)]
 """A ``Link`` as it travels: its hosts, and its network unless all share that."""
 
 
@@ -26,16 +45,16 @@ class Request(
 ):
     """``id`` names the answer; ``fds`` counts the descriptors that travel beside the line. The connection sets both."""
 
-    id: int = 0
-    fds: int = 0
+    id: Count = 0
+    fds: Descriptors = 0
 
 
 class Head(msgspec.Struct):
     """What is read of a line first, to say of which operation it is."""
 
-    id: int
+    id: Count
     op: str
-    fds: int = 0
+    fds: Descriptors = 0
 
 
 # --- the testbed ------------------------------------------------------------------------------------
@@ -47,10 +66,10 @@ class Build(Request):
     ``networks``: the hosts' addresses in every further one, by its name, in subnets as large.
     """
 
-    hosts: dict[str, str]
-    prefix_length: int
-    layer: int
-    networks: dict[str, dict[str, str]] = {}
+    hosts: Hosts
+    prefix_length: PrefixLength
+    layer: Layer
+    networks: dict[Name, Hosts] = {}
 
 
 class Plug(NamedTuple):
@@ -65,16 +84,16 @@ class Container(NamedTuple):
     """A host that runs already: its name, its first process's number here, and its interfaces, the common one first."""
 
     name: str
-    pid: int
+    pid: Pid
     plugs: list[Plug]
 
 
 class Attach(Request):
     """Take containers for hosts. ``prefix_length``: of every network's subnet."""
 
-    hosts: list[Container]
-    prefix_length: int
-    layer: int
+    hosts: Annotated[list[Container], msgspec.Meta(max_length=MAX_HOSTS)]
+    prefix_length: PrefixLength
+    layer: Layer
 
 
 class OwnContainers(Request):
@@ -129,22 +148,27 @@ class Steps(NamedTuple):
     """A link's schedule: from when on it has which rate, in float64, and after how long that starts over; wall time."""
 
     link: AnyLink
-    times_s: bytes
-    rates_bps: bytes
+    times_s: Figures
+    rates_bps: Figures
     period_s: float
 
 
 class Replay(Request):
-    """Load schedules."""
+    """Load schedules. ``more``: others follow, which may go on the last one; nothing is loaded until all are there."""
 
     schedules: list[Steps]
+    more: bool = False
 
 
 class ReplayChange(Request):
-    """Let effects befall scheduled links. ``rows``: (seconds, number of the schedule, of the effect), in float64."""
+    """Let effects befall scheduled links. ``rows``: (seconds, number of the schedule, of the effect), in float64.
+
+    ``more``: other effects and rows follow, whose numbers go on; nothing is changed until all are there.
+    """
 
     effects: list[Effect]
-    rows: bytes
+    rows: Figures
+    more: bool = False
 
 
 class ReplayStart(Request):
@@ -162,7 +186,7 @@ class ReplayStatistics(Request):
 class SampleStart(Request):
     """Sample the links for this connection."""
 
-    interval_s: float
+    interval_s: Annotated[float, msgspec.Meta(ge=SAMPLED_S[0], le=SAMPLED_S[1])]
 
 
 class SampleStop(Request):
@@ -177,7 +201,7 @@ class Prove(Request):
     """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too."""
 
     links: list[AnyLink]
-    seconds: float | None
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=PROVEN_S)] | None
     flows: bool = False
 
 
@@ -191,17 +215,17 @@ class Spawn(Request):
     """
 
     host: str
-    argv: list[str]
+    argv: Words
     env: dict[str, str]
     cwd: str
-    terminal: tuple[int, int] | None = None
+    terminal: tuple[Lines, Lines] | None = None
 
 
 class Launch(Request):
     """Start a process on a host that stays when the connection closes; what it writes goes into a log."""
 
     host: str
-    argv: list[str]
+    argv: Words
     env: dict[str, str]
     cwd: str
 
@@ -223,15 +247,15 @@ class LaunchedProcess(msgspec.Struct):
 class Resize(Request):
     """Say that a process's terminal has other lines and columns."""
 
-    pid: int
-    size: tuple[int, int]
+    pid: Pid
+    size: tuple[Lines, Lines]
 
 
 class Signal(Request):
     """Send a signal to a process that this supervisor has started."""
 
-    pid: int
-    signal: int
+    pid: Pid
+    signal: Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 ERRORS: dict[str, type[ThalwegError]] = {"capability": CapabilityError, "usage": UsageError, "testbed": TestbedError}

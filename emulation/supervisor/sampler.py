@@ -11,6 +11,7 @@ from array import array
 from thalweg.emulation.kernel.world import World
 from thalweg.middleware.network.view import Cable, Link
 
+MAX_ROWS = 16_000_000  # that nobody has taken: 1 GiB
 READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
 
 
@@ -30,9 +31,12 @@ class Sampler:
     def sample(self) -> None:
         """Take one sample of all links; rows cover the time since the sample before.
 
+        Raises ValueError if nobody takes the rows.
         A reading that was held up, so that nobody knows when the counters were read, is left out: the next row covers
         its time.
         """
+        if len(self._rows) > 8 * MAX_ROWS:
+            raise ValueError(f"nobody has taken the last {MAX_ROWS} rows")
         for source in self._sources:
             began_s = time.monotonic()
             counters = self._world.counters(source)

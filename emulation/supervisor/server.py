@@ -36,11 +36,12 @@ import msgspec
 from thalweg.emulation.kernel.names import named
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
-from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape
+from thalweg.emulation.links.shape import MAX_RATE_BPS, UNRATED_BPS, LinkShape, outside
 from thalweg.emulation.proofs.rate import measure
 from thalweg.emulation.supervisor import requests
-from thalweg.emulation.supervisor.connection import Connection
-from thalweg.emulation.supervisor.player import Player, Schedule, read_changes
+from thalweg.emulation.supervisor.connection import Connection, EndlessLineError
+from thalweg.emulation.supervisor.parts import Parts
+from thalweg.emulation.supervisor.player import Player, read_changes
 from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, signal_pipe
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
@@ -78,6 +79,7 @@ class Supervisor:
         self._world: World | None = None
         self._player: Player | None = None
         self._refusal = ""  # why the replay has stopped by itself
+        self._parts: dict[tuple[Connection, str], Parts] = {}  # of a request that travels in several
         self._samplers: dict[Connection, Sampler] = {}  # a connection's own, so that none disturbs another's
         self._ending = False
         self._owner: Connection | None = Connection(control)
@@ -134,7 +136,12 @@ class Supervisor:
         self._selector.register(connection.socket, selectors.EVENT_READ, partial(self._hear, connection))
 
     def _hear(self, connection: Connection) -> None:
-        lines = connection.read()
+        try:
+            lines = connection.read()
+        except EndlessLineError as error:
+            text = f"{error}; the connection is closed"
+            self._tell(connection, {"id": 0, "error": text, "kind": "testbed"})
+            lines = None
         if lines is None:
             self._drop(connection)
             return
@@ -145,6 +152,8 @@ class Supervisor:
         self._selector.unregister(connection.socket)
         self._connections.discard(connection)
         self._samplers.pop(connection, None)
+        for what in ("replay", "changes"):
+            self._parts.pop((connection, what), None)
         connection.close()
         if connection is self._owner:
             self._ending = True
@@ -235,7 +244,11 @@ class Supervisor:
         self._ending = True
 
     def do_shape(self, call: Call[requests.ShapeLinks]) -> None:
-        self._shape([(as_link(link), shape) for link, shape in call.request.links])
+        asked = [(as_link(link), shape) for link, shape in call.request.links]
+        for link, shape in asked:
+            if wrong := shape.objection():
+                raise UsageError(f"link {link.text}: {wrong}")
+        self._shape(asked)
 
     def do_alter(self, call: Call[requests.AlterLinks]) -> None:
         world, figures, shapes = self._need_world(), call.request.figures, []
@@ -278,6 +291,9 @@ class Supervisor:
 
     def do_limit_interfaces(self, call: Call[requests.LimitInterfaces]) -> None:
         try:
+            for host, bps in call.request.limits.items():
+                if bps is not None and not 0 <= bps <= MAX_RATE_BPS:
+                    raise UsageError(f"interface of {host}: {outside(bps)}; lower it")
             limits = {cable_of(host, call.request.via): bps for host, bps in call.request.limits.items()}
             self._need_world().limit_interfaces(limits)
         except NetlinkError as error:
@@ -286,20 +302,33 @@ class Supervisor:
             raise CapabilityError(f"{error}; leave out its interface's rate") from None
 
     def do_replay(self, call: Call[requests.Replay]) -> None:
-        player = Player(self._need_world(), [Schedule(*steps) for steps in call.request.schedules])
+        parts = self._parts.pop((call.connection, "replay"), None) or Parts()
+        parts.add_schedules(call.request.schedules)
+        if call.request.more:
+            self._parts[call.connection, "replay"] = parts
+            return
+        player = Player(self._need_world(), parts.schedules())
+        for link, shape in player.shapes():
+            if wrong := shape.objection():
+                raise UsageError(f"link {link.text}, as its schedule changes it: {wrong}")
         if self._player is not None:
             self._player.lift()
         self._player, self._refusal = player, ""
 
     def do_replay_change(self, call: Call[requests.ReplayChange]) -> None:
-        player, effects = self._need_player(), call.request.effects
+        parts = self._parts.pop((call.connection, "changes"), None) or Parts()
+        parts.add_changes(call.request.effects, call.request.rows)
+        if call.request.more:
+            self._parts[call.connection, "changes"] = parts
+            return
+        player, effects = self._need_player(), parts.effects
         if any(effect.needs_netem for effect in effects) and not self._need_world().netem_works:
             raise CapabilityError(
                 "this kernel has no netem, so events and traces cannot give links delay, jitter or loss: leave rates"
                 " and outages (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load"
                 " sch_netem"
             )
-        changes = read_changes(call.request.rows, effects)
+        changes = read_changes(bytes(parts.rows), effects)
         shapes = player.shapes(changes)
         for link, shape in shapes:
             if wrong := shape.objection():
@@ -320,10 +349,7 @@ class Supervisor:
         return dict(self._need_player().statistics())
 
     def do_sample_start(self, call: Call[requests.SampleStart]) -> None:
-        interval_s = call.request.interval_s
-        if not interval_s > 0:
-            raise UsageError(f"links cannot be sampled every {interval_s:g} s; it must be above 0")
-        self._samplers[call.connection] = Sampler(self._need_world(), interval_s)
+        self._samplers[call.connection] = Sampler(self._need_world(), call.request.interval_s)
 
     def do_sample_stop(self, call: Call[requests.SampleStop]) -> None:
         sampler = self._samplers.get(call.connection)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from thalweg.emulation.links.effects import Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
-from thalweg.emulation.supervisor import requests
+from thalweg.emulation.supervisor import parts, requests
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.requests import Steps
 from thalweg.emulation.traces.trace import SINGLE_ROW_DURATION_S, BandwidthTrace
@@ -109,7 +109,8 @@ class ReplayHandle:
         steps = [
             Steps(link, one.times_s.tobytes(), one.rates_bps.tobytes(), one.period_s) for link, one in schedules.items()
         ]
-        client.call(requests.Replay(steps))
+        for part in parts.replays(steps):
+            client.call(part)
 
     def emulated(self) -> dict[Link, BandwidthTrace]:
         """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``change``.
@@ -150,7 +151,8 @@ class ReplayHandle:
                 raise UsageError(f"links are to be changed from {one.at_s:g} s on; it must be at least 0")
             rows.extend((one.at_s / self._time_scale, numbers[one.link], seen[id(one.effect)]))
         told = [effect.dilated(self._time_scale) for effect in effects]
-        self._client.call(requests.ReplayChange(told, rows.tobytes()))
+        for part in parts.changes(told, rows.tobytes()):
+            self._client.call(part)
         self.delays = self.delays or any(effect.delay_s for effect in effects)
 
     def start(self) -> float:

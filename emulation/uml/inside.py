@@ -29,13 +29,14 @@ from thalweg.emulation.uml.streams import Streams
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, PROCESS, STATUS, Frames, Kind
 
 LINE = "/dev/ttyS0"
+MAX_ANSWER_BYTES = 4 << 30  # of a line of the supervisor, which is ours
 
 
 class _Connection(Connection):
     """One connection to a supervisor, and what its answers are waited for with."""
 
     def __init__(self, number: int, path: str) -> None:
-        super().__init__(socket.socket(socket.AF_UNIX))
+        super().__init__(socket.socket(socket.AF_UNIX), MAX_ANSWER_BYTES)
         self.number = number
         self.socket.connect(path)
         self.spawning: dict[int, int] = {}  # request → process

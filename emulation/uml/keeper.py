@@ -28,7 +28,7 @@ from typing import Literal
 
 import msgspec
 
-from thalweg.emulation.supervisor.connection import Connection
+from thalweg.emulation.supervisor.connection import Connection, EndlessLineError
 from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.emulation.testbeds.detached import listen, publish
 from thalweg.emulation.testbeds.known import TestbedState, files
@@ -150,10 +150,11 @@ class Keeper:
 
     def _serve(self, number: int, client: _Client) -> None:
         """Pass on what a client asks, until it hangs up."""
-        while (lines := client.connection.read()) is not None:
-            for line in lines:
-                with suppress(TestbedError):  # the kernel has ended, and so will we
-                    self._ask(number, client, line)
+        with suppress(EndlessLineError):  # the client is given up
+            while (lines := client.connection.read()) is not None:
+                for line in lines:
+                    with suppress(TestbedError):  # the kernel has ended, and so will we
+                        self._ask(number, client, line)
         self._clients.pop(number, None)
         self._kernel.send(Kind.HANGUP, number)
         for process in (*client.processes, *client.spawning.values()):

@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from array import array
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
@@ -22,10 +23,11 @@ from thalweg.emulation.kernel.htb import ClassCounters
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.supervisor import requests
+from thalweg.emulation.supervisor import parts, requests
+from thalweg.emulation.supervisor import sampler as samplers
 from thalweg.emulation.supervisor import server as supervisors
 from thalweg.emulation.supervisor.client import SupervisorClient
-from thalweg.emulation.supervisor.connection import Connection
+from thalweg.emulation.supervisor.connection import MAX_LINE_BYTES, Connection
 from thalweg.emulation.supervisor.server import Supervisor
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.network.view import NET, Link
@@ -152,9 +154,15 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     for what, wrong in [
         ("ValueError", requests.Steps(("a", "b"), b"123", b"", 1.0)),
+        ("it has 1 times and 0 rates", requests.Steps(("a", "b"), bytes(8), b"", 1.0)),
+        ("its period is 1e-300 s for 2 steps", steps(("a", "b"), (0, 1e-301), (1e6, 2e6), 1e-300)),
+        ("its times do not begin with 0, or do not increase", steps(("a", "b"), (0, 2, 1), (1e6,) * 3, 9.0)),
+        ("its times do not begin with 0", steps(("a", "b"), (1, 2), (1e6,) * 2, 9.0)),
+        ("a rate is outside 0 to 2e", steps(("a", "b"), (0, 1), (1e6, 1e30), 9.0)),
+        ("a rate is outside 0 to 2e", steps(("a", "b"), (0, 1), (1e6, float("nan")), 9.0)),
         ("KeyError", steps(("a", "x"), (0,), (1e6,), 0.0)),
     ]:
-        with pytest.raises(TestbedError, match=what):
+        with pytest.raises((TestbedError, UsageError), match=what):
             bed.client.call(requests.Replay([wrong]))
     assert bed.status()["processes"] == []
     answers.close()
@@ -226,3 +234,147 @@ def test_a_kernel_that_refuses_second_interfaces_is_told_in_one_line(bed: Bed, m
     asked = requests.Build({"a": "10.77.0.1"}, 16, 3, {"leased": {"a": "10.78.0.1"}})
     with pytest.raises(TestbedError, match=r"^the kernel refused the testbed second interfaces.*not supported$"):
         bed.client.call(asked)
+
+
+# --- limits -----------------------------------------------------------------------------------------
+
+HOST = {"host": "a", "env": {}, "cwd": "/"}
+BEYOND: list[dict[str, Any]] = [
+    *({"op": "sample_start", "interval_s": interval_s} for interval_s in (1e-300, 0.0, -1.0, 1e300, None)),
+    *({"op": "prove", "links": [["a", "b"]], "seconds": seconds} for seconds in (0, -1, 1e9)),
+    {"op": "build", "hosts": {"a": "10.0.0.1"}, "prefix_length": 0, "layer": 3},
+    {"op": "build", "hosts": {"a": "10.0.0.1"}, "prefix_length": 64, "layer": 3},
+    {"op": "build", "hosts": {"a": "10.0.0.1"}, "prefix_length": 24, "layer": 7},
+    {"op": "build", "hosts": {f"h{i}": "10.0.0.1" for i in range(1024)}, "prefix_length": 16, "layer": 3},
+    {"op": "attach", "hosts": [["a", 0, []]], "prefix_length": 24, "layer": 3},
+    {"op": "spawn", "argv": [], **HOST},
+    {"op": "spawn", "argv": ["true"], "terminal": [-1, 70_000], **HOST},
+    {"op": "launch", "argv": [], **HOST},
+    {"op": "resize", "pid": 1, "size": [65_536, 1]},
+    *({"op": "signal", "pid": 1, "signal": number} for number in (0, -9, 65, 10**30)),
+    {"op": "shape", "links": [[["a", "b"], [1e300]]]},
+    {"op": "shape", "links": [[["a", "b"], [1e6, 1e9]]]},
+    {"op": "limit_interfaces", "limits": {"a": -1.0}},
+    {"op": "limit_interfaces", "limits": {"a": 1e300}},
+    {"op": "status", "id": -1},
+    {"op": "status", "id": 10**30},
+    {"op": "status", "fds": -1},
+    {"op": "status", "fds": 10**9},
+]
+
+
+@pytest.mark.parametrize("request_", BEYOND, ids=lambda one: json.dumps(one)[:60])
+def test_a_figure_beyond_its_limits_is_refused(bed: Bed, request_: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    bed.supervisor._admit(Connection(theirs))
+    bed.status()  # the loop has it from now on
+    with ours, ours.makefile("rb") as answers:
+        ours.sendall(json.dumps({"id": 1} | request_).encode() + b"\n")
+        answer = json.loads(answers.readline())
+    assert "\n" not in answer["error"]
+    assert all(link.shape == LinkShape(1e6) for link in bed.world.links.values())
+    assert bed.supervisor._samplers == {}
+
+
+@pytest.mark.parametrize("row", [(-1.0, 0, 0), (float("inf"), 0, 0), (1.0, 7, 0), (1.0, 0, -1), (1.0, 0, float("nan"))])
+def test_a_change_beyond_its_limits_is_refused(bed: Bed, row: tuple[float, int, int]) -> None:
+    bed.load()
+    with pytest.raises((UsageError, TestbedError)):
+        bed.change(row, effects=(Effect(factor=0.5),))
+    with pytest.raises(UsageError, match="a changed link's loss is 7"):
+        bed.change((1.0, 0, 0), effects=(Effect(loss=7.0),))
+    assert bed.supervisor._player is not None
+    assert not any(bed.supervisor._player._changes)
+
+
+def test_a_line_without_an_end_costs_its_connection_alone(bed: Bed) -> None:
+    ours, theirs = socket.socketpair()
+    bed.supervisor._admit(connection := Connection(theirs))
+    bed.status()
+    text = b""
+    with ours, ours.makefile("rb") as answers:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(50):
+                ours.sendall(b"x" * (1 << 20))
+        with suppress(ConnectionResetError):
+            text = answers.read()  # to the end
+    assert text == b"" or f"a request has more than {MAX_LINE_BYTES} bytes; the connection" in json.loads(text)["error"]
+    assert len(connection._pending) <= MAX_LINE_BYTES
+    assert connection not in bed.supervisor._connections
+    assert bed.status()["processes"] == []
+
+
+def test_descriptors_that_nobody_claims_cost_their_connection(bed: Bed) -> None:
+    ours, theirs = socket.socketpair()
+    bed.supervisor._admit(connection := Connection(theirs))
+    bed.status()
+    before = len(os.listdir("/proc/self/fd"))
+    with ours, ours.makefile("rb") as answers, suppress(BrokenPipeError, ConnectionResetError):
+        for _ in range(50):
+            socket.send_fds(ours, [b"x"], [ours.fileno()] * 8)
+        assert b"descriptors wait for a request" in answers.readline()
+    bed.status()
+    assert connection not in bed.supervisor._connections
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_request_that_is_too_long_is_refused_where_it_is_made(bed: Bed) -> None:
+    with pytest.raises(UsageError, match=r"a request to the testbed's supervisor has \d+ bytes, over 16777216"):
+        bed.client.call(requests.Spawn("a", ["x" * MAX_LINE_BYTES], {}, "/"))
+    assert bed.status()["processes"] == []
+
+
+def test_samples_that_nobody_takes_end_the_sampling(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "MAX_ROWS", 2)
+    bed.client.call(requests.SampleStart(0.005))
+    stop = time.monotonic() + patience(10)
+    while not (refusal := bed.status()["refusal"]) and time.monotonic() < stop:
+        pass
+    assert refusal == "the sampling of links has stopped (ValueError nobody has taken the last 2 rows)"
+    assert len(bed.rows()) == 3 * 64
+
+
+# --- requests in parts --------------------------------------------------------------------------------
+
+
+def test_a_replay_travels_in_parts(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 48)  # two rows of changes
+    monkeypatch.setattr(parts, "EFFECTS", 2)
+    times = [0.01 * i for i in range(20)]
+    given = [steps(("a", "b"), times, [1e6 + i for i in range(20)], 1.0), steps(("a", "c"), (0,), (2e6,), 0.0)]
+    sent = list(parts.replays(given))
+    assert [one.more for one in sent] == [True] * (len(sent) - 1) + [False]
+    assert len(sent) > 4
+    for one in sent:
+        bed.client.call(one)
+    player = bed.supervisor._player
+    assert player is not None
+    found = [(one.link[:2], list(one.times_s), list(one.rates_bps), one.period_s) for one in player._schedules]
+    assert found == [(("a", "b"), times, [1e6 + i for i in range(20)], 1.0), (("a", "c"), [0.0], [2e6], 0.0)]
+    effects = [Effect(factor=0.1 * i) for i in range(1, 6)]
+    rows = array("d", [figure for i in range(5) for figure in (1.0 + i, 0, i)]).tobytes()
+    sent_changes = list(parts.changes(effects, rows))
+    assert [len(one.effects) for one in sent_changes] == [2, 2, 1, 0, 0]
+    assert [len(one.rows) // 24 for one in sent_changes] == [0, 0, 2, 2, 1]
+    for change in sent_changes:
+        assert player._changes[0] == []
+        bed.client.call(change)
+    assert player._changes[0] == [(1.0 + i, effect) for i, effect in enumerate(effects)]
+    assert [len(one.rows) for one in parts.changes([], b"")] == [0]
+
+
+def test_parts_are_bounded_together_and_forgotten_with_their_connection(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "MAX_GIVEN_BYTES", 1_000)
+    other = bed.connect()
+    other.call(requests.Replay([steps(("a", "b"), (0, 1), (1e6, 2e6), 2.0)], more=True))
+    bed.client.call(requests.Replay([steps(("a", "c"), (0,), (1e6,), 0.0)]))  # each client's own
+    many = [steps(("a", "b"), range(50), (1e6,) * 50, 99.0)] * 2
+    with pytest.raises(UsageError, match="a replay has more than 1000 bytes of figures; replay fewer links"):
+        other.call(requests.Replay(many, more=True))
+    other.call(requests.Replay([steps(("a", "b"), (0,), (1e6,), 0.0)], more=True))  # begins anew
+    assert len(bed.supervisor._parts) == 1
+    other.close()
+    bed.status()
+    assert bed.supervisor._parts == {}
