@@ -23,6 +23,9 @@ ENGINE_TIMEOUT_S = 1.0
 SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # programs of root's, which are not on an ordinary user's PATH
 
 
+UML_RIGHTS = "a program there cannot reach this machine's kernel, but all files that you can"
+
+
 class Capability(msgspec.Struct, frozen=True):
     """One thing that works or does not; ``detail`` says what was found, or why not and what to do."""
 
@@ -95,12 +98,22 @@ def _kernel() -> tuple[Capability, Capability]:
     if missing:
         detail = f"the kernel lacks {', '.join(missing)}; load those modules, or use --testbed loopback"
     else:
-        detail = f"namespaces as {supervisor.mode}, with {', '.join(NETNS_FEATURES)}"
+        detail = f"namespaces as {supervisor.mode}, with {', '.join(NETNS_FEATURES)}; {_rights(supervisor.mode)}"
     netem = verdict["netem"]
     return (
         Capability("netns", not missing, detail),
         Capability("netem", not netem, f"{netem}: {_no_netem()}" if netem else "delay, jitter and loss on links"),
     )
+
+
+def _rights(mode: str) -> str:
+    """Return what a program in a namespace testbed may do to the machine, and the safer way."""
+    if mode.startswith("root"):
+        return (
+            "a program on a host is root on this machine, with all its files: run code that you do not trust with"
+            " --testbed docker, or as an ordinary user, or keep it from this kernel with --kernel uml"
+        )
+    return "a program on a host can do to this machine's files what you can: run code that you do not trust with docker"
 
 
 def _no_netem() -> str:
@@ -144,7 +157,8 @@ def _docker() -> Capability:
         return Capability("docker", False, f"no engine at {where} ({why}); {', '.join(steps)}")
     if find_spec("docker") is None:
         return Capability("docker", False, f"engine {version} at {where}, but not its library: {install('docker')}")
-    return Capability("docker", True, f"engine {version} at {where}")
+    rights = "hosts have no capabilities and none of this machine's files: the safer place for code you do not trust"
+    return Capability("docker", True, f"engine {version} at {where}; {rights}")
 
 
 def _uml() -> Capability:
@@ -156,4 +170,6 @@ def _uml() -> Capability:
         registers.library()
     except CapabilityError as error:
         return Capability(name, False, f"{error} (only needed for delays on a kernel without netem)")
-    return Capability(name, True, f"{files.version} at {files.binary}: --kernel uml gives netns testbeds delays")
+    return Capability(
+        name, True, f"{files.version} at {files.binary}: --kernel uml gives netns testbeds delays; {UML_RIGHTS}"
+    )

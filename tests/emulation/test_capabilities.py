@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from patience import patience
 
 from thalweg.emulation import capabilities
 from thalweg.emulation.supervisor import client as supervisor_client
+from thalweg.emulation.supervisor import requests
 from thalweg.middleware.errors import CapabilityError
 
 
@@ -121,3 +123,54 @@ def test_a_docker_engine_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatc
     assert found.works
     assert "28.1" in found.detail
     assert not capabilities._docker().works  # nobody listens any more
+
+
+# --- what a program on a host may do ------------------------------------------------------------------
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("as_user", [False, True])
+def test_the_row_netns_says_what_a_program_on_a_host_may_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_user: bool
+) -> None:
+    """What is said is tried: the capabilities of a program there, and its user namespace."""
+    if as_user and not capabilities._user_namespaces().works:
+        pytest.skip("needs user namespaces")
+    start = supervisor_client.start_isolated
+    monkeypatch.setattr(capabilities, "start_isolated", lambda name: start(name, as_user=as_user))
+    (netns, _) = capabilities._kernel()
+    started = start("rights", as_user=as_user)
+    try:
+        started.client.call(requests.Build({"a": "10.9.0.1"}, 24, 3))
+        said = tmp_path / "said"
+        with said.open("wb") as out:
+            words = ["/bin/sh", "-c", "grep CapEff /proc/self/status; readlink /proc/self/ns/user"]
+            command = supervisor_client.Command(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            assert started.client.spawn("a", command).wait(patience(20)) == 0
+    finally:
+        started.close()
+    capabilities_, users = said.read_text().split("\n")[:2]
+    own = os.readlink("/proc/self/ns/user")
+    is_root = os.geteuid() == 0 and not as_user
+    assert (users == own) == is_root
+    assert int(capabilities_.split()[1], 16) >> 21 & 1  # CAP_SYS_ADMIN, of its own user namespace
+    assert ("a program on a host is root on this machine, with all its files" in netns.detail) == is_root
+    assert "run code that you do not trust with" in netns.detail
+    assert "docker" in netns.detail
+
+
+def test_the_row_docker_says_what_containers_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"Version": "99"}')
+    theirs.shutdown(socket.SHUT_WR)
+    monkeypatch.setattr(capabilities.engine, "dial", lambda _: ours)
+    monkeypatch.setattr(capabilities, "find_spec", lambda _: True)
+    with theirs:
+        found = capabilities._docker()
+    assert found.works
+    assert "hosts have no capabilities and none of this machine's files" in found.detail
+
+
+@pytest.mark.uml
+def test_the_row_of_user_mode_linux_says_what_a_program_may_do() -> None:
+    assert "cannot reach this machine's kernel, but all files that you can" in capabilities._uml().detail
