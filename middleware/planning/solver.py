@@ -143,7 +143,9 @@ class Program:
     def solve(self) -> Solution:
         """The best solution; NoSolutionError where there is none, PlannerError where none was found in time."""
         self._highs.run()
-        if self._highs.getModelStatus() == self._library.HighsModelStatus.kSolveError:  # seldom; not without presolve
+        states = self._library.HighsModelStatus
+        if self._highs.getModelStatus() in (states.kSolveError, states.kUnbounded, states.kUnboundedOrInfeasible):
+            # presolve has failed, which is seldom; without it the status is right
             self._highs.clearSolver()
             self._highs.setOptionValue("presolve", "off")
             self._highs.run()
