@@ -319,7 +319,8 @@ def test_unsafe_lines_of_scripts_are_found() -> None:
 READS_OWN = {  # files of the kernel, of Thalweg itself, or that this process has just made
     "emulation/containers/image.py", "emulation/supervisor/client.py", "emulation/supervisor/processes.py",
     "emulation/uml/files.py", "emulation/uml/keeper.py", "emulation/uml/registers.py", "emulation/uml/system.py",
-    "experiments/bench/attack.py", "experiments/records/executors.py", "experiments/records/spark.py",
+    "experiments/bench/attack.py", "experiments/bench/contention.py", "experiments/records/executors.py",
+    "experiments/records/spark.py",
     "experiments/papers/pietzuch2006/running/testbed.py", "experiments/runs/processes.py",
     "middleware/platform/processes.py",
 }  # fmt: skip
