@@ -116,6 +116,12 @@ class Refused(Note, frozen=True):
     why: str
 
 
+class NotJoined(Note, frozen=True):
+    """At the client: a host was asked to join the run while it goes on, and did not take its part."""
+
+    peer: m.Peer
+
+
 class Started(Note, frozen=True):
     """At the client: every host that is needed has installed the run."""
 

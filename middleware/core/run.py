@@ -76,6 +76,7 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Vacating: (Proposer.on_vacating,),
     n.Leaving: (Proposer.on_leaving,),
     n.Refused: (Guests.on_refused,),
+    n.NotJoined: (Recovery.on_not_joined, Proposer.on_not_joined),
     n.Lost: (
         Flow.peer_gone,
         Departures.on_lost,

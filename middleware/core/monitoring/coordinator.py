@@ -80,9 +80,9 @@ class Hooks(msgspec.Struct, frozen=True):
     whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
     whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
     one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, perhaps only ``late``,
-    and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet.
-    ``disowns``: a host says that another process leads the run: how many have. ``speaks_of``: whether a host may say
-    that a node has failed: it has that node, or one that feeds it.
+    and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet, as
+    this process. ``disowns``: a host says that another process leads the run: how many have. ``speaks_of``: whether a
+    host may say that a node has failed: it has that node, or one that feeds it.
     """
 
     fails: Fails
@@ -90,7 +90,7 @@ class Hooks(msgspec.Struct, frozen=True):
     leans_on: Callable[[str], bool]
     judges: Callable[[str, str], str]
     fell: Fell
-    rests: Callable[[str], bool]
+    rests: Callable[[str, str], bool]
     disowns: Callable[[str], int]
     speaks_of: Callable[[str, str], bool]
 
@@ -261,7 +261,7 @@ class Coordinator:
                 what = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
                 led.out.record("fault", peer=sender, detail={"about": "version", "what": what})
             return False
-        return not led.hooks.rests(sender)
+        return not led.hooks.rests(sender, message.instance)
 
     def listens(self, run: str, peer: m.Peer) -> None:
         """A host has been started again, and listens there."""
@@ -286,7 +286,9 @@ class Coordinator:
         """A host was sent an ``Install`` for what it was before it was restarted; notes, with the run they are of."""
         for run, led in list(self.led.items()):
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
-            if peer is None or peer.instance == message.instance or led.removing or led.hooks.rests(sender):
+            if peer is None or peer.instance == message.instance or led.removing:
+                continue
+            if led.hooks.rests(sender, message.instance):
                 continue
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)

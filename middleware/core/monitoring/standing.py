@@ -8,6 +8,9 @@ R2. A host that is lost again and again, before anything more has come to the ap
     after ``MOST_IN_VAIN`` times not any more.
 R3. What a host lacks, as it says, costs a generation of the run each time. Who says so more than ``MOST_LACKING``
     times, and once more for every ``PER`` partitions that have come, has no part in the run any more.
+R4. A host that was asked to join a run that goes on, and did not join, has held up other changes of the run. It rests
+    for as long as a host may take to join, and for twice as long after each further time (``DOUBLED`` times at most).
+    Its next process is asked at once.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ FEW = 3  # losses in a row after which a host is let in at once
 MOST_IN_VAIN = 16
 RESTS = 1 / 4
 MOST_LACKING, PER = 8, 16
+DOUBLED = 4  # times that the rest of a host doubles
 
 
 class Life(msgspec.Struct):
@@ -27,6 +31,14 @@ class Life(msgspec.Struct):
 
     had: int = -1
     in_vain: int = 0
+    until_s: float = 0.0
+
+
+class Vain(msgspec.Struct):
+    """R4: the ``times`` in a row that a host did not join, its process, and when it is asked again."""
+
+    times: int = 0
+    instance: str = ""
     until_s: float = 0.0
 
 
@@ -38,12 +50,14 @@ class Standing:
         self.waited: set[str] = set()
         self.accused: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
+        self._vain: dict[str, Vain] = {}
         self._lacked = Counter[str]()
         self._disowned = set[str]()
 
     def came(self, host: str, had: int) -> None:
         """A host has taken its part, when the application had so many partitions."""
         self._lives.setdefault(host, Life()).had = had
+        self._vain.pop(host, None)
 
     def lost(self, host: str, had: int, now: float, retry_s: float, wait_s: float) -> int:
         """R2: a host is lost; how often in a row before anything more came."""
@@ -54,9 +68,17 @@ class Standing:
             life.until_s = now + min(retry_s * 2.0 ** (life.in_vain - FEW), wait_s * RESTS)
         return life.in_vain
 
-    def rests(self, host: str, now: float) -> bool:
-        """R2: whether it is not let in yet."""
-        return host in self._lives and now < self._lives[host].until_s
+    def not_joined(self, host: str, instance: str, now: float, within_s: float) -> None:
+        """R4: note that a host, as this process, did not join within the time that it may take."""
+        vain = self._vain.setdefault(host, Vain())
+        vain.until_s = now + within_s * 2.0 ** min(vain.times, DOUBLED)
+        vain.times, vain.instance = vain.times + 1, instance
+
+    def rests(self, host: str, instance: str, now: float) -> bool:
+        """R2, R4: return whether a host, as this process, is not let in yet."""
+        life, vain = self._lives.get(host), self._vain.get(host)
+        rests = life is not None and now < life.until_s
+        return rests or (vain is not None and vain.instance == instance and now < vain.until_s)
 
     def lacks(self, host: str, had: int) -> bool:
         """R3: whether that host has said so once too often."""

@@ -9,7 +9,8 @@ R1. A host joins while nothing is proposed and no query is let in (``proposer``)
 R2. One that was started again has another instance, and is another host of the same name. One that was only away may
     have missed anything: it begins with the run as it is, unless something is there (``HostCore``). What was said of
     who was there before (``Lost``, with the number of the last ``Admit``) counts no more.
-R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run.
+R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run. If it
+    is asked again, it waits longer each time (``standing``), and other changes that wait go before it (``proposer``).
 R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
     move away (``proposer``); when nothing is there that somebody may ask for, the run goes on without it. Where it
     holds what can be nowhere else, it has to stay; of what has a stand-in the run begins anew there (``recovery``).
@@ -21,7 +22,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Lost, Notes, Vacating
+from thalweg.middleware.core.notes import Lost, Notes, NotJoined, Vacating
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.protocol import events as e
@@ -34,7 +35,7 @@ class Membership:
     def __init__(self, setting: Setting, tree: Tree, directory: Directory, queries: Queries) -> None:
         self._setting, self._out, self._limits = setting, setting.out, setting.limits
         self._tree, self._directory, self._queries = tree, directory, queries
-        self._entering: tuple[str, float, int] | None = None  # who joins, since when, and the number of the Admit
+        self._entering: tuple[m.Peer, float, int] | None = None  # who joins, since when, and the number of the Admit
 
     def enter(self, peer: m.Peer) -> None:
         """R1: a host joins."""
@@ -44,7 +45,7 @@ class Membership:
             return  # it is there
         out.emit(e.Meet(out.run, (peer,)))
         admit = m.Admit(out.run, directory.new_number(), peer, host=True)
-        self._entering = peer.name, out.now, admit.number
+        self._entering = peer, out.now, admit.number
         words: dict[str, m.Message] = dict.fromkeys(directory.everyone, admit)
         self._queries.tell(words | {peer.name: self._as_it_is(peer, admit.number)})
 
@@ -65,7 +66,7 @@ class Membership:
 
     def entered(self, sender: str, message: m.Installed) -> Notes:
         """A host has taken its part in the run, or cannot."""
-        if self._entering is None or (self._entering[0], self._entering[2]) != (sender, message.number):
+        if self._entering is None or (self._entering[0].name, self._entering[2]) != (sender, message.number):
             return
         if message.error:
             yield from self._give_up(f"cannot take part: {message.error}")
@@ -83,7 +84,9 @@ class Membership:
 
     def _give_up(self, how: str) -> Notes:
         assert self._entering is not None
-        host = self._entering[0]
+        peer = self._entering[0]
+        host = peer.name
+        yield NotJoined(peer)
         self._directory.lose(host, how)
         self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         yield Lost(host)
@@ -119,5 +122,5 @@ class Membership:
 
     def on_lost(self, note: Lost) -> None:
         """A host is gone."""
-        if self._entering is not None and self._entering[0] == note.host:
+        if self._entering is not None and self._entering[0].name == note.host:
             self._entering = None

@@ -27,7 +27,8 @@ R8. Guests, which have sinks only, are told what takes place as all are, and vot
 R9. The change-over iteration is never before the first partition of a query: the source that was ahead of all others
     when that was agreed on may have left since, and its nodes can be no further back.
 R10. A host joins (``membership``) while nothing is proposed and everybody knows who has left: it is told the run as it
-    is. Hosts go before queries.
+    is. Hosts go before queries and placements, but for those that wait when a host has failed to join: these go before
+    the next host.
 R11. What is on a host that is to leave moves like all else, by a proposal, again and again until nothing is there.
      Who has refused some of it is not asked again; where all have, it has to stay (``Stay``).
 R12. With moves, a shape, or alone, a proposal may name other networks between hosts (``ways``): they count from the

@@ -21,6 +21,7 @@ from thalweg.middleware.core.notes import (
     Left,
     Lost,
     Notes,
+    NotJoined,
     Started,
     Vacating,
 )
@@ -68,6 +69,7 @@ class Proposer:
         self.merging: tuple[Code, ...] = ()  # those with state among them
         self.proposal: Proposal | None = None
         self.next: Wish | None = None
+        self._first = 0  # R10: changes that go before the next host
         self._count = 0
         self._lasts = setting.lasting is not None
         lasting = setting.lasting
@@ -126,15 +128,23 @@ class Proposer:
         An application that ``asked`` for it is told what becomes of it. With ``dataflow`` to another tree, in which
         operators whose code is in ``free`` may be others. With ``ways`` to other networks between hosts.
         """
-        waits = self._queries.busy or self._catching_up
-        if self.proposal is not None or self._newcomers or (dataflow is not None and waits):  # R4, R10, R13
+        wish = Wish(placement, reason, dataflow, free, ways, asked)
+        if self.proposal is not None or self._newcomers or not self._may_start(wish):  # R4, R10
             if self.next is not None:
                 self._give_up_waiting(self.next, LATER)
-            self.next = Wish(placement, reason, dataflow, free, ways, asked)
+            self.next = wish
             return ""
-        why = self._start(Wish(placement, reason, dataflow, free, ways, asked))
+        return self._start_or_answer(wish)
+
+    def _may_start(self, wish: Wish) -> bool:
+        """R13: return whether nothing but another proposal, or a host, could keep a placement waiting."""
+        return wish.dataflow is None or not (self._queries.busy or self._catching_up)
+
+    def _start_or_answer(self, wish: Wish) -> str:
+        """Propose a placement; if that cannot be, tell the application and return why."""
+        why, asked = self._start(wish), wish.asked
         if why and asked is not None:
-            rest = dict.fromkeys(placement, why) if asked.index is not None and why != SAME else {}
+            rest = dict.fromkeys(wish.placement, why) if asked.index is not None and why != SAME else {}
             self._answer(asked, None, {}, rest, "" if why == SAME or asked.index is not None else why)
         return why
 
@@ -224,6 +234,10 @@ class Proposer:
         self._newcomers = deque([*others, event.peer])
         self._go_on()
 
+    def on_not_joined(self, _: NotJoined) -> None:
+        """R10: a host has kept all other changes waiting in vain: those that wait now go before the next host."""
+        self._first = len(self._joining) + (self.next is not None)
+
     def on_vacating(self, note: Vacating) -> None:
         """R11: move what is on a host beside what it is connected with, or else anywhere."""
         if self.proposal is not None or self._joining or self._queries.busy:
@@ -282,21 +296,34 @@ class Proposer:
 
     def _go_on(self) -> None:
         """R4: have the next host join, or the next query begin, or else change over to the next placement."""
-        while self._newcomers and self.proposal is None and not self._queries.busy:  # R10
+        while self.proposal is None and self._take_turn():
+            self._first = max(0, self._first - 1)
+
+    def _take_turn(self) -> bool:
+        """Begin what is due of all that waits, if it can begin now; return whether it has begun, or cannot ever."""
+        idle, wish = not self._queries.busy, self.next
+        asks = bool(self._joining) and idle and not self._catching_up
+        moves = wish is not None and not self._joining and self._may_start(wish)
+        first = self._first > 0 and (asks or moves)  # R10
+        if self._newcomers and idle and not first:
             self.membership.enter(self._newcomers.popleft())
-        while self._joining and self.proposal is None and not self._queries.busy and not self._catching_up:
+            return True
+        if asks:
             query = self._joining[0]
             if query.number < 0 and self._guests.enter(query.number):
-                return
+                return False
             self._joining.popleft()
             self._queries.expected = len(self._joining)
             try:
                 self._join(query)
             except DataflowError as error:
                 self._queries.failed(query.number, str(error))
-        if self.next is not None and self.proposal is None and not (self._joining or self._newcomers):
-            wish, self.next = self.next, None
-            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways, wish.asked)
+            return True
+        if wish is not None and moves and (first or not self._newcomers):
+            self.next = None
+            self._start_or_answer(wish)
+            return True
+        return False
 
     def _join(self, query: Joining) -> None:
         """R7: propose another query."""

@@ -20,8 +20,8 @@ R4. Operators of lost hosts are put where the run's planner says, if it has one 
     their replica is, else beside what they are connected with, else anywhere.
 R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
     has to install the run within ``wait_s``; then the run ends, naming it.
-R6. Lost hosts are asked to take part again as long as the run goes on; one that refused, or that has been cut off from
-    another host while it heard the client, is not (``standing``).
+R6. Lost hosts are asked to take part again as long as the run goes on; one that refused a generation, or that has been
+    cut off from another host while it heard the client, is not. One that has failed to join later rests (``standing``).
 R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
     anew (``resumed``), as a generation that is later than all by the client before it.
 R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
@@ -68,7 +68,7 @@ from thalweg.middleware.core.flow.missing import (
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.monitoring.standing import Standing
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes, Started
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes, NotJoined, Started
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.renewal import Phase, PhaseEvent, Renewal
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -355,9 +355,14 @@ class Recovery:
         wait_s = 0.0 if lasting is None else lasting.failover.wait_s
         return self.standing.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
 
-    def rests(self, host: str) -> bool:
-        """Whether a host is not let in yet."""
-        return self.standing.rests(host, self._out.now)
+    def on_not_joined(self, note: NotJoined) -> None:
+        """Have a host that did not join rest before it is asked again."""
+        within_s = self._setting.limits.patience * self._setting.limits.liveness_s
+        self.standing.not_joined(note.peer.name, note.peer.instance, self._out.now, within_s)
+
+    def rests(self, host: str, instance: str) -> bool:
+        """Return whether a host, as this process, is not let in yet."""
+        return self.standing.rests(host, instance, self._out.now)
 
     @property
     def _had_by_now(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from playbook import ANY, got
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import Dataflow, Node
@@ -150,3 +150,87 @@ def test_a_query_does_not_wait_for_a_host_as_often_as_that_has_said_that_it_join
     book << e.PeerLost("r", "h4", "went away") >> ANY
     assert [each.number for each in book.sent("h1") if isinstance(each, m.Propose)] == [1]
     assert not [each for each in book.sent("h4") if isinstance(each, m.Install)]
+
+
+def _away(make_book: Any, make_install: Any) -> Playbook:
+    """Return the client of a run with failover, which two hosts without nodes have left."""
+    book: Playbook = make_book("client")
+    install = make_install(others=("h3", "h4"))
+    book << e.RunRequested(m.Lasting.of(install, m.Failover()), None) >> ANY
+    for host in ("h1", "h2", "h3", "h4"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    for host in ("h3", "h4"):
+        book << e.PeerLost("r", host, "went away") >> ANY
+    return book
+
+
+def _wait_in_vain(book: Playbook) -> list[Any]:
+    """Let time pass until a host has not joined; return what h1 is told then."""
+    limits = book.core.config
+    told = []
+    for host in ("client", "h1", "h2"):
+        book << got(host, m.Detached("r", book.core.runs["r"].directory.number)) >> ANY
+    until_s = book.now + limits.patience * limits.liveness_s + limits.ping_s
+    while book.now < until_s:
+        book.at(book.now + limits.ping_s)
+        for host in ("h1", "h2"):
+            book << got(host, m.Pong("r")) >> ANY
+        book << e.TimerFired("leave r") >> ANY
+        told += book.sent("h1")
+    return told
+
+
+def _says_hello(book: Playbook, peer: m.Peer, instance: str = "") -> list[m.Peer]:
+    """Have a host that is away answer; return the hosts that h1 is told of."""
+    limit = peer.max_partition_bytes
+    book << got(peer.name, m.Welcome(peer.name, peer.control, peer.bulk, (), instance, limit)) >> ANY
+    return [each.peer for each in book.sent("h1") if isinstance(each, m.Admit)]
+
+
+@pytest.mark.parametrize("what", ["query", "placement"])
+def test_hosts_that_do_not_join_keep_other_changes_waiting_for_one_of_them_at_most(
+    make_book: Any, make_install: Any, what: str
+) -> None:
+    """Each has answered, and nothing larger gets through to it: it says again and again that it is there."""
+    book = _away(make_book, make_install)
+    flow = book.core.runs["r"].tree.dataflow
+    query = Dataflow((flow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
+    assert _says_hello(book, H3) == [H3]
+    assert _says_hello(book, H4) == []
+    if what == "query":
+        book << e.AttachRequested("r", 1, query, {"s": "h1", "u": "client"}) >> ANY
+    else:
+        book << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
+    told = _wait_in_vain(book)
+    assert [type(each) for each in told if isinstance(each, m.Propose | m.Admit)] == [m.Propose]
+
+
+def test_a_host_that_has_not_joined_is_asked_less_and_less_often_until_it_is_started_again(
+    make_book: Any, make_install: Any
+) -> None:
+    book = _away(make_book, make_install)
+    within_s = book.core.config.patience * book.core.config.liveness_s
+    for rest in (1, 2, 4):
+        assert _says_hello(book, H3) == [H3]
+        _wait_in_vain(book)
+        failed_s = book.now
+        assert _says_hello(book, H3) == []
+        book.at(failed_s + rest * within_s - 2 * book.core.config.ping_s)
+        assert _says_hello(book, H3) == []
+        book.at(failed_s + rest * within_s + 0.01)
+    assert _says_hello(book, H3) == [H3]
+    _wait_in_vain(book)
+    assert _says_hello(book, H3) == []
+    assert _says_hello(book, H3, "again") == [replace(H3, instance="again")]
+
+
+def test_a_host_that_refuses_a_run_as_it_is_back_is_not_asked_again_at_once(make_book: Any, make_install: Any) -> None:
+    book = _away(make_book, make_install)
+    assert _says_hello(book, H3) == [H3]
+    for host in ("client", "h1", "h2"):
+        book << got(host, m.Detached("r", 1)) >> ANY
+    book << got("h3", m.Installed("r", "h3", "it takes part in 64 runs", 1)) >> ANY
+    assert "fault" in book.recorded()
+    assert _says_hello(book, H3) == []
+    book.at(book.now + book.core.config.patience * book.core.config.liveness_s)
+    assert _says_hello(book, H3) == [H3]
