@@ -383,8 +383,8 @@ class Coordinator:
     def _doubts(self, led: _Led, sender: str) -> bool:
         """R10: whether a host alone says that another process leads the run, which can go on without that host."""
         assert led.directory is not None
-        others, flow = led.directory.hosts - {sender, led.out.host}, led.install.dataflow
-        alone = led.hooks.disowns(sender) == 1 and bool(others) and sender != led.out.host
+        others, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
+        alone = led.hooks.disowns(sender) == 1 and len(others) > 1 and sender != led.out.host
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
         return alone and all(others.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 

@@ -311,7 +311,7 @@ class Recovery:
 
     def _needs(self, host: str) -> bool:
         """Whether the run cannot go on without a host: it has a source that no other has, or it is the client."""
-        flow, others = self._tree.dataflow, self._directory.hosts - {host, self._client}
+        flow, others = self._tree.dataflow, self._directory.hosts - {host}  # the client may be a stand-in, too
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == host]
         alone = [node for node in fixed if not (others.intersection(node.stand_ins) or may_miss(flow, node.name))]
         return host == self._client or bool(alone)

@@ -17,6 +17,7 @@ from thalweg.experiments.faults.drawn import code_of, draw_trial
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN, MOST_LACKING
 from thalweg.middleware.core.relocation.recovery import KNOWN, Recovery
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import following, generation_of, taken_over
@@ -365,3 +366,26 @@ def test_who_waits_for_a_source_that_no_other_host_has_goes_and_not_the_source(c
     assert (client.generation, client.recovery.standing.barred) == (1, {"h2"})
     (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
     assert entry.host != "h2"
+
+
+def _with_a_stand_in_at_the_client(make_book: Any, make_install: Any) -> Client:
+    plain = make_install(others=("h3", "h4"))
+    nodes = [replace(each, stand_ins=("client",) if each.kind == "source" else ()) for each in plain.dataflow.nodes]
+    return Client(make_book("client"), replace(plain, dataflow=Dataflow(tuple(nodes))))
+
+
+def test_a_host_that_waits_for_a_source_with_a_stand_in_at_the_client_stays(make_book: Any, make_install: Any) -> None:
+    client = _with_a_stand_in_at_the_client(make_book, make_install)
+    client.pass_time(60.0)
+    client.hear("h2", m.Failed, "o", "no answer", lost="h1")
+    assert (client.generation, client.recovery.standing.barred) == (1, {"h1"})
+    where = {each.node: each.host for each in client.recovery._setting.install.locations}
+    assert (where["s"], where["o"]) == ("client", "h2")
+
+
+def test_a_source_s_host_that_alone_says_who_leads_is_lost_if_the_client_has_a_stand_in(
+    make_book: Any, make_install: Any
+) -> None:
+    client = _with_a_stand_in_at_the_client(make_book, make_install)
+    client.hear("h1", m.Failed, "", "another leads it", led=64)
+    assert (client.generation, client.book.only(e.Fail)) == (1, [])
