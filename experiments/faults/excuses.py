@@ -52,16 +52,18 @@ def to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
 
 
 def may_be_missed(plan: FaultPlan, world: FaultyWorld) -> set[str]:
-    """The hosts without which a run that outlives its hosts may end: they have sources, and are gone for long.
+    """Return the hosts without which a run that outlives its hosts may end: they have sources, and are gone for long.
 
-    Not where somebody there stands in for these, or the run may go on without.
+    Not where somebody there stands in for these, or the run may go on without. Of a stream over several trees each tree
+    has stand-ins of its own by then, and the tree that is left last says why the stream ends.
     """
     gone = {fault.host for fault in plan.faults
             if (isinstance(fault, Crash) and (fault.restart_after_s or math.inf) > WAIT_S / 2)
             or (isinstance(fault, Stop) and fault.for_s > WAIT_S / 2)}  # fmt: skip
     others = tuple(fault for fault in plan.faults if not isinstance(fault, Crash | Stop))
     gone |= may_be_lost(msgspec.structs.replace(plan, faults=others), world.names)
-    return needed(world.tree[0], gone, world.there_at_failure)
+    flows = [flow for number, (flow, _) in world.trees.items() if number is not None] or [world.tree[0]]
+    return set().union(*(needed(flow, gone, world.there_at_failure) for flow in flows))
 
 
 def needed(flow: Dataflow, gone: Collection[str], there: Collection[str]) -> set[str]:

@@ -372,6 +372,12 @@ def test_a_run_may_end_for_hosts_of_whose_sources_it_needs_one(
     assert needed(Dataflow((*sources, *others, o, *sinks)), gone, there) == found
 
 
+def test_a_stream_over_several_trees_may_end_for_a_host_that_its_last_tree_needs() -> None:
+    """Both hosts that may have a source are gone. The first tree ends for one of them, and the last for the other."""
+    result, _ = run_trial(drawn_plan(740_005, lasting=True, stripes=True, gray=True))
+    assert (result.outcome, "host 'h5', which holds s2," in result.what) == ("ended", True), result
+
+
 def test_lasting_plans_draw_what_takes_the_place_of_sources() -> None:
     plans = [drawn_plan(seed, graph=True, lasting=True) for seed in range(1, 60)]
     assert {(plan.lasting, plan.spares) for plan in plans} == {(True, True)}
