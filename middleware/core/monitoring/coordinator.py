@@ -376,8 +376,8 @@ class Coordinator:
         return now - heard_s > self._lapse_s or now - self._lapsed_s.get(host, -math.inf) < window_s
 
     def _is_deaf(self, led: _Led, host: str) -> bool:
-        """Return whether a host is heard and answers nothing, as this host's messages do not reach it."""
-        answers = led.answers.get(host)
+        """Return whether a host of the run is heard and answers nothing, as this host's messages do not reach it."""
+        answers = led.answers.get(host) if host in led.remote else None  # nobody asks a host that is lost
         return answers is not None and answers.waited_s(self._out.now) > self._lapse_s
 
     def _doubts(self, led: _Led, sender: str) -> bool:

@@ -389,3 +389,17 @@ def test_a_source_s_host_that_alone_says_who_leads_is_lost_if_the_client_has_a_s
     client = _with_a_stand_in_at_the_client(make_book, make_install)
     client.hear("h1", m.Failed, "", "another leads it", led=64)
     assert (client.generation, client.book.only(e.Fail)) == (1, [])
+
+
+def test_a_run_begins_anew_as_its_client_misses_an_output_of_a_host_that_it_has_lost_as_silent(client: Client) -> None:
+    """It waited for an answer until the host was lost. The run goes on without that host, until it needs the output."""
+    before = client.book.now
+    while "h4" in client.book.core.runs[client.run].directory.hosts:
+        client.book.at(client.book.now + client.book.core.config.ping_s)
+        for host in ("h1", "h2", "h3"):
+            client.book << got(host, m.Pong(client.run)) >> ANY
+        client.book << e.TimerFired(f"ping {client.run}") >> ANY
+        assert client.book.now < before + 60.0
+    assert client.generation == 0
+    client.hear("client", m.Failed, "t", "its partition 4 was on host 'h4', which went away", lost="h4")
+    assert (client.generation, client.recovery.standing.barred) == (1, set())
