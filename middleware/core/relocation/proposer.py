@@ -587,6 +587,14 @@ class Proposer:
                 moved[move.node] = move.target
         return moved
 
+    def _moved_by_now(self, proposal: Proposal) -> dict[str, str]:
+        """Return the operators that have moved, as far as the client knows, while some hosts are not done."""
+        if proposal.reshapes:
+            return self._see_who_stayed(proposal)
+        locations, hosts = self._directory.locations, self._directory.hosts
+        moves = [move for move in proposal.moves if move.node in locations and move.target in hosts]
+        return {move.node: move.target for move in moves if locations[move.node].host == move.target}
+
     def close(self, why: str) -> None:
         """End what is proposed, or waits, as the run is over or begins anew: ``why``."""
         if self.next is not None:
@@ -599,8 +607,9 @@ class Proposer:
         reason = "" if committed else proposal.why or why
         self._record(proposal.number, proposal.moves, proposal.outcome, reason, proposal.reason, proposal)
         if proposal.asked is not None:
-            stayed = dict.fromkeys((move.node for move in proposal.moves), why) if committed else {}
-            moved = self._see_who_stayed(proposal) if committed and proposal.reshapes else {}
+            moved = self._moved_by_now(proposal) if committed else {}
+            rest = [move.node for move in proposal.moves if committed and move.node not in moved]
+            stayed = {name: proposal.stayed.get(name, why) for name in rest}
             index = proposal.iteration + 1 if committed else None
             self._answer(proposal.asked, index, moved, stayed, reason)
 

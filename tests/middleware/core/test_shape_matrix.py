@@ -113,11 +113,11 @@ SHAPE_LOSSES = """
 """
 
 STATE_LOSSES = """
-| message | from   | once     | for ever         |
-|---------|--------|----------|------------------|
-| State   | h3     | reshaped | cut h4 h3/no way |
-| Claim   | target | reshaped | cut h4 h3        |
-| Done    | target | reshaped | lost h4          |
+| message | from   | once     | for ever  |
+|---------|--------|----------|-----------|
+| State   | h3     | reshaped | cut h4 h3 |
+| Claim   | target | reshaped | cut h4 h3 |
+| Done    | target | reshaped | lost h4   |
 | Retire  | client | reshaped | lost h1          |
 """
 

@@ -250,6 +250,24 @@ def test_a_request_is_answered_by_what_hosts_say(client: Playbook) -> None:
     assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, 5, {}, stayed)]
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_request_is_answered_by_what_is_known_if_the_run_ends_before_all_hosts_are_done(
+    client: Playbook, heard: bool
+) -> None:
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    client << e.PlacementProposed("r", {"o": "h3"}, "asked for", number=1) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Vote("r", 2, name, 4)) >> ANY
+    there = m.Location("o", "h3", 2)
+    if heard:
+        client << got("h3", m.Done("r", 2, "h3", (there,))) >> ANY
+    client << e.RunAbandoned("r") >> ANY
+    moved, stayed = ({"o": "h3"}, {}) if heard else ({}, {"o": "the run ended before"})
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 1, 5, moved, stayed)]
+
+
 def test_what_would_move_nothing_is_not_proposed(client: Playbook) -> None:
     client << e.PlacementProposed("r", {"o": "h2"}, "as it is") >> []
     client << got("h3", vote("h3", error="no room")) >> ANY
