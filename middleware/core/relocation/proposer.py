@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from msgspec import UNSET
 
@@ -29,6 +28,7 @@ from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.growth import extended
 from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.membership import Membership
+from thalweg.middleware.core.relocation.outcomes import Outcomes
 from thalweg.middleware.core.relocation.proposal import Asked, Joining, Proposal, ProposalEvent, ProposalState, Wish
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
@@ -64,6 +64,7 @@ class Proposer:
         self._newcomers: deque[m.Peer] = deque()  # hosts that wait for the same
         self._joining: deque[Joining] = deque()  # that wait for the end of the present proposal
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
+        self._outcomes = Outcomes(setting.out, queries)
         self._tree, self._directory, self._flow = tree, directory, flow
         self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
         self.merging: tuple[Code, ...] = ()  # those with state among them
@@ -151,7 +152,7 @@ class Proposer:
     def _give_up_waiting(self, wish: Wish, why: str) -> None:
         """Drop a placement that waits."""
         moves = tuple(move for move in self._moves(wish.placement) if wish.dataflow is None)
-        self._record(0, moves, "superseded", why, wish.reason)
+        self._outcomes.record(0, moves, "superseded", why, wish.reason)
         if wish.asked is not None:
             rest = {} if wish.asked.index is None else dict.fromkeys(wish.placement, why)
             self._answer(wish.asked, None, {}, rest, "" if rest else why)
@@ -177,14 +178,14 @@ class Proposer:
                 reorderable = Reorderable(free or self.free, self.merging)
                 grown = reshape(tree.dataflow, dataflow, placement, hosts, reorderable, number, first)
             except DataflowError as error:
-                self._record(0, (), "aborted", str(error), reason)
+                self._outcomes.record(0, (), "aborted", str(error), reason)
                 return str(error)
             if not grown.grafts:
                 placement, grown = grown.moves, None
         moves = () if grown is not None else self._moves(placement)
         why = self._absent(placement if wish.asked is not None else {}, moves) if grown is None else ""
         if why:
-            self._record(0, moves, "aborted", why, reason)
+            self._outcomes.record(0, moves, "aborted", why, reason)
             return why
         if not moves and grown is None and ways is None:
             return SAME
@@ -199,7 +200,7 @@ class Proposer:
             voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}  # R6
         if self._lasts and (gone := voters - directory.hosts):
             why = f"host {min(gone)!r} has no part in the run"
-            self._record(0, (), "aborted", why, reason)
+            self._outcomes.record(0, (), "aborted", why, reason)
             return why
         proposal = Proposal(number, moves, voters, reason, self._out.now, shape, ways=ways, asked=wish.asked)
         if grown is not None:
@@ -221,7 +222,7 @@ class Proposer:
         if idle:
             self.propose({message.node: message.target}, NEARER)
         else:
-            self._record(0, self._moves({message.node: message.target}), "superseded", BUSY, NEARER)
+            self._outcomes.record(0, self._moves({message.node: message.target}), "superseded", BUSY, NEARER)
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -553,7 +554,7 @@ class Proposer:
         proposal.to(ProposalEvent.DONE)
         self.proposal = None
         moved = self._see_who_stayed(proposal) if outcome == "committed" else {}
-        self._record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
+        self._outcomes.record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
         if proposal.query is not None:
             if outcome == "aborted":
                 self._queries.failed(proposal.query.number, f"the query cannot begin: {proposal.why}")
@@ -605,54 +606,13 @@ class Proposer:
             return
         committed = proposal.outcome == "committed"
         reason = "" if committed else proposal.why or why
-        self._record(proposal.number, proposal.moves, proposal.outcome, reason, proposal.reason, proposal)
+        self._outcomes.record(proposal.number, proposal.moves, proposal.outcome, reason, proposal.reason, proposal)
         if proposal.asked is not None:
             moved = self._moved_by_now(proposal) if committed else {}
             rest = [move.node for move in proposal.moves if committed and move.node not in moved]
             stayed = {name: proposal.stayed.get(name, why) for name in rest}
             index = proposal.iteration + 1 if committed else None
             self._answer(proposal.asked, index, moved, stayed, reason)
-
-    def _record(
-        self,
-        number: int,
-        moves: tuple[m.Move, ...],
-        outcome: str,
-        why: str,
-        reason: str,
-        proposal: Proposal | None = None,
-    ) -> None:
-        detail = {"number": number, "outcome": outcome, "why": why, "reason": reason}
-        if proposal is not None and proposal.reshapes:
-            self._record_shape(proposal, detail)
-            return
-        if proposal is not None and proposal.query is not None:
-            begun, query = outcome == "committed", proposal.query
-            names = proposal.names if begun else {}
-            self._queries.record(query.number, "begun" if begun else "refused", why, names, query.apart)
-            return
-        if proposal is not None and proposal.ways is not None:
-            detail["ways"] = {f"{way.source}>{way.target}": way.over for way in proposal.ways}
-        if proposal is not None and proposal.stayed:
-            detail["stayed"] = proposal.stayed
-        self._out.record(
-            "proposal",
-            index=proposal.iteration if proposal is not None and outcome == "committed" else None,
-            duration_s=None if proposal is None else self._out.now - proposal.begun_s,
-            detail=detail | {"moves": [[move.node, move.source, move.target] for move in moves]},
-        )
-
-    def _record_shape(self, proposal: Proposal, detail: dict[str, Any]) -> None:
-        """The pause: between the last partition of the old tree and the first of the new one, at the application."""
-        committed, first_s = detail["outcome"] == "committed", proposal.phases_s.get("first")
-        detail["outcome"] = "reshaped" if committed else "stayed"
-        ago = {phase: self._out.now - at for phase, at in proposal.phases_s.items()}
-        self._out.record(
-            "reshaped",
-            index=proposal.iteration + 1 if committed else None,
-            duration_s=None if first_s is None or proposal.drained_s is None else first_s - proposal.drained_s,
-            detail=detail | {"ago": ago, **proposal.trees},
-        )
 
     def _arm(self) -> None:
         if self.proposal is not None and self.proposal.waiting:

@@ -118,7 +118,7 @@ STATE_LOSSES = """
 | State   | h3     | reshaped | cut h4 h3 |
 | Claim   | target | reshaped | cut h4 h3 |
 | Done    | target | reshaped | lost h4   |
-| Retire  | client | reshaped | lost h1          |
+| Retire  | client | reshaped | lost h1   |
 """
 
 
