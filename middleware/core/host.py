@@ -284,6 +284,9 @@ class HostCore(Runs):
             run = self.runs.get(run_id)
             if run is not None:
                 run.timer(timer, what)
+                if timer in (Timer.BARRIER, Timer.LEAVE):
+                    for host, since_s in [*run.proposer.unanswering]:
+                        self._told(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
     def _ask_hosts(self, name: str) -> None:
         """It is time to ask the hosts of a stream's stripes, or of a run, whether they are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -66,6 +67,7 @@ class Desk:
     recording: bool = True  # a shell that keeps no records spares the core their making
     sent_bytes: int = 0  # as bulk
     draining: bool = False  # nothing may come here any more
+    fresh_s: float = -math.inf  # the start of the last fresh period (R10 of ``host``)
 
 
 class Outbox:
@@ -85,6 +87,10 @@ class Outbox:
     @property
     def now(self) -> float:
         return self.desk.now
+
+    def waited_s(self, since_s: float) -> float:
+        """Return for how long an answer has been waited for, not counting time in which this host did not run."""
+        return self.desk.now - max(since_s, self.desk.fresh_s)
 
     @property
     def recording(self) -> bool:

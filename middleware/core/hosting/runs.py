@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from thalweg.middleware.arithmetic import plain_sum
@@ -58,7 +57,6 @@ class Runs:
         self.past = Past(self.config)
         self._visits = Visits(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
-        self._refreshed_s = -math.inf  # R10: the start of the last fresh period
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -211,14 +209,14 @@ class Runs:
     def _on_woke(self, event: e.Woke) -> None:
         """R10: give all others a fresh period, but not before the last one that they got so is over."""
         now, silent_s = self.out.now, self.config.patience * self.config.liveness_s
-        fresh = now >= self._refreshed_s + silent_s
+        fresh = now >= self.desk.fresh_s + silent_s
         what = f"did not run for {in_seconds(event.slept_s)}"
         for run in self._each():
             run.out.record("fault", peer=self.host, detail={"about": "itself", "what": what}, duration_s=event.slept_s)
             if fresh:
                 run.heard_s = now
         if fresh:
-            self._refreshed_s = now
+            self.desk.fresh_s = now
             self.silence.refresh()
             self._visits.refresh()
         self.coordinator.woke(event.slept_s, fresh=fresh)

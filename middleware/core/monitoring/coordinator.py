@@ -36,6 +36,8 @@ R10. That another host is lost, as one of the run says (``Failed``), ends the ru
 R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
     counts for all of them; that it does not know one of them it says of that one. A host that is away is asked who it
     is once for all of them.
+R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, what all hosts are told of a query, of
+    who joins, or of what does not take place, is lost: all later changes would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -406,6 +408,14 @@ class Coordinator:
         there = set() if led is None or led.directory is None else led.directory.hosts
         if led is not None and not led.removing and host in led.remote | _guests_of(led) | there:
             yield from self._lost(led, host, how, gone=False, wait=False)
+
+    def on_unanswered(self, run: str, host: str, since_s: float) -> Notes:
+        """R12: a host has not answered what all have been told since then; it is lost if that is for too long."""
+        led, within_s = self.led.get(run), self._limits.patience * self._limits.liveness_s
+        if led is None or led.removing or led.out.failed or host not in led.remote - led.installing:
+            return
+        if self._out.waited_s(max(since_s, led.heard_s.get(host, since_s))) > within_s:
+            yield from self._lost(led, host, f"has not answered for {in_seconds(within_s)} what all are told")
 
     def hurry(self, host: str) -> None:
         """Messages get through to a host again: what it has to answer is sent again at once."""

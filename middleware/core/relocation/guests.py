@@ -164,7 +164,7 @@ class Guests:
     def give_up(self, waited: Collection[str], since_s: float) -> Notes:
         """R3: these have not answered what all were told at ``since_s``; the guests among them are lost in time."""
         silent_s = self._limits.patience * self._limits.liveness_s
-        if self._out.now - since_s <= silent_s:
+        if self._out.waited_s(since_s) <= silent_s:
             return
         for name in sorted(self._directory.guests.intersection(waited)):
             self._directory.returning.discard(name)
@@ -263,7 +263,7 @@ class Guests:
     def on_timer(self) -> Notes:
         """R2: who does not answer is not waited for any longer."""
         silent_s = self._limits.patience * self._limits.liveness_s
-        if self._entering is not None and self._out.now - self._entering[1] > silent_s:
+        if self._entering is not None and self._out.waited_s(self._entering[1]) > silent_s:
             yield from self._end(self._entering[0], f"it has not answered for {silent_s:g} s")
         yield from self.give_up(self._queries.awaited, self._queries.told_s)
 

@@ -79,7 +79,7 @@ class Membership:
     def on_timer(self) -> Notes:
         """R3: who does not answer is not waited for any longer."""
         silent_s = self._limits.patience * self._limits.liveness_s
-        if self._entering is not None and self._out.now - self._entering[1] > silent_s:
+        if self._entering is not None and self._out.waited_s(self._entering[1]) > silent_s:
             yield from self._give_up(f"has not joined the run within {silent_s:g} s")
 
     def _give_up(self, how: str) -> Notes:

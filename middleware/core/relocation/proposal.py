@@ -35,6 +35,9 @@ R12. With moves, a shape, or alone, a proposal may name other networks between h
     partition after the change-over on. Alone it moves nothing, and is over when all hosts have heard of it.
 R13. Where operators have gone on from a generation before (``survivors``), none can change over at a partition that it
     has got; another shape, or a query, waits until all are where the furthest was.
+R14. A host that has not answered for ``liveness_s``, times ``patience``, what needs no more than to be heard, is lost,
+    whatever else it says: a word that ended a proposal without moves, or who joins or leaves. It would keep all later
+    changes waiting.
 
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """
@@ -146,6 +149,13 @@ class Proposal(Machine):
     def outcome(self) -> str:
         """What it has come to so far, for the records."""
         return "committed" if self.state in (ProposalState.COMMITTED, ProposalState.RETIRING) else "aborted"
+
+    @property
+    def is_answered_at_once(self) -> bool:
+        """R14: return whether a host needs no more than to hear how it ended, to be done."""
+        return self.state is ProposalState.ABORTED or (
+            self.state is ProposalState.COMMITTED and not self.moves and not self.reshapes
+        )
 
     @property
     def reshapes(self) -> bool:

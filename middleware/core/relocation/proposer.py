@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from msgspec import UNSET
 
@@ -434,6 +435,16 @@ class Proposer:
         proposal.waiting.discard(sender)
         yield from self._check_done(proposal)
 
+    @property
+    def unanswering(self) -> Iterator[tuple[str, float]]:
+        """R14: yield the hosts of the run that have not answered what all are told, with the time when it was said."""
+        there, proposal, queries = self._directory.hosts, self.proposal, self._queries
+        for host in sorted(there.intersection(queries.awaited)):
+            yield host, queries.told_s
+        if proposal is not None and proposal.is_answered_at_once:
+            for host in sorted(there & proposal.waiting):
+                yield host, proposal.phases_s[proposal.state.value]
+
     def _of(self, number: int) -> Proposal | None:
         """The present proposal, if it has this number."""
         return self.proposal if self.proposal is not None and self.proposal.number == number else None
@@ -450,7 +461,7 @@ class Proposer:
                 yield from self._check_done(proposal)
             for host in sorted(proposal.waiting):
                 self._tell(proposal, host)
-        elif self._out.now - proposal.begun_s >= limit_s:
+        elif self._out.waited_s(proposal.begun_s) >= limit_s:
             silent = ", ".join(sorted(proposal.waiting))
             self._conclude(proposal, ProposalEvent.EXPIRED, f"no vote of {silent} in {limit_s:g} s")  # R3
             return

@@ -234,3 +234,56 @@ def test_a_host_that_refuses_a_run_as_it_is_back_is_not_asked_again_at_once(make
     assert _says_hello(book, H3) == []
     book.at(book.now + book.core.config.patience * book.core.config.liveness_s)
     assert _says_hello(book, H3) == [H3]
+
+
+@pytest.mark.parametrize("what", ["query", "host", "refusal"])
+@pytest.mark.parametrize("lasting", [True, False], ids=["failover", "plain"])
+def test_a_host_that_answers_pings_and_not_what_all_are_told_is_lost(
+    make_book: Any, make_install: Any, what: str, lasting: bool
+) -> None:
+    book, install = make_book("client"), make_install(others=("h3",))
+    book << e.RunRequested(m.Lasting.of(install, m.Failover()) if lasting else install, None) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
+    if what == "host":
+        book << e.PeerJoined("r", H4) >> ANY
+        book << got("h4", m.Installed("r", "h4", number=1)) >> ANY
+        answer: Any = m.Detached("r", 1)
+    else:
+        book << e.AttachRequested("r", 1, query, {"s": "h1", "u": "client"}) >> ANY
+        for host in ("client", "h1"):
+            why = "no room" if what == "refusal" and host == "h1" else ""
+            book << got(host, m.Vote("r", 1, host, 0, why)) >> ANY
+        answer = m.Done("r", 1, "h1")
+    for host in ("h1", "h2", "client"):
+        book << got(host, answer) >> ANY
+    book << e.AttachRequested("r", 2, query, {"s": "h1", "u": "client"}) >> ANY
+    asked, faults, silent_s = [], list[str](), book.core.config.patience * book.core.config.liveness_s
+    while book.now < silent_s + 2.0:
+        book.at(book.now + 0.5)
+        for host in sorted(book.core.runs["r"].directory.hosts - {"client"}):
+            book << got(host, m.Pong("r")) >> ANY
+        for timer in ("barrier r", "leave r"):
+            book << e.TimerFired(timer) >> ANY
+            asked += [each for each in book.sent("h1") if isinstance(each, m.Propose)]
+            faults += [each.fields["detail"]["what"] for each in book.only(e.Record) if each.kind == "fault"]
+            assert not asked or book.now > silent_s
+    assert faults == [f"has not answered for {silent_s:g} s what all are told; the run goes on without it"]
+    assert asked
+
+
+def test_a_client_that_did_not_run_gives_nobody_up_for_what_could_not_be_answered(
+    make_book: Any, make_install: Any
+) -> None:
+    book = _away(make_book, make_install)
+    silent_s = book.core.config.patience * book.core.config.liveness_s
+    assert _says_hello(book, H3) == [H3]
+    book.at(10 * silent_s) << e.Woke(10 * silent_s - 1.0) >> ANY
+    book << e.TimerFired("leave r") >> ANY
+    assert [each for each in book.only(e.Record) if each.kind == "fault"] == []
+    assert "h3" in book.core.runs["r"].directory.hosts
+    for host in ("client", "h1", "h2"):
+        book << got(host, m.Detached("r", 1)) >> ANY
+    book << got("h3", m.Installed("r", "h3", number=1)) >> ANY
+    assert "joined" in book.recorded()
