@@ -14,6 +14,8 @@ R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot t
 R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
     move away (``proposer``); when nothing is there that somebody may ask for, the run goes on without it. Where it
     holds what can be nowhere else, it has to stay; of what has a stand-in the run begins anew there (``recovery``).
+R5. The answer of a host that joins may be lost alone, so that operators move there. If the host is given up then, the
+    run begins anew without it. Without failover the queries that use these operators end, or the run does.
 """
 
 from __future__ import annotations
@@ -87,8 +89,15 @@ class Membership:
         peer = self._entering[0]
         host = peer.name
         yield NotJoined(peer)
+        held = [name for name, entry in self._directory.locations.items() if entry.host == host]
+        lasting = self._setting.lasting is not None
         self._directory.lose(host, how)
-        self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
+        self._directory.doomed = self._directory.doomed or (lasting and bool(held))  # R5
+        goes = "begins anew" if lasting and held else "goes on"
+        self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run {goes} without it"})
+        about = f"host {host!r}, which holds {', '.join(held)}, {how}"
+        if held and not lasting and not self._queries.fail(held, about, host=host, lost=True):
+            self._out.fail(about, host=host, lost=True)
         yield Lost(host)
 
     def on_leave(self, sender: str, message: m.Leave) -> Notes:

@@ -287,3 +287,26 @@ def test_a_client_that_did_not_run_gives_nobody_up_for_what_could_not_be_answere
         book << got(host, m.Detached("r", 1)) >> ANY
     book << got("h3", m.Installed("r", "h3", number=1)) >> ANY
     assert "joined" in book.recorded()
+
+
+@pytest.mark.parametrize("lasting", [True, False], ids=["failover", "plain"])
+def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_forgotten(
+    make_book: Any, make_install: Any, lasting: bool
+) -> None:
+    """All other hosts know that it has joined, so ``o`` has moved there meanwhile."""
+    book, install = make_book("client"), make_install()
+    book << e.RunRequested(m.Lasting.of(install, m.Failover()) if lasting else install, None) >> ANY
+    for host in ("h1", "h2"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    book << e.PeerJoined("r", H3) >> ANY
+    for host in ("h1", "h2"):
+        book << got(host, m.Detached("r", 1)) >> ANY
+    book << got("h2", m.Relocated("r", "o", True, m.Location("o", "h3", 2), "")) >> ANY
+    assert book.core.runs["r"].directory.locations["o"].host == "h3"
+    book.at(book.core.config.patience * book.core.config.liveness_s + 0.1) << e.TimerFired("leave r") >> ANY
+    if lasting:
+        (run,) = book.core.runs.values()
+        assert (run.id, run.directory.locations["o"].host) == ("r~1", "h1")
+    else:
+        why = "host 'h3', which holds o, has not joined the run within 15 s"
+        assert [each.reason for each in book.only(e.Fail)] == [why]
