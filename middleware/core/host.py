@@ -439,7 +439,7 @@ class HostCore(Runs):
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
-        if run_id in self.runs:
+        if run_id in self.runs and not self.runs[run_id].is_left_behind(message):
             self.runs[run_id].growth.enrolled(message.sink)
         else:
             error = check_visit(message, self.host, visit.sinks) or self._why_not(sender, install, full=False)

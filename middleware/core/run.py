@@ -13,6 +13,8 @@ R5. A guest (``guests``) is none of the run's hosts. It demands for the sinks th
     what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
 R6. What comes over relays counts as its source's, if it comes as the client has said (``flow.ways``), or says with the
     commit that rides on it.
+R7. A guest that its client has lost may be let in again before it hears that. It begins with the graph as it is then,
+    of which it may have missed a part.
 """
 
 from __future__ import annotations
@@ -200,6 +202,12 @@ class RunCore:
     def knows(self, host: str) -> bool:
         """Whether that is one of the run's hosts, or of its guests."""
         return host in self.members or host in self.directory.guests
+
+    def is_left_behind(self, message: m.Enrol) -> bool:
+        """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run."""
+        nodes, install = message.install.dataflow.by_name, message.install
+        begins = message.sink not in nodes and self.flow.nodes.keys().isdisjoint(nodes)
+        return begins and install.number > self.install.number
 
     def survivors(self, install: m.Install) -> dict[str, Survivor]:
         """What goes on here in the run's next generation."""

@@ -227,6 +227,7 @@ class Guests:
             moves=None,
             news=False,
             afresh=False,
+            number=directory.number,
         )
         return m.Enrol(self._out.run, guest.number, guest.sink, said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
@@ -127,3 +129,43 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
     assert {guest.peer.name for guest in client.core.runs["r"].queries.guests.values()} == {"k"}
     client << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
     assert client.core.runs["r"].proposer.proposal is not None
+
+
+def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
+    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
+) -> None:
+    """The client had lost it, and a query has begun meanwhile. A copy of the first invitation comes late."""
+    book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
+    for number, node in ((7, "s"), (8, "o2")):
+        book << e.SubscribeRequested("r", number, node, OWNER) >> ANY
+    first = m.Enrol("r", 7, "s@g~1", before)
+    book << got("client", first) >> ANY
+    book << got("client", m.Dismiss("r", 7, "it was given up")) >> ANY
+    more = Node("o2", "operator", ("s",), before.dataflow.by_name["o"].code)
+    flow = Dataflow((*before.dataflow.nodes, more, Node("t2", "sink", ("o2",), None, "client")))
+    where = (*before.locations, m.Location("o2", "h2", 1), m.Location("t2", "client", 1))
+    now = msgspec.structs.replace(before, dataflow=flow, locations=where, number=1)
+    for _ in range(2):
+        book << got("client", m.Enrol("r", 8, "o2@g~2", now)) >> ANY
+        assert book.sent("client") == [m.Installed("r", "g")]
+        book << got("client", first) >> ANY
+    end = Node("o2@g~2", "sink", ("o2",), None, "g")
+    sink = m.Graft(end.name, end.inputs, "g", end)
+    book << got("client", m.Propose("r", 3, (), m.Shape((sink,), ()))) >> ANY
+    assert [each.error for each in book.sent("client") if isinstance(each, m.Vote)] == [""]
+    book << got("client", m.Commit("r", 3, 4, (), "a query", m.Shape((sink,), ()))) >> ANY
+    assert [(each.query, each.first_index) for each in book.only(e.Attached)] == [(8, 5)]
+    later = msgspec.structs.replace(now, dataflow=Dataflow((*flow.nodes, end)), number=2)
+    book << got("client", m.Enrol("r", 8, "o2@g~2", later)) >> ANY
+    assert "o2@g~2" in book.core.runs["r"].flow.nodes, "what has begun stays"
+
+
+def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) -> None:
+    invitations = [word for word in subscribed(client) if isinstance(word, m.Enrol)]
+    client << e.PeerLost("r", "g", "is gone") >> ANY
+    subscribed(client, 8)
+    for number, host in itertools.product((1, 2), ("h1", "h2")):
+        client << got(host, m.Detached("r", number)) >> ANY
+        invitations += [word for word in client.sent("g") if isinstance(word, m.Enrol)]
+    first, second = (word.install.number for word in invitations)
+    assert first < second
