@@ -147,10 +147,13 @@ class Ways:
         return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
 
     def others(self, to: str, via: m.Via, index: int | None = None) -> list[m.Via]:
-        """Return the other choices for a partition, or another message, without routes that are down."""
+        """Return the other choices for a partition, or another message, without routes that are down.
+
+        A route of an earlier table may be none of the choices. If there are no choices, the network that all share is.
+        """
         return [
             other
-            for other in self._choices(to, index)
+            for other in self._choices(to, index) or (NET,)
             if other != via and (isinstance(other, str) or not self.is_down(to, other))
         ]
 

@@ -96,3 +96,17 @@ def test_after_a_change_to_one_network_nothing_stuck_is_sent_again_for_a_choice_
     book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 2)] == ["net"]
     assert sent(book.at(20.0), 2, again=True) == []
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["another table names none", "the table names no other"])
+def test_a_route_is_not_called_dead_if_what_failed_on_it_goes_over_the_shared_network_now(
+    book: Playbook, left: bool
+) -> None:
+    route = (m.Over("h3", "fast"), m.Over("h2", "fast"))
+    ways = book.core.runs["r"].directory.ways
+    ways.change((m.Way("h1", "h2", (route,)),), 0)
+    if left:
+        ways.change((m.Way("h1", "client", ("fast",)),), 1)
+    for at_s in (20.0, 60.0):
+        book.at(at_s) << e.TransferFailed("h2", m.Partition("r", "s", "o", 2), route) >> ANY
+    assert [each.lost for each in book.sent("client") if isinstance(each, m.Failed)] == ([] if left else ["h2"])
