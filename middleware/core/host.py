@@ -618,6 +618,9 @@ class HostCore(Runs):
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
         for run_id in self._generations(sender, message.run):
             if generation_of(run_id) <= generation_of(message.run):
+                visit = self._visits.get(run_id, sender)
+                if visit is not None:
+                    visit.end(f"client {sender!r} has ended the run")
                 self._close(run_id)
         if not self.past.knows(sender, message.run, self.desk.now, LAST):
             self.past.add(sender, message.run, self.desk.now, opened=False)

@@ -169,3 +169,14 @@ def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) ->
         invitations += [word for word in client.sent("g") if isinstance(word, m.Enrol)]
     first, second = (word.install.number for word in invitations)
     assert first < second
+
+
+def test_a_guest_that_comes_as_the_run_ends_is_told_who_has_ended_it(
+    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
+) -> None:
+    book = make_book("g")
+    book << e.SubscribeRequested("r", 7, "s", OWNER) >> ANY
+    book << got("client", m.Enrol("r", 7, "s@g~1", msgspec.structs.replace(make_install(), news=False))) >> ANY
+    book << got("client", m.Remove("r")) >> ANY
+    why = "subscription to 's' of run r: client 'client' has ended the run"
+    assert [each.reason for each in book.only(e.Fail)] == [why]
