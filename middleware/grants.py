@@ -70,7 +70,7 @@ def _by_client(settings: Iterable[str]) -> dict[str, list[str]]:
     for setting in settings:
         found = _OF_CLIENT.fullmatch(setting)
         client, what = (found[1], found[2]) if found else (ALL, setting)
-        if not what:
+        if found and not what:
             raise UsageError(
                 f"{setting!r} names client {client!r} and nothing for it; give CLIENT=PACKAGE or CLIENT=FOLDER"
             )

@@ -13,13 +13,16 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence, Set
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape
 from thalweg.emulation.supervisor.requests import MIN_STEP_S
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
+
+if TYPE_CHECKING:  # Linux alone has what that imports
+    from thalweg.emulation.kernel.world import World
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""

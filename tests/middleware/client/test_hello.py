@@ -137,7 +137,7 @@ def test_the_port_for_partitions_of_another_host_is_named(with_keys: bool, tmp_p
     alice = made(tmp_path, "alice", "client") if with_keys else None
     if with_keys:
         made(tmp_path, "h2", "host")
-    (control, bulk), limit_s = next_to_each_other(), patience(3.0)
+    (control, bulk), limit_s = next_to_each_other(), patience(1.0)
     first = Shell(ShellConfig("h1", listen=control, insecure=True), keys=keys)
     try:
         assert first.me.bulk == bulk

@@ -449,7 +449,7 @@ def test_a_certificate_that_expires_while_data_flows_ends_the_run_with_its_name_
     who: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shell_module, "HOUSEKEEPING_S", 0.1)
-    soon = patience(2.0) / 86400
+    soon = patience(1.0) / 86400
     alice = make(tmp_path, "alice", "client", days=soon if who == "alice" else None)
     make(tmp_path, "h2", days=soon if who == "h2" else None)
     with ExitStack() as stack:

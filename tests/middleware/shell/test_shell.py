@@ -666,7 +666,7 @@ def test_a_host_process_says_in_one_line_why_it_does_not_start(tmp_path: Path) -
                 "tcp://0.0.0.0:7999",
             ): "without keys tcp://0.0.0.0:7999 is open to all who reach it; give --keys",
             ("--records", str(other), "--insecure"): f"cannot write the records {other}: No such file or directory",
-            ("--keys", str(other)): f"cannot read the certificate {other}: there is no such file",
+            ("--keys", str(other)): f"cannot read the certificate {other}: No such file or directory",
         }
         for options, says in mistakes.items():
             listen = () if "--listen" in options else ("--listen", "tcp://127.0.0.1:*")
