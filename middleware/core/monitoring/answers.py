@@ -3,7 +3,8 @@
 An accrual detector: Hayashibara et al. (2004), The phi accrual failure detector, sections 3 and 4. Silence is worth as
 much suspicion (phi) as the chance that an answer still comes is small. There the time that an answer takes is normal;
 on links whose rates vary some take many times as long as most, so it is the logarithm that is taken for normal here,
-with the mean and the deviation of the last ones.
+with the mean and the deviation of the last ones. Answers that take a small part of the least time are alike: whether
+one takes 1 ms or 30 ms says nothing about seconds, and counted as different they would add minutes on a busy machine.
 
 Rules:
 
@@ -19,6 +20,7 @@ from collections import deque
 WINDOW = 64  # answers
 PHI_8 = 5.61  # deviations beyond the mean at which the chance of a later answer is 1e-8
 SOON_S = 1e-3  # what takes less is as good
+ALIKE = 30.0  # answers that take less than this part of the least time are alike
 
 
 class Answers:
@@ -59,6 +61,8 @@ class Answers:
         took = self._took
         if not took:
             return most_s  # R1
-        mean = math.fsum(took) / len(took)
-        deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in took) / len(took))
+        floor = math.log(max(SOON_S, least_s / ALIKE))
+        took_long = [max(floor, logarithm) for logarithm in took]
+        mean = math.fsum(took_long) / len(took)
+        deviation = math.sqrt(math.fsum([(logarithm - mean) ** 2 for logarithm in took_long]) / len(took))
         return min(most_s, max(least_s, interval_s + math.exp(mean + PHI_8 * deviation)))  # R2

@@ -47,6 +47,18 @@ def test_regular_answers_leave_three_seconds() -> None:
     assert answers.silence_s(1.0, 0.5, 15.0) == pytest.approx(1.6)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
+    """Answers take 1 ms, and now and then a third of a second, as where processes wait for a processor."""
+    dice, answers, longest_s = Random(seed), Answers(), 0.0
+    for second in range(3600):
+        answers.asked(float(second))
+        answers.came(second + (dice.uniform(0.05, 0.35) if dice.random() < 0.15 else dice.uniform(0.001, 0.02)))
+        if second > 100:
+            longest_s = max(longest_s, answers.silence_s(1.0, 3.0, 15.0))
+    assert longest_s <= 5.0
+
+
 @pytest.fixture
 def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
     """The client of a run that outlives its hosts, whose hosts answer every ping until second 60."""
