@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import Nothing
 from thalweg.middleware.shell.packing import arrow
-from thalweg.operators.records import Table
-from thalweg.operators.windows import PANE, ROW, START, Windowed
+from thalweg.operators.records import OWN, RENAME, Table
+from thalweg.operators.windows import PANE, START, Windowed
 
 pa = arrow()
 import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+
+ROW = f"{OWN}row"  # with the input's number: the position of a row among those of one input that are joined
 
 
 class Join(Windowed):
@@ -43,6 +46,7 @@ class Join(Windowed):
         if how not in ("inner", "left semi", "left anti"):
             raise self.refuse(f"how={shown(how)}; use inner, left semi or left anti")
         self.how = how
+        self._names: dict[int, list[str]] = {}  # by position of the input: the columns' names
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         """As if every row had one match in each of the other inputs: a row of all columns."""
@@ -55,17 +59,38 @@ class Join(Windowed):
             for position, value in enumerate(inputs):
                 rows = self.cut(value, position, index)
                 if rows is not None:
-                    for key in self.on:
-                        self.column(rows, key)
                     self._keep(rows, position)
             before = self.kept.passed
             passed = self.complete(len(inputs))
             return self.given(self._done(passed, len(inputs)) if passed > before else None)
 
+    def lay_out(self, schema: Any, position: int) -> None:
+        """Check an input's names, and those of the output as soon as all inputs are known that it is made of."""
+        for name in (*self.on, *schema.names):
+            self.check_single(schema, name)
+            if name.startswith(OWN):
+                what = f"column {name!r} of input {position}"
+                raise self.refuse(f"{what}: names that begin with {OWN!r} are the operator's; {RENAME}")
+        self._names[position] = schema.names
+        known = {number: part.column_names[1:] for number, part in self.parts.items()} | self._names
+        inputs = itertools.takewhile(known.__contains__, range(len(known) if self.how == "inner" else 1))
+        made = [(START, "the window's beginning")]
+        for number, renamed in enumerate(self._renamed([known[number] for number in inputs])):
+            made += [(new, f"column {old!r} of input {number}") for old, new in renamed.items()]
+        self.check_outputs(made)
+
+    def _renamed(self, inputs: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+        """Return what the columns of the inputs are called in the output. Keys are those of the first input."""
+        renamed: list[dict[str, str]] = []
+        taken: set[str] = set()
+        for number, columns in enumerate(inputs, 1):
+            names = [name for name in columns if number == 1 or name not in self.on]
+            renamed.append({name: f"{name}_{number}" if name in taken else name for name in names})
+            taken.update(renamed[-1].values())
+        return renamed
+
     def _keep(self, rows: Table, position: int) -> None:
         kept = self.parts.get(position)
-        first = 0 if kept is None or not kept.num_rows else pc.max(kept.column(ROW)).as_py() + 1
-        rows = rows.append_column(ROW, pa.array(np.arange(first, first + rows.num_rows)))
         if kept is not None and kept.schema != rows.schema:
             names = [each.name for each in rows.schema if each not in list(kept.schema)] or kept.column_names
             raise self.refuse(f"column {names[0]!r} of input {position} is not what it was before")
@@ -80,26 +105,25 @@ class Join(Windowed):
                 done = pc.less(kept.column(PANE), passed)
                 due[-1] = kept.filter(done)
                 self.parts[position] = kept.filter(pc.invert(done)).combine_chunks()
-        joined = due[0]
-        if joined is None:
+        if due[0] is None or (self.how != "left anti" and any(rows is None for rows in due)):
             return None
-        keys, orders = [PANE, *self.on], [f"{ROW}_1"]
-        joined = joined.rename_columns([f"{ROW}_1" if name == ROW else name for name in joined.column_names])
-        for number, other in enumerate(due[1:], 2):
-            if other is None:
-                if self.how == "left anti":
-                    continue
-                return None
-            if self.how != "inner":
-                joined = joined.join(other.select(keys), keys, join_type=self.how, use_threads=False)
-                continue
-            taken = set(joined.column_names)
-            names = [
-                name if name in keys else f"{name}_{number}" if name == ROW or name in taken else name
-                for name in other.column_names
-            ]
-            joined = joined.join(other.rename_columns(names), keys, join_type="inner", use_threads=False)
-            orders.append(f"{ROW}_{number}")
+        keys = [PANE, *self.on]
+        joined = _numbered(due[0], keys, 0)
+        for position, other in enumerate(due[1:], 1):
+            if other is not None:
+                numbered = _numbered(other, keys, position) if self.how == "inner" else other.select(keys)
+                joined = joined.join(numbered, keys, join_type=self.how, use_threads=False)
+        orders = [name for name in joined.column_names if name not in keys]
         joined = joined.sort_by([(name, "ascending") for name in (PANE, *orders)])  # R3
-        starts = self.starts(joined.column(PANE))
-        return joined.drop_columns([PANE, *orders]).add_column(0, START, starts)
+        made: dict[str, Any] = {START: self.starts(joined.column(PANE))}
+        inner = [rows for rows in due if rows is not None][: len(orders)]
+        renamed = self._renamed([rows.column_names[1:] for rows in inner])
+        for rows, order, names in zip(inner, orders, renamed, strict=True):
+            chosen = joined.column(order)
+            made |= {new: rows.column(name).take(chosen) for name, new in names.items()}
+        return pa.table(made)
+
+
+def _numbered(rows: Table, keys: list[str], position: int) -> Table:
+    """Return the keys of an input's rows, each with its position among them: columns of any type can follow it."""
+    return rows.select(keys).append_column(f"{ROW}_{position}", pa.array(np.arange(rows.num_rows)))

@@ -38,6 +38,8 @@ SIGNS = {
 FUNCTIONS = frozenset(pc.list_functions())
 MERGED = {"count": "sum", "sum": "sum", "product": "product", "min": "min", "max": "max", "any": "any", "all": "all"}
 AGGREGATES = (*MERGED, "mean")  # a mean is kept as a sum and a count
+OWN = "__"  # begins the names of columns that no output has
+RENAME = "give one of them another name, an input's column by 'project' before"
 
 
 class Records(Operator[Table | Nothing, Table]):
@@ -45,6 +47,19 @@ class Records(Operator[Table | Nothing, Table]):
 
     name = "records"
     allows_missing = True
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, tuple[Any, Any]] = {}  # by position of the input: a schema, and its layout
+
+    def layout(self, rows: Table, position: int = 0) -> Any:
+        """Return what ``lay_out`` makes of an input's schema. A schema is looked at once, not with every batch."""
+        known = self._layouts.get(position)
+        if known is None or not known[0].equals(rows.schema):
+            known = self._layouts[position] = rows.schema, self.lay_out(rows.schema, position)
+        return known[1]
+
+    def lay_out(self, schema: Any, position: int) -> Any:
+        """Return how the operator takes rows of this schema. Raise OperatorError if it cannot take them."""
 
     def refuse(self, why: str) -> OperatorError:
         return OperatorError(f"{self.name}: {why}")
@@ -83,9 +98,27 @@ class Records(Operator[Table | Nothing, Table]):
         return table if table is not None and table.num_rows else NOTHING
 
     def column(self, table: Table, name: str) -> Any:
-        if name not in table.column_names:
-            raise self.refuse(f"there is no column {name!r}; {nearest(name, table.column_names)}")
-        return table.column(name)
+        """Return a column of this name. Raise OperatorError if the table has none, or several."""
+        position = table.schema.get_field_index(name)
+        if position < 0:
+            self.check_single(table.schema, name)
+        return table.column(position)
+
+    def check_single(self, schema: Any, name: str) -> None:
+        """Raise OperatorError unless exactly one column has this name."""
+        count = schema.names.count(name)
+        if not count:
+            raise self.refuse(f"there is no column {name!r}; {nearest(name, schema.names)}")
+        if count > 1:
+            raise self.refuse(f"there are {count} columns {name!r}; give each column of the input a name of its own")
+
+    def check_outputs(self, columns: Iterable[tuple[str, str]]) -> None:
+        """Raise OperatorError if two columns of the output have one name. ``columns``: name, and what the column is."""
+        known: dict[str, str] = {}
+        for name, what in columns:
+            if name in known:
+                raise self.refuse(f"two columns of the output are named {name!r}: {known[name]}, and {what}; {RENAME}")
+            known[name] = what
 
     def names(self, value: Any, what: str) -> list[str]:
         """A parameter that is a column's name, or a list of them."""
@@ -137,6 +170,7 @@ class Select(Records):
     name = "select"
 
     def __init__(self, where: Expression, share: float = 1.0) -> None:
+        super().__init__()
         self.where = self.check(where)
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise self.refuse(f"share={shown(share)}; give the share of the rows that pass, 0 to 1")
@@ -164,6 +198,7 @@ class Project(Records):
     name = "project"
 
     def __init__(self, columns: Sequence[str] | Mapping[str, Expression]) -> None:
+        super().__init__()
         if not isinstance(columns, Mapping):
             columns = {name: name for name in self.names(columns, "columns")}
         if not columns:
@@ -199,6 +234,7 @@ class Map(Records):
     name = "map"
 
     def __init__(self, function: str, params: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
         found = find_code(function)
         if isinstance(found, type) or not getattr(found, "maps_records", False):
             raise self.refuse(f"{function!r} is no function of a table; define one there, under @as_map")
@@ -227,7 +263,10 @@ class Union(Records):
 class Aggregates:
     """Aggregates of groups, also of parts that are merged later: ``{"n": "count", "top": ["speed", "max"]}``."""
 
-    def __init__(self, operator: Records, aggregates: Mapping[str, Any]) -> None:
+    def __init__(
+        self, operator: Records, aggregates: Mapping[str, Any], keys: Sequence[str], start: Sequence[str] = ()
+    ) -> None:
+        """``keys``, and the column ``start`` of a window, stand before the aggregates in the output."""
         self.wanted: dict[str, tuple[str, str]] = {}  # by the name of the output: column and function
         for name, said in aggregates.items() if isinstance(aggregates, Mapping) else ():
             column, function = ("", said) if isinstance(said, str) else said if len(said) == 2 else ("", "")
@@ -241,13 +280,20 @@ class Aggregates:
         self.parts: dict[str, tuple[str, str]] = {}  # by the name of the partial
         for column, function in self.wanted.values():
             for base in ("sum", "count") if function == "mean" else (function,):
-                self.parts[f"{base} {column}"] = column, base
+                self.parts[f"{OWN}{base} {column}"] = column, base
+        made = [*((name, "the window's beginning") for name in start), *((name, "a column of 'by'") for name in keys)]
+        operator.check_outputs([*made, *((name, "an aggregate") for name in self.wanted)])
+        for name in (*keys, *self.columns, *self.wanted):
+            if name.startswith(OWN):
+                raise operator.refuse(f"column {name!r}: names that begin with {OWN!r} are the operator's; {RENAME}")
 
-    def of(self, operator: Records, rows: Table, keys: list[str]) -> Table:
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are aggregated."""
+        return list(dict.fromkeys(column for column, _ in self.wanted.values() if column))
+
+    def of(self, rows: Table, keys: list[str]) -> Table:
         """The partial aggregates of ``rows``, by ``keys``."""
-        for column, _ in self.parts.values():
-            if column:
-                operator.column(rows, column)
         asked = [([], "count_all") if not column else (column, base) for column, base in self.parts.values()]
         return self._named(rows.group_by(keys, use_threads=False).aggregate(asked), keys)
 
@@ -267,10 +313,10 @@ class Aggregates:
         made = {key: parts.column(key) for key in keys}
         for name, (column, function) in self.wanted.items():
             if function == "mean":
-                total = pc.cast(parts.column(f"sum {column}"), pa.float64())
-                made[name] = pc.divide(total, parts.column(f"count {column}"))
+                total = pc.cast(parts.column(f"{OWN}sum {column}"), pa.float64())
+                made[name] = pc.divide(total, parts.column(f"{OWN}count {column}"))
             else:
-                made[name] = parts.column(f"{function} {column}")
+                made[name] = parts.column(f"{OWN}{function} {column}")
         return pa.table(made)
 
 
@@ -280,17 +326,21 @@ class GroupBy(Records):
     name = "group-by"
 
     def __init__(self, by: str | Sequence[str], aggregates: Mapping[str, Any]) -> None:
+        super().__init__()
         self.by = self.names(by, "by")
-        self.aggregates = Aggregates(self, aggregates)
+        self.aggregates = Aggregates(self, aggregates, self.by)
+
+    def lay_out(self, schema: Any, position: int) -> None:
+        for name in (*self.by, *self.aggregates.columns):
+            self.check_single(schema, name)
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         rows = self.rows(inputs, index)
         if rows is None or not rows.num_rows:
             return NOTHING
         with self.arrow_errors(index):
-            for key in self.by:
-                self.column(rows, key)
-            return self.aggregates.final(self.aggregates.of(self, rows, self.by), self.by)
+            self.layout(rows)
+            return self.aggregates.final(self.aggregates.of(rows, self.by), self.by)
 
 
 class TopK(Records):
@@ -304,6 +354,7 @@ class TopK(Records):
     reorderable = True
 
     def __init__(self, by: str | Sequence[str], k: int, smallest: bool = False, running: bool = False) -> None:
+        super().__init__()
         self.by = self.names(by, "by")
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise self.refuse(f"k={shown(k)}; give a whole number of rows, at least 1")
@@ -315,18 +366,21 @@ class TopK(Records):
         if rows is None:
             return NOTHING
         with self.arrow_errors(index):
+            self.layout(rows)
             if not self.running:
                 return self.given(self._top(rows))
             parts = [rows] if self.best is None else [self.best, rows]
             self.best = self._top(self._once(pa.concat_tables(parts)))
         return self.given(self.best)
 
+    def lay_out(self, schema: Any, position: int) -> None:
+        for name in (*self.by, *schema.names):
+            self.check_single(schema, name)
+
     def _once(self, rows: Table) -> Table:
         return rows.group_by(rows.column_names, use_threads=False).aggregate([])
 
     def _top(self, rows: Table) -> Table:
-        for name in self.by:
-            self.column(rows, name)
         order = "ascending" if self.smallest else "descending"
         others = [(name, "ascending") for name in rows.column_names if name not in self.by]
         sorted_ = rows.sort_by([*((name, order) for name in self.by), *others])

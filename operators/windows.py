@@ -25,12 +25,12 @@ import numpy as np
 from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
-from thalweg.operators.records import Aggregates, Records, Table, packed, unpacked
+from thalweg.operators.records import OWN, Aggregates, Records, Table, packed, unpacked
 
 pa = arrow()
 import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
 
-PANE, ROW = "__pane", "__row"  # columns that no output has
+PANE = f"{OWN}pane"  # the column that tells the pane of a row
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 FAR = 2**62  # beyond any time or count
 START = "window_start"
@@ -56,6 +56,7 @@ class Windowed(Records):
     """What windowed operators have in common. The state is ``kept``, and tables by position."""
 
     on_nothing = True  # a watermark may complete a window
+    state_version = 2
 
     def __init__(
         self, window_s: float | None, window_rows: int | None, step: float | None, time: str, lateness_s: float
@@ -74,6 +75,7 @@ class Windowed(Records):
             raise self.refuse(f"a window of {length} is no multiple of its step of {step}")
         if not isinstance(lateness_s, int | float) or not 0 <= lateness_s < 2**40:
             raise self.refuse(f"lateness_s={shown(lateness_s)}; give seconds, at least 0")
+        super().__init__()
         self.step, self.by_time, self.time, self.lateness_s = step, window_rows is None, time, lateness_s
         self.kept = Kept(-FAR if self.by_time else 0)
         self.parts: dict[int, Table] = {}  # by position: of which windows are not complete
@@ -86,21 +88,30 @@ class Windowed(Records):
             self.kept.seen.append(None)
         if value is NOTHING or not (rows := self.table(value, index)).num_rows:
             return None
+        self.layout(rows, position)
         seen = self.kept.seen[position]
         if not self.by_time:
             first = seen or 0
             self.kept.seen[position] = first + rows.num_rows
             panes = np.arange(first, first + rows.num_rows) // int(self.step)
-            return rows.append_column(PANE, pa.array(panes))
+            return self._with_panes(rows, panes)
         times = self._times(rows, index)
         self.kept.seen[position] = max(int(times.max()), -FAR if seen is None else seen)
         panes = np.floor_divide(times, self._in_units(self.step))
         late = panes < self.kept.passed
-        rows = rows.append_column(PANE, pa.array(panes))
+        rows = self._with_panes(rows, panes)
         if late.any():
             self.late_rows += int(late.sum())
             rows = rows.filter(pa.array(~late))
         return rows if rows.num_rows else None
+
+    def kept_columns(self, rows: Table) -> list[str]:
+        """Return the names of the columns of an input that are needed once the pane of every row is known."""
+        return rows.column_names  # type: ignore[no-any-return]
+
+    def _with_panes(self, rows: Table, panes: Any) -> Table:
+        names = self.kept_columns(rows)
+        return pa.table([pa.array(panes), *map(rows.column, names)], names=[PANE, *names])
 
     def _times(self, rows: Table, index: int) -> Any:
         column = self.column(rows, self.time)
@@ -213,10 +224,18 @@ class Window(Windowed):
         self.share = share
         self.by = self.names(list(by) if isinstance(by, tuple) else by, "by")
         self.keys = [PANE, *self.by]
-        self.aggregates = Aggregates(self, aggregates)
+        self.aggregates = Aggregates(self, aggregates, self.by, [START])
+        self.used = list(dict.fromkeys([*self.by, *self.aggregates.columns]))
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return self.share * sum(input_sizes)
+
+    def lay_out(self, schema: Any, position: int) -> None:
+        for name in self.used:
+            self.check_single(schema, name)
+
+    def kept_columns(self, rows: Table) -> list[str]:
+        return self.used
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         with self.arrow_errors(index):
@@ -228,9 +247,7 @@ class Window(Windowed):
                 cut, count = [self.cut(self.rows(inputs, index) or NOTHING, 0, index)], 1
             for rows in cut:  # R2
                 if rows is not None:
-                    for key in self.by:
-                        self.column(rows, key)
-                    parts.append(self.aggregates.of(self, rows, self.keys))
+                    parts.append(self.aggregates.of(rows, self.keys))
             if len(parts) > 1:
                 parts = [self.aggregates.merged(parts, self.keys)]
             before = self.kept.passed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +13,11 @@ from flows import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_codes import Row, trips
+from record_flows import ALLOW, joined, moved, records, rows_of, source
 from virtual_runs import Moved
 
 from thalweg import NOTHING
-from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import load_code
 from thalweg.operators.join import Join
@@ -24,40 +25,7 @@ from thalweg.operators.records import Project, Select, TopK
 from thalweg.operators.reference import digest, reference_run
 from thalweg.operators.windows import Window
 
-ALLOW = ("record_codes",)
 MANY = {"n": "count", "total": ["speed", "sum"], "mean": ["speed", "mean"], "top": ["speed", "max"]}
-
-
-def records(name: str, **params: Any) -> Code:
-    module = {"Window": "windows", "Join": "join"}.get(name, "records")
-    return Code(f"thalweg.operators.{module}:{name}", params)
-
-
-def source(site: int = 0, **params: Any) -> Code:
-    return Code("record_codes:Trips", {"site": site, **params})
-
-
-def joined(*sources: Code, operator: Code, then: Sequence[Code] = ()) -> Dataflow:
-    """Sources on hosts of their own -> ``o`` -> … -> ``t``."""
-    nodes = [Node(f"s{i}", "source", (), code, f"h{i % 3 + 1}") for i, code in enumerate(sources)]
-    nodes.append(Node("o", "operator", tuple(node.name for node in nodes), operator))
-    for name, code in zip("pq", then, strict=False):
-        nodes.append(Node(name, "operator", (nodes[-1].name,), code))
-    return Dataflow((*nodes, Node("t", "sink", (nodes[-1].name,))))
-
-
-def moved(flow: Dataflow, partitions: int, seed: int = 0) -> list[Row]:
-    """All rows of a run in virtual time with moves and lost messages, whose values are those of one machine."""
-    run = Moved(flow, partitions, ALLOW, seed=seed)
-    assert run.failed is None
-    assert run.relocations
-    expected = list(reference_run(flow, partitions, ("thalweg.operators", *ALLOW)))
-    assert [digest(value) for value in run.values] == [digest(value) for value in expected]
-    return rows_of(run.values)
-
-
-def rows_of(values: Iterable[Any]) -> list[Row]:
-    return [row for value in values if value is not NOTHING for row in value.to_pylist()]
 
 
 def seconds(row: Row, name: str = "window_start") -> float:
