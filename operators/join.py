@@ -11,7 +11,7 @@ import numpy as np
 from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import Nothing
 from thalweg.middleware.shell.packing import arrow
-from thalweg.operators.records import OWN, RENAME, Table
+from thalweg.operators.tables import OWN, RENAME, Table
 from thalweg.operators.windows import PANE, START, Windowed
 
 pa = arrow()

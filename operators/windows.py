@@ -25,7 +25,8 @@ import numpy as np
 from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
-from thalweg.operators.records import OWN, Aggregates, Records, Table, packed, unpacked
+from thalweg.operators.aggregates import Aggregates, Beyond
+from thalweg.operators.tables import OWN, Records, Table, packed, unpacked
 
 pa = arrow()
 import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
@@ -200,9 +201,9 @@ class Window(Windowed):
     """Aggregates of windows, by the columns ``by``: one row for each window and group, when the window is complete.
 
     ``window_s`` of the event times in column ``time`` (timestamps, or seconds), or ``window_rows`` rows as they come;
-    a window begins every so many seconds or rows, without ``every`` where the last one ended. ``aggregates`` as of
-    ``GroupBy``. The inputs' rows are taken together. Column ``window_start`` says where a window begins. ``share``: of
-    the inputs' bytes that come out, that planners reckon with before any has come.
+    a window begins every so many seconds or rows, without ``every`` where the last one ended. ``aggregates`` and
+    ``overflow`` as of ``GroupBy``. The inputs' rows are taken together. Column ``window_start`` says where a window
+    begins. ``share``: of the inputs' bytes that come out, that planners reckon with before any has come.
     """
 
     name = "window"
@@ -217,6 +218,7 @@ class Window(Windowed):
         time: str = "time",
         lateness_s: float = 0.0,
         share: float = 1.0,
+        overflow: Beyond = "error",
     ) -> None:
         super().__init__(window_s, window_rows, every, time, lateness_s)
         if not isinstance(share, int | float) or not 0 <= share < math.inf:
@@ -224,7 +226,7 @@ class Window(Windowed):
         self.share = share
         self.by = self.names(list(by) if isinstance(by, tuple) else by, "by")
         self.keys = [PANE, *self.by]
-        self.aggregates = Aggregates(self, aggregates, self.by, [START])
+        self.aggregates = Aggregates(self, aggregates, self.by, [START], overflow)
         self.used = list(dict.fromkeys([*self.by, *self.aggregates.columns]))
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:

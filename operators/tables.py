@@ -1,0 +1,183 @@
+"""Base of all operators over records: tables, columns by name, expressions, and errors that say where.
+
+An *expression* is a column's name; a number, a bool or None; ``{"value": "text"}``; or ``[function, expression, …]``,
+where the function is one of pyarrow's compute functions (``multiply``, ``utf8_lower``, …) or one of ``SIGNS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from thalweg.middleware.errors import OperatorError, nearest, one_line, shown
+from thalweg.middleware.parcels import NOTHING, Nothing
+from thalweg.middleware.shell.packing import arrow
+from thalweg.operators.interface import Operator
+
+pa = arrow()
+import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+
+Table = Any  # pyarrow has no types of its own
+Expression = Any
+
+SIGNS = {
+    ">": "greater", ">=": "greater_equal", "<": "less", "<=": "less_equal", "==": "equal", "!=": "not_equal",
+    "+": "add_checked", "-": "subtract_checked", "*": "multiply_checked", "/": "divide",
+    "and": "and_kleene", "or": "or_kleene", "not": "invert", "in": "is_in",
+}  # fmt: skip
+FUNCTIONS = frozenset(pc.list_functions())
+OWN = "__"  # begins the names of columns that no output has
+RENAME = "give one of them another name, an input's column by 'project' before"
+
+
+class Overflow(Exception):
+    """A total that its type does not hold. ``groups``: the keys of the groups that have such a total."""
+
+    def __init__(self, function: str, column: str, kind: str, groups: Table) -> None:
+        wraps = "" if kind.startswith("decimal") else " or 'wrap'"
+        cure = f"set overflow to 'float'{wraps}, or select the rows whose values are right"
+        first = groups.slice(0, 1).to_pylist()[0] if groups.num_columns else {}
+        where = ", ".join(f"{name}={shown(value)}" for name, value in first.items() if not name.startswith(OWN))
+        super().__init__(f"the {function} of column {column!r} is beyond {kind}{where and f' where {where}'}; {cure}")
+        self.groups = groups
+
+
+class Records(Operator[Table | Nothing, Table]):
+    """What all operators over records have in common; ``name`` stands in their errors."""
+
+    name = "records"
+    allows_missing = True
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, tuple[Any, Any]] = {}  # by position of the input: a schema, and its layout
+
+    def layout(self, rows: Table, position: int = 0) -> Any:
+        """Return what ``lay_out`` makes of an input's schema. A schema is looked at once, not with every batch."""
+        known = self._layouts.get(position)
+        if known is None or not known[0].equals(rows.schema):
+            known = self._layouts[position] = rows.schema, self.lay_out(rows.schema, position)
+        return known[1]
+
+    def lay_out(self, schema: Any, position: int) -> Any:
+        """Return how the operator takes rows of this schema. Raise OperatorError if it cannot take them."""
+
+    def refuse(self, why: str) -> OperatorError:
+        return OperatorError(f"{self.name}: {why}")
+
+    @contextmanager
+    def arrow_errors(self, index: int, where: str = "") -> Iterator[None]:
+        """Raise an error of pyarrow's, or an overflow, as OperatorError in one line that says where."""
+        try:
+            yield
+        except (pa.ArrowException, Overflow, TypeError, ValueError, KeyError, OverflowError) as error:
+            why = one_line(error)
+            why = f"{why}; 'add', 'subtract' and 'multiply' wrap, or compute with floats" if why == "overflow" else why
+            raise self.refuse(f"partition {index}{where}: {why}") from None
+
+    def table(self, value: Any, index: int) -> Table:
+        """An input's rows."""
+        if isinstance(value, pa.RecordBatch):
+            return pa.Table.from_batches([value])
+        if not isinstance(value, pa.Table):
+            raise self.refuse(f"an input of partition {index} is {type(value).__name__}; give a source of records")
+        return value
+
+    def rows(self, inputs: Sequence[Any], index: int) -> Table | None:
+        """The rows of all inputs, in their order; None without any."""
+        tables = [self.table(value, index) for value in inputs if value is not NOTHING]
+        if not tables:
+            return None
+        for table in tables[1:]:
+            if table.schema != tables[0].schema:
+                names = [name for name in table.column_names if name not in tables[0].column_names]
+                odd = names or [n for n in tables[0].column_names if n not in table.column_names]
+                odd = odd or [n for n in table.column_names if table.schema.field(n) != tables[0].schema.field(n)]
+                raise self.refuse(f"partition {index}: inputs differ in column {odd[0]!r}; project them alike")
+        return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+
+    def given(self, table: Table | None) -> Table | Nothing:
+        """What to return."""
+        return table if table is not None and table.num_rows else NOTHING
+
+    def column(self, table: Table, name: str) -> Any:
+        """Return a column of this name. Raise OperatorError if the table has none, or several."""
+        position = table.schema.get_field_index(name)
+        if position < 0:
+            self.check_single(table.schema, name)
+        return table.column(position)
+
+    def check_single(self, schema: Any, name: str) -> None:
+        """Raise OperatorError unless exactly one column has this name."""
+        count = schema.names.count(name)
+        if not count:
+            raise self.refuse(f"there is no column {name!r}; {nearest(name, schema.names)}")
+        if count > 1:
+            raise self.refuse(f"there are {count} columns {name!r}; give each column of the input a name of its own")
+
+    def check_outputs(self, columns: Iterable[tuple[str, str]]) -> None:
+        """Raise OperatorError if two columns of the output have one name. ``columns``: name, and what the column is."""
+        known: dict[str, str] = {}
+        for name, what in columns:
+            if name in known:
+                raise self.refuse(f"two columns of the output are named {name!r}: {known[name]}, and {what}; {RENAME}")
+            known[name] = what
+
+    def names(self, value: Any, what: str) -> list[str]:
+        """A parameter that is a column's name, or a list of them."""
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+            raise self.refuse(f"{what}={shown(value)}; give a column's name, or a list of names")
+        if len(set(found)) != len(found):
+            raise self.refuse(f"{what}={shown(value)} names a column twice")
+        return list(found)
+
+    def check(self, expression: Expression) -> Expression:
+        """An expression that can be evaluated, as far as can be told without a table."""
+        if isinstance(expression, list | tuple) and expression and isinstance(expression[0], str):
+            name = SIGNS.get(expression[0], expression[0])
+            if name not in FUNCTIONS:
+                known = nearest(name, sorted({*FUNCTIONS, *SIGNS}))
+                raise self.refuse(f"there is no function {shown(name)}; {known}")
+            if name == "is_in":
+                if len(expression) != 3 or not isinstance(expression[2], list | tuple):
+                    raise self.refuse(f"{shown(expression)}; give ['in', expression, [value, …]]")
+                return [name, self.check(expression[1]), list(expression[2])]
+            return [name, *map(self.check, expression[1:])]
+        is_value = isinstance(expression, dict) and list(expression) == ["value"]
+        if not (is_value or expression is None or isinstance(expression, str | bool | int | float)):
+            raise self.refuse(
+                f"{shown(expression)} is no expression; give a column, a number, {{'value': …}}, or [function, …]"
+            )
+        return expression
+
+    def evaluate(self, expression: Expression, table: Table) -> Any:
+        if isinstance(expression, list):
+            name, first, *rest = expression if len(expression) > 1 else [*expression, None]
+            if name == "is_in":
+                options = pc.SetLookupOptions(pa.array(rest[0]))
+                return pc.call_function(name, [self.evaluate(first, table)], options)
+            given = [self.evaluate(each, table) for each in expression[1:]]
+            return pc.call_function(name, given)
+        if isinstance(expression, str):
+            return self.column(table, expression)
+        return pa.scalar(expression["value"] if isinstance(expression, dict) else expression)
+
+
+def packed(table: Table) -> bytes:
+    """A table as a part of a state."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        every = pa.array(range(table.num_rows), pa.int64())
+        writer.write_table(table.combine_chunks().take(every))  # no more than is in it: buffers may be longer
+    return bytes(sink.getvalue())
+
+
+def unpacked(operator: Records, state: bytes) -> Table:
+    """The table of a state; OperatorError for other bytes."""
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(state)).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise operator.refuse(f"{len(state)} bytes are none of its states: {one_line(error)}") from None
+    return table
