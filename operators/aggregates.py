@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from thalweg.middleware.errors import shown
 from thalweg.middleware.shell.packing import arrow
+from thalweg.operators.columns import INSTEAD, aggregated_as
 from thalweg.operators.tables import OWN, RENAME, Overflow, Records, Table
 
 pa = arrow()
@@ -85,6 +86,23 @@ class Aggregates:
     def columns(self) -> list[str]:
         """The columns that are aggregated."""
         return list(dict.fromkeys(column for column, _ in self.wanted.values() if column))
+
+    def kinds(self, operator: Records, schema: Any, where: str = "") -> dict[str, Any]:
+        """Return the types that columns of ``schema`` are aggregated as. Raise OperatorError for one that cannot be."""
+        functions: dict[str, list[str]] = {}
+        for part in self.parts.values():
+            if part.column:  # as floats they are added, whatever becomes of the sums
+                functions.setdefault(part.column, []).append("sum" if part.floating else part.function)
+        kinds = {}
+        for column, used in functions.items():
+            operator.check_single(schema, column)
+            kind = schema.field(column).type
+            kinds[column], function = aggregated_as(kind, used)
+            if function:
+                what = f"column {column!r}{where} is {kind}, which has no {function!r}"
+                floats = "set overflow to 'float', " if function == "product" and pa.types.is_decimal(kind) else ""
+                raise operator.refuse(f"{what}; {floats}choose another function, or {INSTEAD}")
+        return kinds
 
     def _check_names(self, operator: Records, keys: Sequence[str], start: Sequence[str]) -> None:
         made = [*((name, "the window's beginning") for name in start), *((name, "a column of 'by'") for name in keys)]

@@ -45,7 +45,7 @@ class Join(Windowed):
             raise self.refuse("on is empty; name the columns to join on")
         if how not in ("inner", "left semi", "left anti"):
             raise self.refuse(f"how={shown(how)}; use inner, left semi or left anti")
-        self.how = how
+        self.keys, self.how = self.on, how
         self._names: dict[int, list[str]] = {}  # by position of the input: the columns' names
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
@@ -64,7 +64,14 @@ class Join(Windowed):
             passed = self.complete(len(inputs))
             return self.given(self._done(passed, len(inputs)) if passed > before else None)
 
-    def lay_out(self, schema: Any, position: int) -> None:
+    def kinds(self, schema: Any, position: int) -> dict[str, Any]:
+        self._check_names(schema, position)
+        where = f" of input {position}"
+        keys = {name: self.key_kind(schema, name, where, ordered=False) for name in self.on}
+        self.check_alike(keys, position)
+        return {field.name: keys.get(field.name) or self.carried_kind(field, where) for field in schema}
+
+    def _check_names(self, schema: Any, position: int) -> None:
         """Check an input's names, and those of the output as soon as all inputs are known that it is made of."""
         for name in (*self.on, *schema.names):
             self.check_single(schema, name)

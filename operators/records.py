@@ -16,6 +16,7 @@ from thalweg.middleware.loading import find_code
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.aggregates import Aggregates, Beyond
+from thalweg.operators.columns import Layout
 from thalweg.operators.tables import Expression, Records, Table, packed, unpacked
 
 pa = arrow()
@@ -39,11 +40,16 @@ class Select(Records):
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return self.share * sum(input_sizes)
 
+    def lay_out(self, schema: Any, position: int) -> Layout:
+        """All columns, by their positions: those that ``where`` does not use may have one name."""
+        return Layout(schema, {at: self.carried_kind(field, dictionaries=True) for at, field in enumerate(schema)})
+
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         rows = self.rows(inputs, index)
         if rows is None:
             return NOTHING
         with self.arrow_errors(index):
+            rows = self.layout(rows).of(rows)
             mask = self.evaluate(self.where, rows)
             if not pa.types.is_boolean(mask.type):
                 raise self.refuse(f"where gives {mask.type}; give an expression that is true or false")
@@ -133,16 +139,16 @@ class GroupBy(Records):
         self.by = self.names(by, "by")
         self.aggregates = Aggregates(self, aggregates, self.by, overflow=overflow)
 
-    def lay_out(self, schema: Any, position: int) -> None:
-        for name in (*self.by, *self.aggregates.columns):
-            self.check_single(schema, name)
+    def lay_out(self, schema: Any, position: int) -> Layout:
+        kinds = self.aggregates.kinds(self, schema) | {name: self.key_kind(schema, name) for name in self.by}
+        return Layout.named(schema, kinds, self.by)
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         rows = self.rows(inputs, index)
         if rows is None or not rows.num_rows:
             return NOTHING
         with self.arrow_errors(index):
-            self.layout(rows)
+            rows = self.layout(rows).of(rows)
             return self.aggregates.final(self.aggregates.of(rows, self.by), self.by)
 
 
@@ -169,16 +175,19 @@ class TopK(Records):
         if rows is None:
             return NOTHING
         with self.arrow_errors(index):
-            self.layout(rows)
+            rows = self.layout(rows).of(rows)
             if not self.running:
                 return self.given(self._top(rows))
             parts = [rows] if self.best is None else [self.best, rows]
             self.best = self._top(self._once(pa.concat_tables(parts)))
         return self.given(self.best)
 
-    def lay_out(self, schema: Any, position: int) -> None:
-        for name in (*self.by, *schema.names):
+    def lay_out(self, schema: Any, position: int) -> Layout:
+        """All columns are keys: they order rows that are equal in the columns ``by``."""
+        for name in self.by:
             self.check_single(schema, name)
+        kinds = {name: self.key_kind(schema, name) for name in schema.names}
+        return Layout.named(schema, kinds, schema.names)
 
     def _once(self, rows: Table) -> Table:
         return rows.group_by(rows.column_names, use_threads=False).aggregate([])

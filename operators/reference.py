@@ -34,7 +34,7 @@ def digest(value: Any) -> str:
         body = memoryview(value)
     else:
         if hasattr(value, "schema"):  # records: buffers may be longer than what is in them
-            value = value.take(arrow().array(range(value.num_rows), "int64"))
+            value = _compact(value)
         parcel = parcel_of(value.combine_chunks() if hasattr(value, "combine_chunks") else value)
         head = f"{parcel.kind} {len(parcel.head)} {len(parcel.body)}\n"
         body = memoryview(parcel.head + parcel.body)
@@ -43,6 +43,20 @@ def digest(value: Any) -> str:
     state = hashlib.sha256(head.encode())
     state.update(body)
     return f"sha256:{state.hexdigest()}"
+
+
+def _compact(records: Any) -> Any:
+    """Return records in buffers of their own size. Views and run ends, which cannot be taken, become their values."""
+    from thalweg.operators.columns import carried_as, decoded  # which needs pyarrow, as these records do
+
+    table = records if hasattr(records, "combine_chunks") else arrow().Table.from_batches([records])
+    rows, columns = arrow().array(range(table.num_rows), "int64"), []
+    for column in table.columns:
+        kind = carried_as(column.type, dictionaries=True)
+        columns.append(column if kind is None else decoded(column, kind).take(rows))
+    if all(column.type == kind for column, kind in zip(columns, table.schema.types, strict=True)):
+        return records.take(rows)
+    return arrow().table(columns, names=table.column_names)
 
 
 def sequence_digest(digests: Iterable[str]) -> str:

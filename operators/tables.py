@@ -13,6 +13,7 @@ from typing import Any
 from thalweg.middleware.errors import OperatorError, nearest, one_line, shown
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
+from thalweg.operators.columns import INSTEAD, carried_as, in_words, key_as
 from thalweg.operators.interface import Operator
 
 pa = arrow()
@@ -37,8 +38,8 @@ class Overflow(Exception):
     def __init__(self, function: str, column: str, kind: str, groups: Table) -> None:
         wraps = "" if kind.startswith("decimal") else " or 'wrap'"
         cure = f"set overflow to 'float'{wraps}, or select the rows whose values are right"
-        first = groups.slice(0, 1).to_pylist()[0] if groups.num_columns else {}
-        where = ", ".join(f"{name}={shown(value)}" for name, value in first.items() if not name.startswith(OWN))
+        names = [name for name in groups.column_names if not name.startswith(OWN)]
+        where = ", ".join(f"{name}={in_words(groups.column(name)[0])}" for name in names)
         super().__init__(f"the {function} of column {column!r} is beyond {kind}{where and f' where {where}'}; {cure}")
         self.groups = groups
 
@@ -82,6 +83,25 @@ class Records(Operator[Table | Nothing, Table]):
         if not isinstance(value, pa.Table):
             raise self.refuse(f"an input of partition {index} is {type(value).__name__}; give a source of records")
         return value
+
+    def key_kind(self, schema: Any, name: str, where: str = "", *, ordered: bool = True) -> Any:
+        """Return the type that a key is compared as. Raise OperatorError for a column that is no key."""
+        self.check_single(schema, name)
+        kind = schema.field(name).type
+        target = key_as(kind, ordered=ordered)
+        if target is None:
+            raise self.refuse(f"column {name!r}{where} is {kind}, which is no key; {INSTEAD}")
+        return target
+
+    def carried_kind(self, field: Any, where: str = "", *, dictionaries: bool = False) -> Any:
+        """Return the type that a column is filtered and remembered as. Raise OperatorError if there is none."""
+        kind = field.type
+        target = carried_as(kind, dictionaries=dictionaries)
+        if target is None:
+            raise self.refuse(
+                f"column {field.name!r}{where} is {kind}, which cannot be filtered or remembered; {INSTEAD}"
+            )
+        return target
 
     def rows(self, inputs: Sequence[Any], index: int) -> Table | None:
         """The rows of all inputs, in their order; None without any."""
@@ -158,7 +178,12 @@ class Records(Operator[Table | Nothing, Table]):
                 options = pc.SetLookupOptions(pa.array(rest[0]))
                 return pc.call_function(name, [self.evaluate(first, table)], options)
             given = [self.evaluate(each, table) for each in expression[1:]]
-            return pc.call_function(name, given)
+            try:
+                return pc.call_function(name, given)
+            except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+                terms = [f"{shown(each)} ({value.type})" for each, value in zip(expression[1:], given, strict=True)]
+                what = f"{name!r} of {' and '.join(terms)} cannot be computed"
+                raise self.refuse(f"{what}; choose another function, or make other columns with 'map'") from None
         if isinstance(expression, str):
             return self.column(table, expression)
         return pa.scalar(expression["value"] if isinstance(expression, dict) else expression)

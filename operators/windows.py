@@ -16,8 +16,9 @@ Rules:
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.aggregates import Aggregates, Beyond
+from thalweg.operators.columns import Layout, in_words
 from thalweg.operators.tables import OWN, Records, Table, packed, unpacked
 
 pa = arrow()
@@ -53,10 +55,19 @@ class Kept(msgspec.Struct):
     tables: list[int] = []  # bytes of each that follows
 
 
+class Times(NamedTuple):
+    """What the column of times is: ``timestamp`` (of that ``zone``), ``integer`` or ``floating``, and its unit."""
+
+    form: str
+    unit: str
+    zone: str | None
+
+
 class Windowed(Records):
     """What windowed operators have in common. The state is ``kept``, and tables by position."""
 
     on_nothing = True  # a watermark may complete a window
+    keys: Sequence[str] = ()  # the columns by which rows are grouped, or joined
     state_version = 2
 
     def __init__(
@@ -78,6 +89,7 @@ class Windowed(Records):
             raise self.refuse(f"lateness_s={shown(lateness_s)}; give seconds, at least 0")
         super().__init__()
         self.step, self.by_time, self.time, self.lateness_s = step, window_rows is None, time, lateness_s
+        self._alike: dict[str, tuple[Any, int]] = {}  # by column: its type, and the input that had it first
         self.kept = Kept(-FAR if self.by_time else 0)
         self.parts: dict[int, Table] = {}  # by position: of which windows are not complete
 
@@ -89,49 +101,80 @@ class Windowed(Records):
             self.kept.seen.append(None)
         if value is NOTHING or not (rows := self.table(value, index)).num_rows:
             return None
-        self.layout(rows, position)
+        layout = self.layout(rows, position)
         seen = self.kept.seen[position]
         if not self.by_time:
             first = seen or 0
             self.kept.seen[position] = first + rows.num_rows
             panes = np.arange(first, first + rows.num_rows) // int(self.step)
-            return self._with_panes(rows, panes)
-        times = self._times(rows, index)
+            return _with_panes(layout, rows, panes)
+        times = self._times(rows, position, index)
         self.kept.seen[position] = max(int(times.max()), -FAR if seen is None else seen)
         panes = np.floor_divide(times, self._in_units(self.step))
         late = panes < self.kept.passed
-        rows = self._with_panes(rows, panes)
+        rows = _with_panes(layout, rows, panes)
         if late.any():
             self.late_rows += int(late.sum())
             rows = rows.filter(pa.array(~late))
         return rows if rows.num_rows else None
 
-    def kept_columns(self, rows: Table) -> list[str]:
-        """Return the names of the columns of an input that are needed once the pane of every row is known."""
-        return rows.column_names  # type: ignore[no-any-return]
+    def lay_out(self, schema: Any, position: int) -> Layout:
+        if self.by_time:
+            self._lay_out_times(schema, position)
+        kinds = self.kinds(schema, position)
+        return Layout.named(schema, kinds, self.keys)
 
-    def _with_panes(self, rows: Table, panes: Any) -> Table:
-        names = self.kept_columns(rows)
-        return pa.table([pa.array(panes), *map(rows.column, names)], names=[PANE, *names])
+    @abstractmethod
+    def kinds(self, schema: Any, position: int) -> dict[str, Any]:
+        """Return the types of the columns that are taken. Raise OperatorError for one that cannot be."""
 
-    def _times(self, rows: Table, index: int) -> Any:
-        column = self.column(rows, self.time)
-        kind = column.type
+    def check_alike(self, kinds: Mapping[str, Any], position: int) -> None:
+        """Raise OperatorError if columns, which all inputs have, are of another type than in an input before."""
+        for name, kind in kinds.items():
+            before, other = self._alike.setdefault(name, (kind, position))
+            if kind != before:
+                what = f"column {name!r} of input {position} is taken as {kind}, and that of input {other} as {before}"
+                raise self.refuse(f"{what}; make them of one type where they come from, or with 'map'")
+
+    def _lay_out_times(self, schema: Any, position: int) -> None:
+        """Check the column of times: all inputs have one form, unit and zone."""
+        self.check_single(schema, self.time)
+        kind = schema.field(self.time).type
+        what = f"column {self.time!r} of input {position} is {kind}"
         forms = ("timestamp", "integer", "floating")
-        form = next((each for each in forms if getattr(pa.types, f"is_{each}")(kind)), None)
-        if form is None:
-            raise self.refuse(f"column {self.time!r} is {kind}; give timestamps, or seconds")
+        form = next((form for form in forms if getattr(pa.types, f"is_{form}")(kind)), "")
+        if not form:
+            raise self.refuse(f"{what}; give timestamps, or seconds as integers or floats")
         unit = {"timestamp": getattr(kind, "unit", ""), "integer": "s", "floating": "us"}[form]
-        if form == "floating":  # seconds: as exact as a timestamp of microseconds
-            column = pc.floor(pc.multiply(pc.cast(column, pa.float64()), 1e6))
-        if column.null_count:
-            raise self.refuse(f"partition {index}: column {self.time!r} has nulls; select the rows that have a time")
-        if self.kept.unit not in ("", unit):
-            raise self.refuse(f"partition {index}: column {self.time!r} is in {unit}, and others in {self.kept.unit}")
-        if self._in_units(self.step, unit) < 1:
-            raise self.refuse(f"a step of {self.step} s, and column {self.time!r} is in {unit}")
-        self.kept.unit, self.kept.form, self.kept.zone = unit, form, getattr(kind, "tz", None)
-        return pc.cast(column, pa.int64()).to_numpy()
+        times = Times(form, unit, getattr(kind, "tz", None))
+        before = Times(self.kept.form, self.kept.unit, self.kept.zone)
+        if before.form and times != before:
+            known = f"{before.form} in {before.unit}" + (f" of zone {before.zone}" if before.zone else "")
+            raise self.refuse(f"{what}, and times before were {known}; give all inputs times of one type")
+        if not 1 <= self._in_units(self.step, unit) < FAR:
+            raise self.refuse(f"{what}: a step of {self.step} s is none in {unit}; choose another step, or unit")
+        self.kept.form, self.kept.unit, self.kept.zone = times
+
+    def _times(self, rows: Table, position: int, index: int) -> Any:
+        """Return the times of an input's rows, in the unit of the column."""
+        column = self.column(rows, self.time)
+        if self.kept.form == "floating":  # seconds: as exact as a timestamp of microseconds
+            micros = np.floor(pc.cast(column, pa.float64()).to_numpy() * 1e6)
+            bad = ~(np.abs(micros) < FAR)
+            times = np.where(bad, 0.0, micros).astype(np.int64)
+        else:
+            if pa.types.is_uint64(column.type):
+                column = pc.if_else(pc.less(column, pa.scalar(FAR, pa.uint64())), column, None)
+            whole = pc.cast(column, pa.int64())
+            times = (pc.fill_null(whole, FAR) if whole.null_count else whole).to_numpy()
+            bad = (times >= FAR) | (times <= -FAR) if times.max() >= FAR or times.min() <= -FAR else None
+        if bad is not None and bad.any():
+            first = int(bad.argmax())
+            value = self.column(rows, self.time)[first]
+            what = f"{int(bad.sum())} of {len(bad)} rows have no time, the first of them row {first}: {in_words(value)}"
+            where = f"column {self.time!r} of input {position}"
+            raise self.refuse(f"partition {index}: {where}: {what}; select the rows that have one")
+        return times
 
     def _in_units(self, seconds: float, unit: str = "") -> int:
         return round(seconds * UNITS[unit or self.kept.unit or "us"])
@@ -167,7 +210,7 @@ class Windowed(Records):
         starts = pc.multiply(panes, self._in_units(self.step) if self.by_time else int(self.step))
         if self.kept.form == "timestamp":
             return pc.cast(starts, pa.timestamp(self.kept.unit, self.kept.zone))
-        return pc.divide(pc.cast(starts, pa.float64()), 1e6) if self.kept.form == "floating" else starts
+        return pc.divide(pc.cast(starts, pa.float64(), safe=False), 1e6) if self.kept.form == "floating" else starts
 
     # --- state -----------------------------------------------------------------------------------------
 
@@ -195,6 +238,11 @@ class Windowed(Records):
             self.parts[position] = unpacked(self, state[end : end + size])
             end += size
         self.late_rows = self.kept.late_rows
+
+
+def _with_panes(layout: Layout, rows: Table, panes: Any) -> Table:
+    """Return the columns that are taken, with the pane of each row before them."""
+    return pa.table([pa.array(panes), *layout.columns(rows)], names=[PANE, *layout.names])
 
 
 class Window(Windowed):
@@ -225,19 +273,19 @@ class Window(Windowed):
             raise self.refuse(f"share={shown(share)}; give the share of the bytes that come out, at least 0")
         self.share = share
         self.by = self.names(list(by) if isinstance(by, tuple) else by, "by")
-        self.keys = [PANE, *self.by]
+        self.keys = self.by
+        self.groups = [PANE, *self.by]
         self.aggregates = Aggregates(self, aggregates, self.by, [START], overflow)
-        self.used = list(dict.fromkeys([*self.by, *self.aggregates.columns]))
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return self.share * sum(input_sizes)
 
-    def lay_out(self, schema: Any, position: int) -> None:
-        for name in self.used:
-            self.check_single(schema, name)
-
-    def kept_columns(self, rows: Table) -> list[str]:
-        return self.used
+    def kinds(self, schema: Any, position: int) -> dict[str, Any]:
+        where = f" of input {position}"
+        keys = {name: self.key_kind(schema, name, where) for name in self.by}
+        kinds = self.aggregates.kinds(self, schema, where) | keys
+        self.check_alike(kinds, position)
+        return kinds
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         with self.arrow_errors(index):
@@ -249,9 +297,9 @@ class Window(Windowed):
                 cut, count = [self.cut(self.rows(inputs, index) or NOTHING, 0, index)], 1
             for rows in cut:  # R2
                 if rows is not None:
-                    parts.append(self.aggregates.of(rows, self.keys))
+                    parts.append(self.aggregates.of(rows, self.groups))
             if len(parts) > 1:
-                parts = [self.aggregates.merged(parts, self.keys)]
+                parts = [self.aggregates.merged(parts, self.groups)]
             before = self.kept.passed
             passed = self.complete(count)
             if not parts:
@@ -268,6 +316,6 @@ class Window(Windowed):
             begins = pc.subtract(panes, back)
             mask = pc.and_(pc.greater_equal(begins, before), pc.less(begins, passed))
             made.append(whole.set_column(0, PANE, begins).filter(mask))
-        parts = self.aggregates.merged(made, self.keys) if self.panes > 1 else made[0]
-        final = self.aggregates.final(parts, self.keys)
+        parts = self.aggregates.merged(made, self.groups) if self.panes > 1 else made[0]
+        final = self.aggregates.final(parts, self.groups)
         return final.drop_columns([PANE]).add_column(0, START, self.starts(parts.column(PANE)))
