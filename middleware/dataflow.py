@@ -20,6 +20,8 @@ from thalweg.middleware.errors import DataflowError, PlacementError, UsageError,
 
 Kind = Literal["source", "operator", "sink"]
 Missing = Literal["wait", "nothing"]
+OnError = Literal["fail", "skip", "dead-letter"]
+TOLERANT = "thalweg.operators.on_error:Tolerant"  # runs the code that its parameters name, and leaves out what fails
 Placement = dict[str, str]  # node name -> host name
 MOST_AHEAD = 1024  # outputs: what is kept of a node has to fit into its host's memory
 
@@ -103,14 +105,30 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         name: str = "",
         ahead: int = 1,
         missing: Missing = "wait",
+        on_error: OnError = "fail",
     ) -> str:
         """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name.
 
         ``missing="nothing"``: in a run that outlives its hosts it goes on without a source of its inputs that is lost,
-        for whose partitions it is given ``NOTHING``.
+        for whose partitions it is given ``NOTHING``. ``on_error="skip"``: it leaves out what it cannot compute, rows of
+        records or otherwise the partition, which is ``NOTHING`` then. With ``"dead-letter"`` what it left out is the
+        output of another node (``dead_letters``).
         """
+        code = tolerant(code, on_error)
         name = name or self._unused(f"op{len(self.operators)}")
         return self._add(Node(name, "operator", inputs, code, at, ahead, missing=missing))
+
+    def dead_letters(self, operator: str, *, at: str | None = None) -> str:
+        """Add a node that gives what ``operator``, which has ``on_error="dead-letter"``, leaves out; returns its name.
+
+        It gives tables with the columns reason, node, index, input and row. It runs the same code once more.
+        """
+        node = self.by_name.get(operator)
+        if node is None or not _has_letters(node.code):
+            raise DataflowError(f"{operator!r} is no operator with on_error='dead-letter'; give it that, and its name")
+        assert node.code is not None
+        code = Code(TOLERANT, {**node.code.params, "letters_of": operator})
+        return self._add(Node(f"{operator}.dead-letters", "operator", node.inputs, code, at, missing=node.missing))
 
     def sink(self, name: str, *inputs: str, at: str | None = None) -> str:
         """Add a sink, where the application is handed each partition of these inputs; returns its name."""
@@ -284,12 +302,42 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                     )
 
 
+def tolerant(code: Code, on_error: OnError) -> Code:
+    """Return code that runs ``code`` and leaves out what fails, as ``Dataflow.operator`` says."""
+    if on_error not in get_args(OnError):
+        raise UsageError(f"on_error={shown(on_error)}; use {', '.join(get_args(OnError))}")
+    if on_error == "fail":
+        return code
+    return Code(TOLERANT, {"use": code.use, "params": code.params, "how": on_error})
+
+
+def _has_letters(code: Code | None) -> bool:
+    if not isinstance(code, Code) or code.use != TOLERANT or not isinstance(code.params, dict):
+        return False
+    return code.params.get("how") == "dead-letter"
+
+
+def _check_letters(dataflow: Dataflow) -> None:
+    """Raise DataflowError for an operator whose dead letters nobody takes."""
+    codes = {node.name: node.code for node in dataflow.nodes if node.code is not None and _has_letters(node.code)}
+    taken = {code.params.get("letters_of") for code in codes.values()}
+    for name, code in codes.items():
+        if not code.params.get("letters_of") and name not in taken:
+            raise DataflowError(
+                f"operator {name!r} has on_error='dead-letter', and nothing takes its dead letters;"
+                f" give a sink dead_letters({name!r}), or use on_error='skip'"
+            )
+
+
 def check_codes(dataflow: Dataflow) -> None:
     """Raise UsageError for code that hosts could not be told of as it is, or could not find."""
+    _check_letters(dataflow)
     for node in dataflow.nodes:
         code = node.code
         if not isinstance(code, Code):
             continue
+        if code.use == TOLERANT and isinstance(code.params, dict):
+            code = Code(code.params.get("use", ""), code.params.get("params", {}))
         if not isinstance(code.use, str) or code.use.startswith("__main__:"):
             raise UsageError(
                 f"node {node.name!r} runs {shown(code.use)}; name code by a module that hosts can import, as"

@@ -61,6 +61,8 @@ EVENTS: dict[str, Event] = {
     "planner-failed": Event(WARNING),
     "query-refused": Event(WARNING),
     "rows-late": Event(WARNING, often=True),
+    "rows-skipped": Event(WARNING, often=True),
+    "partition-skipped": Event(WARNING, often=True),
     "consumer-slow": Event(WARNING, often=True),
     "stream-waits": Event(WARNING, often=True),
     "replica-missing": Event(WARNING, often=True),
@@ -259,6 +261,13 @@ def _late(fields: Fields) -> Line:
     return Line("rows-late", f"{rows} rows of {node!r} are left out of partition {index}: {what}", what)
 
 
+def _left_out(fields: Fields) -> Line:
+    rows, node, index, why = fields.get("value"), fields.get("node", ""), fields.get("index"), _detail(fields)["why"]
+    if rows is None:
+        return Line("partition-skipped", f"{node!r} leaves out partition {index}, and gives nothing there: {why}", why)
+    return Line("rows-skipped", f"{node!r} leaves {rows} row{'s' * (rows != 1)} out of partition {index}: {why}", why)
+
+
 def _relocated(fields: Fields) -> Line:
     detail, node, peer, index = _detail(fields), fields.get("node"), fields.get("peer"), fields.get("index")
     why, reason = detail.get("why", ""), detail.get("reason", "")
@@ -349,6 +358,7 @@ WORDS: dict[str, Callable[[Fields], Line | None]] = {
     "unexpected": _unexpected,
     "undeliverable": _undeliverable,
     "late": _late,
+    "left-out": _left_out,
     "relocated": _relocated,
     "proposal": _proposal,
     "reshaped": _reshaped,

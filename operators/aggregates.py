@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from thalweg.middleware.errors import shown
 from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.columns import INSTEAD, aggregated_as
@@ -186,6 +188,22 @@ class Aggregates:
             first, *count = [parts.column(part.name) for part in self._parts_of(column, function)]
             made[name] = pc.divide(pc.cast(first, pa.float64(), safe=False), count[0]) if count else first
         return pa.table(made)
+
+
+def members(rows: Table, groups: Table, keys: list[str]) -> Any:
+    """Return a mask of the rows that are in one of ``groups``, of which null and NaN may be keys."""
+    mask = np.zeros(rows.num_rows, bool)
+    if not keys:
+        return ~mask
+    marked = [
+        groups.select(keys).append_column(OWN, pa.array([-1] * groups.num_rows, pa.int64())),
+        rows.select(keys).append_column(OWN, pa.array(np.arange(rows.num_rows))),
+    ]
+    gathered = pa.concat_tables(marked).group_by(keys, use_threads=False).aggregate([(OWN, "list")])
+    for found in gathered.column(f"{OWN}_list").to_pylist():
+        if found[0] == -1:
+            mask[found[1:]] = True
+    return mask
 
 
 def _most(kind: Any) -> int | None:

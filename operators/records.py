@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thalweg.middleware.errors import shown
+from thalweg.middleware.errors import one_line, shown
 from thalweg.middleware.loading import find_code
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
-from thalweg.operators.aggregates import Aggregates, Beyond
+from thalweg.operators.aggregates import Aggregates, Beyond, members
 from thalweg.operators.columns import Layout
-from thalweg.operators.tables import Expression, Records, Table, packed, unpacked
+from thalweg.operators.tables import FAILURES, Expression, Overflow, Records, Table, failure, packed, unpacked
 
 pa = arrow()
 
@@ -50,12 +50,16 @@ class Select(Records):
             return NOTHING
         with self.arrow_errors(index):
             rows = self.layout(rows).of(rows)
-            mask = self.evaluate(self.where, rows)
-            if not pa.types.is_boolean(mask.type):
-                raise self.refuse(f"where gives {mask.type}; give an expression that is true or false")
-            if isinstance(mask, pa.Scalar):
-                return self.given(rows if mask.as_py() else None)
-            return self.given(rows.filter(mask))
+        rows, mask = self.computed(self._mask, rows, index)
+        if isinstance(mask, pa.Scalar):
+            return self.given(rows if mask.as_py() else None)
+        return self.given(rows.filter(mask))
+
+    def _mask(self, rows: Table) -> Any:
+        mask = self.evaluate(self.where, rows)
+        if not pa.types.is_boolean(mask.type):
+            raise self.refuse(f"where gives {mask.type}; give an expression that is true or false")
+        return mask
 
 
 class Project(Records):
@@ -75,12 +79,17 @@ class Project(Records):
         rows = self.rows(inputs, index)
         if rows is None:
             return NOTHING
+        return self.given(self.computed(self._made, rows, index)[1])
+
+    def _made(self, rows: Table) -> Table:
         made = {}
         for name, expression in self.columns.items():
-            with self.arrow_errors(index, f", column {name!r}"):
+            try:
                 value = self.evaluate(expression, rows)
-                made[name] = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
-        return self.given(pa.table(made))
+            except FAILURES as error:
+                raise ValueError(f"column {name!r}: {one_line(error)}") from None
+            made[name] = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
+        return pa.table(made)
 
 
 def as_map(function: Any) -> Any:
@@ -110,8 +119,14 @@ class Map(Records):
         rows = self.rows(inputs, index)
         if rows is None:
             return NOTHING
-        made = self.function(rows, **self.params)
-        return NOTHING if made is NOTHING else self.given(self.table(made, index))
+        try:
+            made = self.function(rows, **self.params)
+            return NOTHING if made is NOTHING else self.given(self.table(made, index))
+        except Exception as error:
+            if not self.skips_rows or isinstance(error, MemoryError):
+                raise
+            self.leave_out(rows, failure(error), index)  # only the function knows of which row it is
+            return NOTHING
 
 
 class Union(Records):
@@ -148,8 +163,18 @@ class GroupBy(Records):
         if rows is None or not rows.num_rows:
             return NOTHING
         with self.arrow_errors(index):
-            rows = self.layout(rows).of(rows)
-            return self.aggregates.final(self.aggregates.of(rows, self.by), self.by)
+            taken = self.layout(rows).of(rows)
+            while True:
+                try:
+                    return self.given(self.aggregates.final(self.aggregates.of(taken, self.by), self.by))
+                except Overflow as error:
+                    if not self.skips_rows:
+                        raise
+                    bad = members(taken, error.groups, self.by)
+                    self.leave_out(rows.filter(pa.array(bad)), error.why, index)
+                    rows, taken = rows.filter(pa.array(~bad)), taken.filter(pa.array(~bad))
+                if not rows.num_rows:
+                    return NOTHING
 
 
 class TopK(Records):

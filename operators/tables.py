@@ -6,11 +6,13 @@ where the function is one of pyarrow's compute functions (``multiply``, ``utf8_l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from thalweg.middleware.errors import OperatorError, nearest, one_line, shown
+import numpy as np
+
+from thalweg.middleware.errors import OperatorError, ThalwegError, nearest, one_line, shown
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.columns import INSTEAD, carried_as, in_words, key_as
@@ -28,6 +30,7 @@ SIGNS = {
     "and": "and_kleene", "or": "or_kleene", "not": "invert", "in": "is_in",
 }  # fmt: skip
 FUNCTIONS = frozenset(pc.list_functions())
+FAILURES = (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError)  # of pyarrow, for values
 OWN = "__"  # begins the names of columns that no output has
 RENAME = "give one of them another name, an input's column by 'project' before"
 
@@ -40,18 +43,32 @@ class Overflow(Exception):
         cure = f"set overflow to 'float'{wraps}, or select the rows whose values are right"
         names = [name for name in groups.column_names if not name.startswith(OWN)]
         where = ", ".join(f"{name}={in_words(groups.column(name)[0])}" for name in names)
-        super().__init__(f"the {function} of column {column!r} is beyond {kind}{where and f' where {where}'}; {cure}")
+        self.why = f"the {function} of column {column!r} is beyond {kind}{where and f' where {where}'}"
+        super().__init__(f"{self.why}; {cure}")
         self.groups = groups
 
 
+class Refused(NamedTuple):
+    """Rows of input ``position`` that are left out, and why."""
+
+    rows: Table
+    why: str
+    position: int
+
+
 class Records(Operator[Table | Nothing, Table]):
-    """What all operators over records have in common; ``name`` stands in their errors."""
+    """What all operators over records have in common; ``name`` stands in their errors.
+
+    ``skips_rows``: rows that cannot be computed are left out, and are ``refused``. Without it they are errors.
+    """
 
     name = "records"
     allows_missing = True
+    skips_rows = False
 
     def __init__(self) -> None:
         self._layouts: dict[int, tuple[Any, Any]] = {}  # by position of the input: a schema, and its layout
+        self.refused: list[Refused] = []  # of one partition; whoever sets ``skips_rows`` takes them
 
     def layout(self, rows: Table, position: int = 0) -> Any:
         """Return what ``lay_out`` makes of an input's schema. A schema is looked at once, not with every batch."""
@@ -67,14 +84,12 @@ class Records(Operator[Table | Nothing, Table]):
         return OperatorError(f"{self.name}: {why}")
 
     @contextmanager
-    def arrow_errors(self, index: int, where: str = "") -> Iterator[None]:
+    def arrow_errors(self, index: int) -> Iterator[None]:
         """Raise an error of pyarrow's, or an overflow, as OperatorError in one line that says where."""
         try:
             yield
-        except (pa.ArrowException, Overflow, TypeError, ValueError, KeyError, OverflowError) as error:
-            why = one_line(error)
-            why = f"{why}; 'add', 'subtract' and 'multiply' wrap, or compute with floats" if why == "overflow" else why
-            raise self.refuse(f"partition {index}{where}: {why}") from None
+        except (*FAILURES, Overflow) as error:
+            raise self.refuse(f"partition {index}: {why_of(error)}") from None
 
     def table(self, value: Any, index: int) -> Table:
         """An input's rows."""
@@ -119,6 +134,29 @@ class Records(Operator[Table | Nothing, Table]):
     def given(self, table: Table | None) -> Table | Nothing:
         """What to return."""
         return table if table is not None and table.num_rows else NOTHING
+
+    def leave_out(self, rows: Table, why: str, index: int, position: int = 0, cure: str = "") -> None:
+        """Leave out rows that cannot be computed, or raise OperatorError if they are an error."""
+        if not self.skips_rows:
+            raise self.refuse(f"partition {index}: {why}; {cure}")
+        self.refused.append(Refused(rows, why, position))
+
+    def computed(self, compute: Callable[[Table], Any], rows: Table, index: int) -> tuple[Table, Any]:
+        """Return rows and ``compute`` of them, with ``skips_rows`` without those for which it fails by themselves."""
+        try:
+            with self.arrow_errors(index):
+                return rows, compute(rows)
+        except OperatorError:
+            if not self.skips_rows:
+                raise
+        with self.arrow_errors(index):
+            compute(rows.slice(0, 0))  # an error that concerns a column concerns all rows
+            bad = np.zeros(rows.num_rows, bool)
+            for row, why in _failing(compute, rows, 0):
+                bad[row] = True
+                self.leave_out(rows.slice(row, 1), why, index)
+            rows = rows.filter(pa.array(~bad))
+            return rows, compute(rows)
 
     def column(self, table: Table, name: str) -> Any:
         """Return a column of this name. Raise OperatorError if the table has none, or several."""
@@ -187,6 +225,31 @@ class Records(Operator[Table | Nothing, Table]):
         if isinstance(expression, str):
             return self.column(table, expression)
         return pa.scalar(expression["value"] if isinstance(expression, dict) else expression)
+
+
+def failure(error: Exception) -> str:
+    """Return what code raised, in one line."""
+    return one_line(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {one_line(error)}"
+
+
+def why_of(error: Exception) -> str:
+    """Return an error of pyarrow's in one line, with what to do where that is known."""
+    why = one_line(error)
+    wrapping = "'add', 'subtract' and 'multiply' wrap, or compute with floats"
+    return f"{why}; {wrapping}" if why.split(": ")[-1] == "overflow" else why
+
+
+def _failing(compute: Callable[[Table], Any], rows: Table, first: int) -> Iterator[tuple[int, str]]:
+    """Yield the rows for which ``compute`` fails, counted from ``first``, and why: by halves, as most do not fail."""
+    try:
+        compute(rows)
+    except FAILURES as error:
+        half = rows.num_rows // 2
+        if not half:
+            yield first, why_of(error)
+            return
+        yield from _failing(compute, rows.slice(0, half), first)
+        yield from _failing(compute, rows.slice(half), first + half)
 
 
 def packed(table: Table) -> bytes:

@@ -26,9 +26,9 @@ import numpy as np
 from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
-from thalweg.operators.aggregates import Aggregates, Beyond
+from thalweg.operators.aggregates import Aggregates, Beyond, members
 from thalweg.operators.columns import Layout, in_words
-from thalweg.operators.tables import OWN, Records, Table, packed, unpacked
+from thalweg.operators.tables import OWN, Overflow, Records, Table, packed, unpacked
 
 pa = arrow()
 import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
@@ -108,7 +108,11 @@ class Windowed(Records):
             self.kept.seen[position] = first + rows.num_rows
             panes = np.arange(first, first + rows.num_rows) // int(self.step)
             return _with_panes(layout, rows, panes)
-        times = self._times(rows, position, index)
+        times, bad = self._times(rows)
+        if bad is not None and bad.any():
+            rows, times = self._without(rows, bad, position, index), times[~bad]
+            if not rows.num_rows:
+                return None
         self.kept.seen[position] = max(int(times.max()), -FAR if seen is None else seen)
         panes = np.floor_divide(times, self._in_units(self.step))
         late = panes < self.kept.passed
@@ -155,8 +159,8 @@ class Windowed(Records):
             raise self.refuse(f"{what}: a step of {self.step} s is none in {unit}; choose another step, or unit")
         self.kept.form, self.kept.unit, self.kept.zone = times
 
-    def _times(self, rows: Table, position: int, index: int) -> Any:
-        """Return the times of an input's rows, in the unit of the column."""
+    def _times(self, rows: Table) -> tuple[Any, Any]:
+        """Return the times of an input's rows, in the unit of the column, and a mask of those that have none."""
         column = self.column(rows, self.time)
         if self.kept.form == "floating":  # seconds: as exact as a timestamp of microseconds
             micros = np.floor(pc.cast(column, pa.float64()).to_numpy() * 1e6)
@@ -168,13 +172,16 @@ class Windowed(Records):
             whole = pc.cast(column, pa.int64())
             times = (pc.fill_null(whole, FAR) if whole.null_count else whole).to_numpy()
             bad = (times >= FAR) | (times <= -FAR) if times.max() >= FAR or times.min() <= -FAR else None
-        if bad is not None and bad.any():
-            first = int(bad.argmax())
-            value = self.column(rows, self.time)[first]
-            what = f"{int(bad.sum())} of {len(bad)} rows have no time, the first of them row {first}: {in_words(value)}"
-            where = f"column {self.time!r} of input {position}"
-            raise self.refuse(f"partition {index}: {where}: {what}; select the rows that have one")
-        return times
+        return times, bad
+
+    def _without(self, rows: Table, bad: Any, position: int, index: int) -> Table:
+        """Return the rows that have a time. The others are left out, or an error."""
+        first = int(bad.argmax())
+        value = in_words(self.column(rows, self.time)[first])
+        what = f"{int(bad.sum())} of {len(bad)} rows have no time, the first of them row {first}: {value}"
+        why = f"column {self.time!r} of input {position}: {what}"
+        self.leave_out(rows.filter(pa.array(bad)), why, index, position, "select the rows that have one")
+        return rows.filter(pa.array(~bad))
 
     def _in_units(self, seconds: float, unit: str = "") -> int:
         return round(seconds * UNITS[unit or self.kept.unit or "us"])
@@ -295,19 +302,33 @@ class Window(Windowed):
                 count = len(inputs)
             else:
                 cut, count = [self.cut(self.rows(inputs, index) or NOTHING, 0, index)], 1
-            for rows in cut:  # R2
-                if rows is not None:
-                    parts.append(self.aggregates.of(rows, self.groups))
-            if len(parts) > 1:
-                parts = [self.aggregates.merged(parts, self.groups)]
+            whole = self._added(parts, [rows for rows in cut if rows is not None], index)  # R2
             before = self.kept.passed
             passed = self.complete(count)
-            if not parts:
+            if whole is None:
                 return NOTHING
-            self.parts[0] = whole = parts[0]
-            return self.given(self._done(whole, before, passed) if passed > before else None)
+            self.parts[0] = whole
+            return self.given(self._done(whole, before, passed, index) if passed > before else None)
 
-    def _done(self, whole: Table, before: int, passed: int) -> Table | None:
+    def _added(self, kept: list[Table], cut: list[Table], index: int) -> Table | None:
+        """Return what is kept with the partial aggregates of new rows, without groups that overflow if they may."""
+        while True:
+            try:
+                parts = [*kept, *(self.aggregates.of(rows, self.groups) for rows in cut)]
+                return self.aggregates.merged(parts, self.groups) if len(parts) > 1 else parts[0] if parts else None
+            except Overflow as error:
+                if not self.skips_rows:
+                    raise
+                remaining = []
+                for rows in cut:
+                    bad = members(rows, error.groups, self.groups)
+                    if bad.any():
+                        self.leave_out(rows.filter(pa.array(bad)), error.why, index)
+                    if not bad.all():
+                        remaining.append(rows.filter(pa.array(~bad)))
+                cut = remaining
+
+    def _done(self, whole: Table, before: int, passed: int, index: int) -> Table | None:
         """The windows that are complete, and what is needed no more let go."""
         self.parts[0] = whole.filter(pc.greater_equal(whole.column(PANE), passed)).combine_chunks()
         made = []
@@ -316,6 +337,18 @@ class Window(Windowed):
             begins = pc.subtract(panes, back)
             mask = pc.and_(pc.greater_equal(begins, before), pc.less(begins, passed))
             made.append(whole.set_column(0, PANE, begins).filter(mask))
-        parts = self.aggregates.merged(made, self.groups) if self.panes > 1 else made[0]
+        parts = self._merged(made, index) if self.panes > 1 else made[0]
         final = self.aggregates.final(parts, self.groups)
         return final.drop_columns([PANE]).add_column(0, START, self.starts(parts.column(PANE)))
+
+    def _merged(self, made: list[Table], index: int) -> Table:
+        """Return the aggregates of windows of several panes. A window that overflows is left out if it may be."""
+        while True:
+            try:
+                return self.aggregates.merged(made, self.groups)
+            except Overflow as error:
+                if not self.skips_rows:
+                    raise
+                starts = self.starts(error.groups.column(PANE))
+                self.leave_out(error.groups.drop_columns([PANE]).add_column(0, START, starts), error.why, index)
+                made = [part.filter(pa.array(~members(part, error.groups, self.groups))) for part in made]

@@ -48,7 +48,7 @@ COUNTED = ("duplicate", "repeated", "rejected", "fault")
 KINDS = (
     "delivered", "placed", "host_load", "log", "bill", "proof", "replay", "estimate",
     "relocated", "arrived", "proposal", "reshaped", "recovered", "befallen",
-    "plan", "epoch", "monitor", "missing", "nothing", "late", "relayed", *COUNTED,
+    "plan", "epoch", "monitor", "missing", "nothing", "late", "left-out", "relayed", *COUNTED,
 )  # fmt: skip
 
 Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kinds, in the log's order
@@ -89,7 +89,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``digest`` is the ``sequence_digest`` of what came, ``digest_ok`` whether it is the run's reference.
     ``speedup`` is the baseline's mean inter-arrival time over this one's. ``messages``: how many records there are of
     the kinds in ``COUNTED``; ``nothing``: by node, how many indices had no value there; ``late_rows``: by operator, how
-    many rows it left out as they came too late. ``log_digest``: of every event of a simulated placement.
+    many rows it left out as they came too late; ``skipped_rows`` and ``skipped_partitions``: by operator with
+    ``on_error``, what it left out as it could not compute it. ``log_digest``: of every event of a simulated placement.
 
     ``pause_*``: from suspension until the old host knew that the operator ran again, of those that moved.
     ``protocols``: moves by protocol. ``state_bytes``: state that travelled. ``proposals``: the client's
@@ -142,6 +143,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     messages: dict[str, int]
     nothing: dict[str, int]
     late_rows: dict[str, int]
+    skipped_rows: dict[str, int]
+    skipped_partitions: dict[str, int]
     queries: dict[str, QuerySummary]
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
@@ -248,6 +251,10 @@ def _placement(
     reference = whole_digest(references) if name in info.references else info.reference_digest
     digest = whole_digest({sink: each.digest for sink, each in queries.items() if each.digest is not None})
     late = sorted({row.node or "" for row in said["late"]})
+    skipped = Counter[str]()
+    for row in said["left-out"]:
+        skipped[row.node or ""] += int(row.value or 0)
+    unmade = Counter(row.node or "" for row in said["left-out"] if row.value is None)
     plan = said["placed"][0].detail if said["placed"] else None
     wall_s = None
     if came:  # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
@@ -276,6 +283,8 @@ def _placement(
         messages={kind: len(said[kind]) for kind in COUNTED},
         nothing=dict(sorted(Counter(row.node or "" for row in said["nothing"]).items())),
         late_rows={node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
+        skipped_rows={node: count for node, count in sorted(skipped.items()) if count},
+        skipped_partitions=dict(sorted(unmade.items())),
         queries=queries,
         hosts=_loads(said["host_load"]),
         missing=next((dict(row.detail.missing) for row in said["recovered"][::-1]), {}) or msgspec.UNSET,

@@ -23,7 +23,7 @@ from thalweg.middleware.client.replanning import Search, ask_hints, first_ways
 from thalweg.middleware.client.stripes import divided, over_trees, searches_of, trees_of, with_state
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, reorderable
+from thalweg.middleware.loading import DEFAULT_ALLOW, keeps_state, load_code, reorderable
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
@@ -46,7 +46,7 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
 from thalweg.middleware.shell.values import size_of
-from thalweg.operators import Operator, Source
+from thalweg.operators import Source
 
 Knows = Callable[[e.Plan, float], NetworkView]
 """What a planner is told of the links when it is asked while data flows, at that time (seconds)."""
@@ -325,7 +325,7 @@ def _operator(code: Code, allow: Collection[str]) -> SupportsHints:
     operator = load_code(code, allow)
     if not isinstance(operator, SupportsHints):
         raise UsageError(f"operator {code.use!r} does not tell sizes (output_size_bytes, compute_s); add --bytes")
-    if getattr(type(operator), "snapshot", Operator.snapshot) is not Operator.snapshot:
+    if keeps_state(operator):
         raise UsageError(f"operator {code.use!r} has state, which only real values give; add --bytes")
     return operator
 

@@ -89,6 +89,8 @@ def lines_of(summary: RunSummary) -> list[str]:
     for label, row in summary.placements.items():
         gave = [f"{node} at {count} of the indices" for node, count in row.nothing.items()]
         late = [f"{node} left out {counted(count, 'late row')}" for node, count in row.late_rows.items()]
+        late += [f"{node} skipped {counted(count, 'row')} that failed" for node, count in row.skipped_rows.items()]
+        late += [f"{node} skipped {counted(count, 'partition')}" for node, count in row.skipped_partitions.items()]
         if row.bill is not msgspec.UNSET:
             told.append(f"{label} cost {row.bill.text}")
         for each in row.relayed or ():

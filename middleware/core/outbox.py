@@ -50,8 +50,8 @@ class Timer(StrEnum):
 
 NOTED = frozenset(  # kinds of records that shells also log: they are made where no event log is kept, too
     {
-        "drained", "fault", "joined", "late", "plan", "proposal", "query", "recovered", "relocated", "replaced",
-        "reshaped", "undeliverable", "uneven", "unexpected",
+        "drained", "fault", "joined", "late", "left-out", "plan", "proposal", "query", "recovered", "relocated",
+        "replaced", "reshaped", "undeliverable", "uneven", "unexpected",
     }
 )  # fmt: skip
 

@@ -52,10 +52,18 @@ class TimerFired(Event, frozen=True):
     key: str
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """What an operator left out of a partition, and why: so many ``rows``, or where that is None all of it."""
+
+    why: str
+    rows: int | None = None
+
+
 class OperatorFinished(Event, frozen=True):
     """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value).
 
-    ``late_rows``: so many rows came after the watermark had passed them, and were left out.
+    ``late_rows``: so many rows came after the watermark had passed them, and were left out. ``left_out``: what could
+    not be computed.
     """
 
     run: str
@@ -66,6 +74,7 @@ class OperatorFinished(Event, frozen=True):
     end: bool = False
     duration_s: float = 0.0
     late_rows: int | UnsetType = UNSET
+    left_out: LeftOut | UnsetType = UNSET
 
 
 class OperatorFailed(Event, frozen=True):

@@ -46,7 +46,8 @@ TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a
 class Made(msgspec.Struct, frozen=True, gc=False):
     """What a node's code made, in ``seconds`` where time is simulated. ``end``: its stream is over (no value).
 
-    ``late_rows``: rows that came after the watermark had passed them, and were left out.
+    ``late_rows``: rows that came after the watermark had passed them, and were left out. ``left_out``: what the code
+    could not compute.
     """
 
     value: Any
@@ -54,6 +55,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
     seconds: float = 0.0
     end: bool = False
     late_rows: int = 0
+    left_out: e.LeftOut | None = None
 
 
 ENDED = Made(None, 0, end=True)
@@ -166,7 +168,7 @@ class OwnCode(NodeCode):
     def _made_parcel(self, index: int, value: Parcel, late_rows: int = 0) -> Made:
         self._check_schema(value, "what it returned", index)
         value = marked(value, getattr(self.code, "watermark_s", None))
-        return Made(value, value.size_bytes, late_rows=late_rows)
+        return Made(value, value.size_bytes, late_rows=late_rows, left_out=getattr(self.code, "left_out", None))
 
     def _check_schema(self, value: Any, what: str, index: int) -> None:
         """R7."""
@@ -257,7 +259,7 @@ def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.Operato
     """What the core is told of a call that took ``duration_s`` seconds."""
     return e.OperatorFinished(
         command.run, command.node, command.index,
-        made.value, made.size_bytes, made.end, duration_s, made.late_rows or UNSET,
+        made.value, made.size_bytes, made.end, duration_s, made.late_rows or UNSET, made.left_out or UNSET,
     )  # fmt: skip
 
 

@@ -35,6 +35,20 @@ RECORDS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("undeliverable", {"peer": "h2", "node": "o", "index": 3}, "message-dropped", "h2", "partition 3 of 'h2'"),
     ("late", {"node": "count", "index": 7, "value": 5}, "rows-late", "count", "5 rows of 'count' are left out"),
     (
+        "left-out",
+        {"node": "count", "index": 7, "value": 5, "detail": {"why": "no time"}},
+        "rows-skipped",
+        "count",
+        "'count' leaves 5 rows out of partition 7: no time",
+    ),
+    (
+        "left-out",
+        {"node": "o", "index": 7, "value": None, "detail": {"why": "ValueError: x"}},
+        "partition-skipped",
+        "o",
+        "'o' leaves out partition 7, and gives nothing there: ValueError: x",
+    ),
+    (
         "relocated",
         {"node": "o", "peer": "h2", "index": 7, "detail": {"outcome": "moved", "reason": "asked for"}},
         "operator-moved",

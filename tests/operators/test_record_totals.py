@@ -137,7 +137,7 @@ def test_signs_in_expressions_do_not_wrap_and_functions_by_name_do() -> None:
     rows = table([2**63 - 1], pa.int64())
     for sign in "+*-":
         value = -2 if sign == "-" else 2
-        with pytest.raises(OperatorError, match="project: partition 4, column 'x': overflow; 'add', 'subtract' and"):
+        with pytest.raises(OperatorError, match="project: partition 4: column 'x': overflow; 'add', 'subtract' and"):
             Project({"x": [sign, "v", value]}).combine([rows], 4)
         with pytest.raises(OperatorError, match="select: partition 4: overflow; "):
             Select([">", [sign, "v", value], 0]).combine([rows], 4)

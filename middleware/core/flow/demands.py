@@ -354,7 +354,7 @@ class Demands:
             return NO_NOTES
         if event.end and self._indices is not None:  # R11
             event = msgspec.structs.replace(event, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
-        if self._desk.recording or event.late_rows is not UNSET:
+        if self._desk.recording or event.late_rows is not UNSET or event.left_out is not UNSET:
             self._record_made(node, event)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
@@ -380,6 +380,9 @@ class Demands:
             self._out.record("nothing", node=event.node, index=index)
         if event.late_rows is not UNSET:
             self._out.record("late", node=event.node, index=index, value=event.late_rows)
+        if event.left_out is not UNSET:
+            why = {"why": event.left_out.why}
+            self._out.record("left-out", node=event.node, index=index, value=event.left_out.rows, detail=why)
 
     def _made(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Iterable[Note]:
         """R13: who takes the node's state does so before its code runs again, for which all inputs may be here."""

@@ -16,7 +16,7 @@ from thalweg.experiments.records import spark
 from thalweg.experiments.records.aggregates import RunsSummary, aggregate, analyze_runs, load_runs
 from thalweg.experiments.records.analysis import LinkSummary, failures, natural, summarize_run, write_summary
 from thalweg.experiments.records.records import whole_digest
-from thalweg.experiments.views.tables import aggregate_table, links_line, unproved_lines
+from thalweg.experiments.views.tables import aggregate_table, lines_of, links_line, unproved_lines
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
 from thalweg.operators import sequence_digest
 
@@ -44,6 +44,8 @@ def test_figures_of_a_run(new_run: Any) -> None:
     for value in (3, 4):
         run.add(31.0, "h2", "nothing", "one-shot", node="o", index=value)
         run.add(31.0, "h2", "late", "one-shot", node="w", index=value, value=value)
+        run.add(31.0, "h2", "left-out", "one-shot", node="w", index=value, value=value, detail={"why": "no time"})
+        run.add(31.0, "h2", "left-out", "one-shot", node="p", index=value, detail={"why": "no"})
     run.add(31.0, "h2", "of tomorrow", "one-shot", detail={"a": 1})
     run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)}, stalled=0.123)
     run.prove({("h10", "h1"): (0.0, 0.0)})
@@ -66,6 +68,8 @@ def test_figures_of_a_run(new_run: Any) -> None:
     assert fast.pause_p99_s == pytest.approx(2.98)
     assert fast.messages == {"duplicate": 0, "repeated": 1, "rejected": 0, "fault": 0}
     assert (fast.nothing, fast.late_rows) == ({"o": 2}, {"w": 7})
+    assert (fast.skipped_rows, fast.skipped_partitions) == ({"w": 7}, {"p": 2})
+    assert "one-shot: w left out 7 late rows, w skipped 7 rows that failed, p skipped 2 partitions" in lines_of(summary)
     assert fast.hosts["h2"].mean_cpu == pytest.approx(0.2)
     assert fast.hosts["h2"].max_rss_bytes == 70
     assert (never.delivered, never.lost, never.digest, never.mean_interarrival_s) == (0, 5, None, None)
