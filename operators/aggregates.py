@@ -69,11 +69,11 @@ class Aggregates:
             raise operator.refuse(f"overflow={shown(overflow)}; use {', '.join(get_args(Beyond))}")
         self.overflow = overflow
         self.wanted: dict[str, tuple[str, str]] = {}  # by the name of the output: column and function
-        for name, said in aggregates.items() if isinstance(aggregates, Mapping) else ():
-            column, function = ("", said) if isinstance(said, str) else said if len(said) == 2 else ("", "")
+        for name, wanted in aggregates.items() if isinstance(aggregates, Mapping) else ():
+            column, function = ("", wanted) if isinstance(wanted, str) else wanted if len(wanted) == 2 else ("", "")
             if function not in AGGREGATES or (not column and function != "count"):
                 raise operator.refuse(
-                    f"aggregate {name}={shown(said)}; give 'count', or [column, one of {', '.join(AGGREGATES)}]"
+                    f"aggregate {name}={shown(wanted)}; give 'count', or [column, one of {', '.join(AGGREGATES)}]"
                 )
             self.wanted[name] = column, function
         if not self.wanted:
@@ -141,8 +141,10 @@ class Aggregates:
         calls = [(column, function) if column else ([], "count_all") for column, function in asked.values()]
         calls += [(asked[name][0], "list") for name in checked]
         table = rows.group_by(keys, use_threads=False).aggregate(calls)
-        lists = table.columns[len(keys) + len(asked) :]
-        table = table.select(range(len(keys) + len(asked))).rename_columns([*keys, *asked])
+        lists = table.columns[len(keys) + len(asked) :] if checked else []
+        if lists:
+            table = table.select(range(len(keys) + len(asked)))
+        table = table.rename_columns([*keys, *asked])
         for name, values in zip(checked, lists, strict=True):
             table = self._exact(table, keys, name, values)
         return table.sort_by([(key, "ascending") for key in keys]) if keys else table

@@ -58,7 +58,7 @@ class Layout:
         ]
         self.names = [taken.name for taken in self.taken]
         changes = any(taken.cast is not None or taken.one_zero for taken in self.taken)
-        self._is_whole = not kinds or (list(kinds) == list(range(len(fields))) and not changes)
+        self.is_whole = not kinds or (list(kinds) == list(range(len(fields))) and not changes)
 
     @classmethod
     def named(cls, schema: Any, kinds: Mapping[str, Kind], keys: Iterable[str] = ()) -> Layout:
@@ -71,7 +71,7 @@ class Layout:
 
     def of(self, rows: Any) -> Any:
         """Return a table of the columns as they are taken; if none is, the table itself, which has their number."""
-        return rows if self._is_whole else pa.table(self.columns(rows), names=self.names)
+        return rows if self.is_whole else pa.table(self.columns(rows), names=self.names)
 
 
 def stored(kind: Kind, *, dictionaries: bool = False) -> Kind:

@@ -48,8 +48,10 @@ class Select(Records):
         rows = self.rows(inputs, index)
         if rows is None:
             return NOTHING
-        with self.arrow_errors(index):
-            rows = self.layout(rows).of(rows)
+        layout = self.layout(rows)
+        if not layout.is_whole:
+            with self.arrow_errors(index):
+                rows = layout.of(rows)
         rows, mask = self.computed(self._mask, rows, index)
         if isinstance(mask, pa.Scalar):
             return self.given(rows if mask.as_py() else None)

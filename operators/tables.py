@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 
 class Records(Operator[Table | Nothing, Table]):
-    """What all operators over records have in common; ``name`` stands in their errors.
+    """Base class of all operators over records; ``name`` stands in their errors.
 
     ``skips_rows``: rows that cannot be computed are left out, and are ``refused``. Without it they are errors.
     """
@@ -92,7 +92,7 @@ class Records(Operator[Table | Nothing, Table]):
             raise self.refuse(f"partition {index}: {why_of(error)}") from None
 
     def table(self, value: Any, index: int) -> Table:
-        """An input's rows."""
+        """Return an input's rows as a table."""
         if isinstance(value, pa.RecordBatch):
             return pa.Table.from_batches([value])
         if not isinstance(value, pa.Table):
@@ -119,7 +119,7 @@ class Records(Operator[Table | Nothing, Table]):
         return target
 
     def rows(self, inputs: Sequence[Any], index: int) -> Table | None:
-        """The rows of all inputs, in their order; None without any."""
+        """Return the rows of all inputs, in their order; None without any."""
         tables = [self.table(value, index) for value in inputs if value is not NOTHING]
         if not tables:
             return None
@@ -132,7 +132,7 @@ class Records(Operator[Table | Nothing, Table]):
         return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
 
     def given(self, table: Table | None) -> Table | Nothing:
-        """What to return."""
+        """Return the table, or ``NOTHING`` if it has no rows."""
         return table if table is not None and table.num_rows else NOTHING
 
     def leave_out(self, rows: Table, why: str, index: int, position: int = 0, cure: str = "") -> None:
@@ -184,7 +184,7 @@ class Records(Operator[Table | Nothing, Table]):
     def names(self, value: Any, what: str) -> list[str]:
         """A parameter that is a column's name, or a list of them."""
         found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
             raise self.refuse(f"{what}={shown(value)}; give a column's name, or a list of names")
         if len(set(found)) != len(found):
             raise self.refuse(f"{what}={shown(value)} names a column twice")
@@ -215,11 +215,11 @@ class Records(Operator[Table | Nothing, Table]):
             if name == "is_in":
                 options = pc.SetLookupOptions(pa.array(rest[0]))
                 return pc.call_function(name, [self.evaluate(first, table)], options)
-            given = [self.evaluate(each, table) for each in expression[1:]]
+            given = [self.evaluate(term, table) for term in expression[1:]]
             try:
                 return pc.call_function(name, given)
             except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-                terms = [f"{shown(each)} ({value.type})" for each, value in zip(expression[1:], given, strict=True)]
+                terms = [f"{shown(term)} ({value.type})" for term, value in zip(expression[1:], given, strict=True)]
                 what = f"{name!r} of {' and '.join(terms)} cannot be computed"
                 raise self.refuse(f"{what}; choose another function, or make other columns with 'map'") from None
         if isinstance(expression, str):

@@ -171,7 +171,9 @@ class Windowed(Records):
                 column = pc.if_else(pc.less(column, pa.scalar(FAR, pa.uint64())), column, None)
             whole = pc.cast(column, pa.int64())
             times = (pc.fill_null(whole, FAR) if whole.null_count else whole).to_numpy()
-            bad = (times >= FAR) | (times <= -FAR) if times.max() >= FAR or times.min() <= -FAR else None
+            bad = None
+            if times.view(np.uint64).max() >= FAR:  # one look for both ends; times before 1970 take another
+                bad = (times >= FAR) | (times <= -FAR)
         return times, bad
 
     def _without(self, rows: Table, bad: Any, position: int, index: int) -> Table:
@@ -180,7 +182,13 @@ class Windowed(Records):
         value = in_words(self.column(rows, self.time)[first])
         what = f"{int(bad.sum())} of {len(bad)} rows have no time, the first of them row {first}: {value}"
         why = f"column {self.time!r} of input {position}: {what}"
-        self.leave_out(rows.filter(pa.array(bad)), why, index, position, "select the rows that have one")
+        self.leave_out(
+            rows.filter(pa.array(bad)),
+            why,
+            index,
+            position,
+            "select the rows that have one, or give the node on_error='skip'",
+        )
         return rows.filter(pa.array(~bad))
 
     def _in_units(self, seconds: float, unit: str = "") -> int:

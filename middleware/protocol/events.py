@@ -53,7 +53,7 @@ class TimerFired(Event, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """What an operator left out of a partition, and why: so many ``rows``, or where that is None all of it."""
+    """Number of ``rows`` that an operator left out of a partition, and why. None: all of the partition."""
 
     why: str
     rows: int | None = None
