@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from thalweg.middleware.errors import shown
@@ -141,6 +142,7 @@ def in_words(value: Any) -> str:
         return str(pc.cast(value, pa.string()).as_py())
 
 
+@lru_cache(maxsize=1024)
 def carried_as(kind: Kind, *, dictionaries: bool = False) -> Kind | None:
     """Return the type that a column is filtered and remembered as. None: there is no such type."""
     target = stored(kind, dictionaries=dictionaries)
@@ -161,6 +163,7 @@ def _has_views(kind: Kind) -> bool:
     return types.is_nested(kind) and any(_has_views(kind.field(number).type) for number in range(kind.num_fields))
 
 
+@lru_cache(maxsize=1024)
 def key_as(kind: Kind, *, ordered: bool = True) -> Kind | None:
     """Return the type that a key is compared as. None: the type has no keys. ``ordered``: keys are sorted too."""
     target = compared(kind)

@@ -11,15 +11,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from thalweg.middleware.errors import one_line, shown
 from thalweg.middleware.loading import find_code
 from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.aggregates import Aggregates, Beyond, members
-from thalweg.operators.columns import Layout
-from thalweg.operators.tables import FAILURES, Expression, Overflow, Records, Table, failure, packed, unpacked
+from thalweg.operators.columns import Layout, key_as
+from thalweg.operators.tables import (
+    FAILURES,
+    OWN,
+    RENAME,
+    Expression,
+    Overflow,
+    Records,
+    Table,
+    failure,
+    packed,
+    unpacked,
+)
 
 pa = arrow()
+
+
+TEXT = f"{OWN}text "  # begins the name of a column that orders rows as a nested column does
 
 
 class Select(Records):
@@ -204,26 +220,41 @@ class TopK(Records):
         with self.arrow_errors(index):
             rows = self.layout(rows).of(rows)
             if not self.running:
-                return self.given(self._top(rows))
-            parts = [rows] if self.best is None else [self.best, rows]
-            self.best = self._top(self._once(pa.concat_tables(parts)))
+                return self.given(self._top([rows]))
+            self.best = self._top([rows] if self.best is None else [self.best, rows])
         return self.given(self.best)
 
     def lay_out(self, schema: Any, position: int) -> Layout:
-        """All columns are keys: they order rows that are equal in the columns ``by``."""
-        for name in self.by:
+        """Columns order rows that are equal in the columns ``by``: by their values, and nested ones by their text."""
+        for name in (*self.by, *schema.names):
             self.check_single(schema, name)
-        kinds = {name: self.key_kind(schema, name) for name in schema.names}
-        return Layout.named(schema, kinds, schema.names)
+            if f"{TEXT}{name}" in schema.names:
+                raise self.refuse(f"column {TEXT + name!r}: names that begin with {OWN!r} are the operator's; {RENAME}")
+        nested = [name for name in _without_order(schema) if name not in self.by]
+        kinds = {
+            field.name: self.carried_kind(field) if field.name in nested else self.key_kind(schema, field.name)
+            for field in schema
+        }
+        return Layout.named(schema, kinds, [name for name in schema.names if name not in nested])
 
-    def _once(self, rows: Table) -> Table:
-        return rows.group_by(rows.column_names, use_threads=False).aggregate([])
-
-    def _top(self, rows: Table) -> Table:
+    def _top(self, parts: Sequence[Table]) -> Table:
+        """Return the best rows of all parts; if it is ``running``, each once."""
+        rows = pa.concat_tables(parts)
+        names, nested = rows.column_names, _without_order(rows.schema)
+        for name in nested:  # takes long, but the same rows come in any tree
+            texts = [repr(value) for value in rows.column(name).to_pylist()]
+            rows = rows.append_column(f"{TEXT}{name}", pa.array(texts, pa.string()))
+        compared = [f"{TEXT}{name}" if name in nested else name for name in names]
+        if self.running and not nested:
+            rows = rows.group_by(names, use_threads=False).aggregate([])
+        elif self.running:
+            rows = rows.append_column(OWN, pa.array(np.arange(rows.num_rows)))
+            firsts = rows.group_by(compared, use_threads=False).aggregate([(OWN, "min")])
+            rows = rows.take(firsts.column(f"{OWN}_min"))
         order = "ascending" if self.smallest else "descending"
-        others = [(name, "ascending") for name in rows.column_names if name not in self.by]
-        sorted_ = rows.sort_by([*((name, order) for name in self.by), *others])
-        return sorted_.slice(0, self.k).combine_chunks()
+        others = [(name, "ascending") for name in compared if name not in self.by]
+        best = rows.sort_by([*((name, order) for name in self.by), *others]).slice(0, self.k)
+        return best.select(names).combine_chunks()
 
     def snapshot(self) -> bytes:
         return b"" if self.best is None else packed(self.best)
@@ -233,4 +264,9 @@ class TopK(Records):
 
     def merge(self, states: Sequence[bytes]) -> bytes:
         tables = [unpacked(self, state) for state in states if state]
-        return packed(self._top(self._once(pa.concat_tables(tables)))) if tables else b""
+        return packed(self._top(tables)) if tables else b""
+
+
+def _without_order(schema: Any) -> list[str]:
+    """Return the names of the columns whose values have no order of their own."""
+    return [field.name for field in schema if key_as(field.type) is None]

@@ -152,9 +152,8 @@ ROLES = {
     "key of `group-by`, `window`": Role((lambda: GroupBy("v", N), lambda: Window(N, "v", window_s=5))),
     "key of `join`": Role((lambda: Join("v", window_s=5), lambda: Join("v", window_s=5, how="left semi")), 2),
     "other column of `join`": Role((lambda: Join("n", window_s=5), lambda: Join("n", window_rows=2)), 2),
-    "`top-k`": Role((
-        lambda: TopK("v", 3), lambda: TopK("n", 3), lambda: TopK("v", 3, smallest=True, running=True)
-    )),
+    "`by` of `top-k`": Role((lambda: TopK("v", 3), lambda: TopK("v", 3, smallest=True, running=True))),
+    "other column of `top-k`": Role((lambda: TopK("n", 3), lambda: TopK("time", 3, smallest=True, running=True))),
     "`count`": Role(aggregating("count"), column="a"),
     "`sum`, `mean`": Role((*aggregating("sum"), *aggregating("mean")), column="a"),
     "`product`": Role(aggregating("product"), column="a"),
@@ -350,3 +349,18 @@ def test_a_select_of_an_expression_that_a_type_does_not_have_says_which_columns(
     with pytest.raises(OperatorError, match=re.escape("'equal' of 'tags' (list<")) as caught:
         Select(["==", "tags", "n"]).combine([rows], 0)
     assert "and 'n' (int64) cannot be computed; choose another function" in str(caught.value)
+
+
+def test_rows_with_nested_columns_are_the_best_in_any_tree_and_come_once() -> None:
+    rows = pa.table({"v": [1, 1, 1, 2], "tags": [["b"], None, ["a"], ["c"]], "at": [{"x": 1.0}] * 4})
+    reversed_ = rows.take(pa.array([3, 2, 1, 0]))
+    for running in (False, True):
+        made = [TopK("v", 3, running=running).combine(inputs, 0) for inputs in ([rows], [reversed_])]
+        assert digest(made[0]) == digest(made[1])
+        assert made[0].column("tags").to_pylist() == [["c"], None, ["a"]]
+    both = TopK("v", 9, running=True)
+    both.combine([rows], 0)
+    assert both.combine([reversed_], 1).num_rows == 4
+    assert both.merge([both.snapshot(), both.snapshot()]) == both.snapshot()
+    with pytest.raises(OperatorError, match=r"column 'tags' is list<.*>, which is no key"):
+        TopK("tags", 1).combine([rows], 0)
