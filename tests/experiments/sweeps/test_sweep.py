@@ -297,7 +297,7 @@ def test_batches_follow_how_long_runs_take() -> None:
     run_all(simulations, fast.submit, fast.finished, in_flight=2)
     assert set(slow.batches[3:]) == {1}
     assert max(fast.batches) > 50
-    assert fast.batches[-1] < 20  # so that all cores end together
+    assert min(fast.batches[-2:]) < 20  # so that all cores end together; either of two threads may begin last
     assert len(fast.rows) == 400
 
 
