@@ -34,7 +34,9 @@ R11. What is on a host that is to leave moves like all else, by a proposal, agai
 R12. With moves, a shape, or alone, a proposal may name other networks between hosts (``ways``): they count from the
     partition after the change-over on. Alone it moves nothing, and is over when all hosts have heard of it.
 R13. Where operators have gone on from a generation before (``survivors``), none can change over at a partition that it
-    has got; another shape, or a query, waits until all are where the furthest was.
+    has got; another shape, or a query, waits until all are where the furthest was. It also waits where nodes begin anew
+    with different partitions, as their replicas are of different age: a node that is behind serves the consumers of the
+    tree that it began in.
 R14. A host that has not answered for ``liveness_s``, times ``patience``, what needs no more than to be heard, is lost,
     whatever else it says: a word that ended a proposal without moves, or who joins or leaves. It would keep all later
     changes waiting.

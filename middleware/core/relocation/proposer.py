@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
+from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node import NodeCore
@@ -76,7 +77,11 @@ class Proposer:
         self._lasts = setting.lasting is not None
         lasting = setting.lasting
         self._starting = lasting is not None and lasting.kept_from is not None  # R13: who goes on has not said so yet
-        self._lagging = self._starting
+        starts = () if lasting is None else lasting.starts
+        begin = {start.index for start in starts if start.index != LAST and not start.free}
+        self._lagging = self._starting or len(begin) > 1
+        if len(begin) > 1:  # R13: a node that is behind is made for the consumers that the tree has now
+            flow.reach(max(begin))
         self._later: list[Joining] = []  # queries of the generation before
         self._unwilling: dict[str, dict[str, str]] = {}  # R11: by host that is drained who takes nothing of it, and why
         self._delivered_s: float | None = None  # when the application last got something

@@ -189,3 +189,22 @@ def test_only_what_was_lost_is_made_again(seed: int, graph: bool) -> None:
     kept = set(recovered["went_on"])
     assert kept
     assert all(recovered["again"][name] == 0 for name in kept)
+
+
+@pytest.mark.parametrize("of_o", [0, 3])
+def test_another_tree_waits_while_nodes_that_began_anew_are_behind_others(make_book: Any, of_o: int) -> None:
+    """``o`` begins with partition 0, as its replica is lost, or with the same one as ``p`` and ``t``."""
+    client = make_book("client")
+    starts = Start("s", 0, free=True), Start("o", of_o), Start("p", 3), Start("t", 3)
+    client << e.RunRequested(generation(1, *starts), None) >> ANY
+    for host in ("h1", "h2", "h3", "h4"):
+        client << got(host, m.Installed("r~1", host)) >> ANY
+    shorter = chain(CODE, CODE, client="client").validate()
+    wish = e.PlacementProposed("r", {"s": "h1", "o": "h2", "t": "client"}, "asked for", shorter, (CODE,))
+    client << wish >> ANY
+    asked = [each for each in client.commands if isinstance(each, e.Send) and isinstance(each.message, m.Propose)]
+    assert bool(asked) is (of_o == 3)
+    client << e.NextRequested("r") >> ANY
+    client << got("h3", m.Partition("r~1", "p", "t", 3), "p3", 1) >> ANY  # by then all have made what ``o`` was behind
+    asked += [each for each in client.commands if isinstance(each, e.Send) and isinstance(each.message, m.Propose)]
+    assert asked
