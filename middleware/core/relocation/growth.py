@@ -55,6 +55,9 @@ def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
     return Dataflow((*old.nodes, *new)).validate(connected=False)
 
 
+REMEMBERED = 4096  # nodes of queries that have left: far more than commits that are still on their way
+
+
 class Growth:
     """What a host does about queries that begin and leave, told by the barrier and by the client."""
 
@@ -64,6 +67,7 @@ class Growth:
         self._out, self._install, self._max_nodes = setting.out, setting.install, setting.limits.max_nodes
         self._leads, self._visit = setting.leads, visit
         self._told = setting.install.number  # of what the client said of guests last
+        self._gone: dict[str, None] = {}  # nodes that have left, the latest last: a name is given once
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
 
@@ -91,6 +95,13 @@ class Growth:
         """What appears here and has code."""
         here = [graft for graft in shape.grafts if graft.host == self._out.host]
         return [graft.node for graft in here if isinstance(graft.like, Node) and graft.like.kind != "sink"]
+
+    def is_past(self, commit: m.Commit) -> bool:
+        """Return whether a query's nodes have left again: its commit rides on partitions, which may be late.
+
+        A host that joined when the nodes were there has not had the commit before.
+        """
+        return commit.shape is not None and any(graft.node in self._gone for graft in commit.shape.grafts)
 
     def can_begin(self, commit: m.Commit) -> bool:
         """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
@@ -157,6 +168,9 @@ class Growth:
         if tree.former is not None or vain or not gone.isdisjoint(used):
             self._out.record("unexpected", peer=sender, detail={"message": "Detach", "number": message.number})
             return
+        self._gone.update(dict.fromkeys(message.nodes))
+        while len(self._gone) > REMEMBERED:
+            del self._gone[next(iter(self._gone))]
         if message.number > self._told:  # R5
             self._told = message.number
             self._directory.guests -= set(message.guests)

@@ -135,7 +135,10 @@ class Member(Machine):
             if self.state is MemberState.BOTH:
                 self.on_merged(Merged())
         elif message.shape is not None and message.shape.grows:
-            yield from self._grow(sender, message)
+            if self._growth.is_past(message):
+                self._done(message.number)
+            else:
+                yield from self._grow(sender, message)
         elif message.shape is not None:
             yield from self._switch_trees(sender, message)
         elif self.state in (MemberState.VOTED, MemberState.FREE):

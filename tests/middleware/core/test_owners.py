@@ -419,3 +419,21 @@ def test_probes_of_a_run_are_between_its_hosts_and_in_their_own_names(hosts: dic
     book << got("h3", m.Probe("r", 1, evil["h2"], True)) >> []  # in another's name
     book << got("h3", request) >> []
     book << got("h3", m.ProbeResult("r", m.Estimate("h1", "h2", 1, 0, 1, 0))) >> []  # of a link that is not its own
+
+
+def test_a_late_commit_of_a_query_that_has_left_brings_no_nodes_back(make_book: Callable[..., Playbook]) -> None:
+    """This host joined while the query's nodes were there, so that it has not had the commit before."""
+    code = Code("some")
+    query = Node("x", "operator", ("s",), code), Node("y", "sink", ("x",), None, "client")
+    flow = chain(code, code, client="client")
+    where = {"s": "h1", "o": "h2", "t": "client", "x": "h1", "y": "client"}
+    peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2")])
+    both = Dataflow((*flow.nodes, *query)).validate()
+    locations = tuple([m.Location(name, host, 1) for name, host in where.items()])
+    book = make_book("h2")
+    book << got("client", m.Install("r", both, locations, peers, "client")) >> ANY
+    book << got("client", m.Detach("r", 2, ("x", "y"))) >> [e.Send("r", "client", m.Detached("r", 2))]
+    grafts = m.Graft("x", ("s",), "h1", query[0]), m.Graft("y", ("x",), "client", query[1])
+    commit = m.Commit("r", 1, 5, (), "a query", m.Shape(grafts, ()))
+    book << got("client", commit) >> [e.Send("r", "client", m.Done("r", 1, "h2"))]
+    assert book.core.runs["r"].tree.dataflow == flow
