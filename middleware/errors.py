@@ -230,6 +230,6 @@ def shown(given: object) -> str:
     """What a caller gave, short enough for an error."""
     try:
         text = one_line(repr(given))
-    except Exception:  # as above
+    except Exception:  # a caller's own ``__repr__`` may raise anything
         text = type(given).__name__
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -36,7 +36,7 @@ class Grants(msgspec.Struct, frozen=True):
 
     @property
     def tells_clients_apart(self) -> bool:
-        """Whether one client may do what another may not."""
+        """Return whether there is a list for a single client."""
         return not {*self.packages, *self.data_roots} <= {ALL}
 
     def of(self, client: str) -> Allowed:

@@ -132,7 +132,7 @@ def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> R
 
 
 def find_class(code: Code, allow: Allow = DEFAULT_ALLOW) -> Callable[..., Any]:
-    """Return what constructs a node's code, whose parameters fit it; nothing of it is called.
+    """Return the class of a node's code, or the registered function that makes it. Neither is called.
 
     Raises OperatorError, in one line, where there is none, or R1, R2 or R4 does not hold.
     """
@@ -237,10 +237,9 @@ def data_path(path: str) -> Path:
     if roots is None or any(real.is_relative_to(root) for root in roots):
         return real
     client = ALLOWED.get().client
-    given = f"gives only what is in {', '.join(roots)}" if roots else "gives no folder"
     whom, option = (f" client {client!r}", f"{client}=FOLDER") if client else ("", "FOLDER")
-    given = given.replace("gives", f"gives{whom}", 1)
-    raise OperatorError(f"{_short(path)}: this host {given} to read; start it with --data-root {option}")
+    given = f"only what is in {', '.join(roots)}" if roots else "no folder"
+    raise OperatorError(f"{_short(path)}: this host gives{whom} {given} to read; start it with --data-root {option}")
 
 
 def check_packages(names: Iterable[str]) -> tuple[str, ...]:
@@ -341,7 +340,7 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
 
     Others' annotations are taken for comments, as in Python.
     """
-    if not factory.__module__.startswith(DEFAULT_ALLOW):
+    if not _is_allowed(getattr(factory, "__module__", None), DEFAULT_ALLOW):
         return {}
     found = {}
     for name, hint in get_type_hints(getattr(factory, "__init__", factory)).items():

@@ -78,7 +78,7 @@ class Tolerant(Operator[Any, Any]):
             value = returned_by(self.inner.combine, (inputs, index), inputs)
             if value is None:
                 raise OperatorError("combine returned None; return NOTHING for an index without a value")
-        except MemoryError:  # R2
+        except MemoryError:  # R2: another host may have the memory
             raise
         except Exception as error:
             why = one_line(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {one_line(error)}"

@@ -310,7 +310,7 @@ class Window(Windowed):
                 count = len(inputs)
             else:
                 cut, count = [self.cut(self.rows(inputs, index) or NOTHING, 0, index)], 1
-            whole = self._added(parts, [rows for rows in cut if rows is not None], index)  # R2
+            whole = self._added(parts, [rows for rows in cut if rows is not None], index)  # R2: late rows are left out
             before = self.kept.passed
             passed = self.complete(count)
             if whole is None:

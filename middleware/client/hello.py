@@ -18,10 +18,10 @@ from thalweg.middleware.shell.endpoints import (
     FORM,
     NOBODY,
     TCP,
-    beside,
     greets_like_a_host,
     mechanism_of,
     takes_ipv6,
+    usually_beside,
     with_address,
     with_number,
 )
@@ -55,9 +55,8 @@ def say_hello(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         poller = zmq.Poller()
-        asked = [
-            _Asked(context, name, address, keys, _whose_bulk(address, addresses)) for name, address in addresses.items()
-        ]
+        bulk = _usual_bulk(addresses)
+        asked = [_Asked(context, name, address, keys, bulk.get(address, "")) for name, address in addresses.items()]
         sockets = {}
         for each in asked:
             for socket in (each.socket, each.monitor):
@@ -106,14 +105,9 @@ def agree(speaks: Mapping[str, m.Speaks]) -> int:
     )
 
 
-def _whose_bulk(address: str, addresses: Mapping[str, str]) -> str:
-    """Return of which host of these this may be the port for partitions, as a question; empty for none."""
-    _, _, port = address.rpartition(":")
-    for name, other in addresses.items():
-        with suppress(UsageError):
-            if other.startswith(TCP) and other != address and beside(other) == address:
-                return f"is {port} the port for partitions of host {name!r}? give either host another (--bulk-port)"
-    return ""
+def _usual_bulk(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return, by endpoint, the name of the host that takes partitions there unless it was told otherwise."""
+    return {usually_beside(address): name for name, address in addresses.items() if address.startswith(TCP)}
 
 
 class _Asked:
@@ -122,7 +116,13 @@ class _Asked:
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], name: str, address: str, keys: Keys | None, bulk_of: str
     ) -> None:
-        self.name, self._address, self._keys, self._bulk_of = name, address, keys, bulk_of
+        self.name, self._address, self._keys = name, address, keys
+        port = address.rpartition(":")[2]
+        self._bulk_hint = (
+            f"is {port} the port for partitions of host {bulk_of!r}? give either host another (--bulk-port)"
+            if bulk_of
+            else ""
+        )
         self.peer: m.Peer | None = None
         self.guess = UNREACHED
         self.speaks = frames.SPEAKS
@@ -165,7 +165,7 @@ class _Asked:
         news = recv_monitor_message(self.monitor)
         match news["event"]:
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.guess = self._bulk_of or "it is connected: is it busy, or its port for bulk, or another program?"
+                self.guess = self._bulk_hint or "it is connected: is it busy, or its port for bulk, or another program?"
                 self._ask()
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH if self._keys is not None:
                 own = self._keys.own.name
@@ -188,7 +188,7 @@ class _Asked:
                 self.fail(NO_KEYS)
             if self._failures >= TWICE:
                 whose = f"does not hold the certificate that is here for {self.name!r}"
-                self.fail(f"{whose}; {self._bulk_of or 'is it that host, with its own key, and its control port?'}")
+                self.fail(f"{whose}; {self._bulk_hint or 'is it that host, with its own key, and its control port?'}")
 
     def _answered(self, frame: bytes) -> None:
         like = self._dialled

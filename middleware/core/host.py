@@ -197,7 +197,7 @@ class HostCore(Runs):
         self._do_without(sender, how, event.run)
 
     def _do_without(self, host: str, how: str, only: str = "") -> None:
-        """R9: another host has failed for all its runs, or for one ``only``."""
+        """Treat another host as failed (R9), in all runs that it has a part in, or in the run ``only``."""
         for run in [*self.runs.values()]:
             if only not in ("", run.id) or not run.knows(host) or host == self.host:
                 continue

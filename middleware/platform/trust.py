@@ -83,7 +83,7 @@ def _why_unsafe_above(step: Path, found: os.stat_result, harm: str) -> str:
     if found.st_uid not in (0, owner()):
         kind = "link" if stat.S_ISLNK(found.st_mode) else "folder"
         return f"the {kind} {step} belongs to {_named(found.st_uid)}, who could {harm}; keep it elsewhere"
-    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # R3
+    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # R3: only owners rename what is there
         return ""
     if others_may(found, _rights(step, found)):
         return f"others may write to the folder {step}, and so could {harm}; chmod go-w {step}"

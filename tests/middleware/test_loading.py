@@ -19,7 +19,7 @@ from patience import patience
 from thalweg.middleware import loading
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError
-from thalweg.middleware.loading import OperatorCode, SourceCode, find_code, load_code, registered
+from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, SourceCode, _hints, find_code, load_code, registered
 from thalweg.operators import Composite, SceneSource, as_rule
 
 
@@ -274,3 +274,23 @@ def test_two_threads_import_a_package_and_a_module_of_it(tmp_path: Path, monkeyp
         assert issubclass(whole.result(patience(20)), part.result(patience(20)))
     for name in ("knot", "knot.part"):
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_types_are_looked_at_of_thalwegs_own_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package whose name begins like that of the operators is another's."""
+    (tmp_path / "thalweg_like.py").write_text(
+        "class Mine:\n    def __init__(self, n: int) -> None:\n        self.n = n\n"
+        "    def combine(self, inputs, index):\n        return b''\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = load_code(Code("thalweg_like:Mine", {"n": "text"}), ["thalweg_like"])
+    monkeypatch.setattr(type(made), "__module__", "thalweg.operators_like")
+    assert _hints.__wrapped__(type(made)) == {}
+    with pytest.raises(OperatorError, match="'composite' does not take rule=3: Expected `str`, got `int`"):
+        load_code(Code("composite", {"rule": 3}))
+
+
+def test_the_annotations_of_all_operators_can_be_read() -> None:
+    for point in registered().values():
+        assert isinstance(_hints(point.load()), dict)
+    assert _hints(find_code("thalweg.operators.on_error:Tolerant", DEFAULT_ALLOW))["use"] is str

@@ -311,7 +311,7 @@ class Proposer:
         idle, wish = not self._queries.busy, self.next
         asks = bool(self._joining) and idle and not self._catching_up
         moves = wish is not None and not self._joining and self._may_start(wish)
-        first = self._first > 0 and (asks or moves)  # R10
+        first = self._first > 0 and (asks or moves)  # R10: a host that failed to join held these up
         if self._newcomers and idle and not first:
             self.membership.enter(self._newcomers.popleft())
             return True
