@@ -119,9 +119,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return self._add(Node(name, "operator", inputs, code, at, ahead, missing=missing))
 
     def dead_letters(self, operator: str, *, at: str | None = None) -> str:
-        """Add a node that gives what ``operator``, which has ``on_error="dead-letter"``, leaves out; returns its name.
+        """Add a node that gives the rows that ``operator`` leaves out, and return its name.
 
-        It gives tables with the columns reason, node, index, input and row. It runs the same code once more.
+        The operator must have ``on_error="dead-letter"``. The node runs the same code once more. It gives tables with
+        the columns reason, node, index, input and row.
         """
         node = self.by_name.get(operator)
         if node is None or not _has_letters(node.code):

@@ -1,4 +1,4 @@
-"""Types of columns: which operators over records take in which role, and what they take them as.
+"""Types of columns: which of them an operator over records takes in each role, and as what values.
 
 The table of types in ``docs/records.md`` says the same, and a test goes through its cells.
 

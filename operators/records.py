@@ -57,7 +57,7 @@ class Select(Records):
         return self.share * sum(input_sizes)
 
     def lay_out(self, schema: Any, position: int) -> Layout:
-        """All columns, by their positions: those that ``where`` does not use may have one name."""
+        """Lay out every column by its position, as two columns that ``where`` does not use may have the same name."""
         return Layout(schema, {at: self.carried_kind(field, dictionaries=True) for at, field in enumerate(schema)})
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:

@@ -228,7 +228,7 @@ class Records(Operator[Table | Nothing, Table]):
 
 
 def failure(error: Exception) -> str:
-    """Return what code raised, in one line."""
+    """Return the error that a node's code raised, as one line of text."""
     return one_line(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {one_line(error)}"
 
 

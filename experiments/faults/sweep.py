@@ -120,7 +120,7 @@ def sweep_faults(
     run: Run = run_trial,
     kind: Kind = TREES,
 ) -> FaultsSummary:
-    """Run the plans, count what became of them, and write those that failed into ``out``.
+    """Run the plans, count their outcomes, and write each plan that failed into the folder ``out``.
 
     Raises PlansStopped if something else than an error ends it, as SIGTERM.
     """

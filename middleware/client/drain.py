@@ -10,7 +10,7 @@ from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.errors import HostAbsentError, ProtocolError, RunError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import takes_ipv6, with_number
+from thalweg.middleware.shell.endpoints import is_ipv6, resolve_endpoint
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
@@ -22,7 +22,7 @@ def drain(name: str, endpoint: str, keys: Keys | None = None, timeout_s: float =
     empty after ``timeout_s``.
     """
     speaks: dict[str, m.Speaks] = {}
-    endpoint = with_number(endpoint)
+    endpoint = resolve_endpoint(endpoint)
     say_hello({name: endpoint}, keys, speaks=speaks)
     version = agree({**speaks, "this command": frames.SPEAKS})
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -30,7 +30,7 @@ def drain(name: str, endpoint: str, keys: Keys | None = None, timeout_s: float =
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, new_identity("drain" if keys is None else keys.own.name))
         secure_dealer(socket, keys, name)
-        socket.setsockopt(zmq.IPV6, takes_ipv6(endpoint))
+        socket.setsockopt(zmq.IPV6, is_ipv6(endpoint))
         socket.connect(endpoint)
         socket.send(frames.encode(m.Drain(), version))
         deadline = time.monotonic() + timeout_s

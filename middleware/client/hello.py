@@ -19,11 +19,11 @@ from thalweg.middleware.shell.endpoints import (
     NOBODY,
     TCP,
     greets_like_a_host,
+    is_ipv6,
     mechanism_of,
-    takes_ipv6,
+    resolve_endpoint,
     usually_beside,
     with_address,
-    with_number,
 )
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
@@ -132,8 +132,8 @@ class _Asked:
         socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
         secure_dealer(socket, keys, name)
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)
-        self._dialled = with_number(address)
-        socket.setsockopt(zmq.IPV6, takes_ipv6(self._dialled))
+        self._dialled = resolve_endpoint(address)
+        socket.setsockopt(zmq.IPV6, is_ipv6(self._dialled))
         try:
             socket.connect(self._dialled)
         except zmq.ZMQError as error:

@@ -19,7 +19,7 @@ from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import FORM, takes_ipv6, with_number
+from thalweg.middleware.shell.endpoints import FORM, is_ipv6, resolve_endpoint
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
@@ -46,7 +46,7 @@ def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WA
         raise UsageError("with keys the host's name is needed, as it is in its certificate; give --to NAME=ENDPOINT")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        begun_s, endpoint = time.monotonic(), with_number(endpoint)
+        begun_s, endpoint = time.monotonic(), resolve_endpoint(endpoint)
         try:
             peer = say_hello({name or _name_at(context, endpoint, wait_s): endpoint}, keys, wait_s)
         except HostAbsentError as error:
@@ -94,7 +94,7 @@ class _Dealer:
         socket.setsockopt(zmq.ROUTING_ID, new_identity("doctor" if keys is None else keys.own.name))
         socket.setsockopt(zmq.LINGER, 0)
         secure_dealer(socket, keys, name)
-        socket.setsockopt(zmq.IPV6, takes_ipv6(endpoint))
+        socket.setsockopt(zmq.IPV6, is_ipv6(endpoint))
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:

@@ -53,7 +53,7 @@ def drop_relative_folders() -> None:
 
 
 def append_folder(folder: str) -> None:
-    """Import from a folder as well, after all others, in this process and in those that it starts (R4)."""
+    """Make a folder the last of those that this process, and each that it starts, imports from (R4)."""
     sys.path.append(folder)
     os.environ[LAST] = os.pathsep.join([*_last(os.environ), folder])
 

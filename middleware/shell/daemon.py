@@ -38,7 +38,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.arguments import Arguments, number_of
-from thalweg.middleware.shell.endpoints import read_networks, takes_ipv6, with_number
+from thalweg.middleware.shell.endpoints import is_ipv6, read_networks, resolve_endpoint
 from thalweg.middleware.shell.memory import keep_freed
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.shell import Shell, ShellConfig
@@ -338,8 +338,8 @@ def _enlist(stop: threading.Event, me: m.Peer, version: int, endpoint: str, clie
     socket.setsockopt(zmq.SNDHWM, 1)
     try:
         secure_dealer(socket, keys, client)
-        endpoint = with_number(endpoint)
-        socket.setsockopt(zmq.IPV6, takes_ipv6(endpoint))
+        endpoint = resolve_endpoint(endpoint)
+        socket.setsockopt(zmq.IPV6, is_ipv6(endpoint))
         socket.connect(endpoint)
     except (UsageError, zmq.ZMQError) as error:
         _complain(f"--join {endpoint}: {one_line(error)}")

@@ -43,8 +43,10 @@ MAX_NETWORK = 32  # characters of its name, which stands in every estimate of it
 
 
 def beside(endpoint: str, bulk_port: int | None = None) -> str:
-    """The bulk endpoint: at ``bulk_port``, else one port above the control endpoint, or anywhere with it; beside it in
-    its folder. Port 0 is any free one.
+    """Return the endpoint for partitions of a host whose control endpoint this is.
+
+    Of TCP it has the same address and ``bulk_port``: without one, the port above, or any free port if the control
+    endpoint has port 0. A ``bulk_port`` of 0 is any free port. Of a Unix socket it is a second socket in its folder.
 
     Raises UsageError for what is no endpoint or port, and for a Unix socket that others could dial, or that is in use.
     """
@@ -135,7 +137,7 @@ def _check_unix(endpoint: str) -> None:
                 raise UsageError(f"{UNIX}{path} is already in use; choose another name with --listen")
 
 
-def takes_ipv6(endpoint: str) -> bool:
+def is_ipv6(endpoint: str) -> bool:
     """Return whether a socket of this endpoint is one of IPv6: of an address in brackets, or of all addresses (``*``).
 
     A socket of IPv6 for all addresses takes IPv4 as well. Of a name libzmq would take no IPv4 address in such a socket.
@@ -143,7 +145,7 @@ def takes_ipv6(endpoint: str) -> bool:
     return endpoint.startswith((f"{TCP}[", f"{TCP}*"))
 
 
-def with_number(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
+def resolve_endpoint(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
     """Return an endpoint with the address that its name stands for.
 
     Of several addresses, as of IPv4 and IPv6, the first at which something listens is taken. If nothing does, and with
@@ -161,7 +163,7 @@ def with_number(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
     for candidate in found if len(found) > 1 and wait_s > 0 else ():
         with contextlib.suppress(OSError, ValueError), _dial(candidate, wait_s):
             return candidate
-    return min(found, key=takes_ipv6, default=endpoint)
+    return min(found, key=is_ipv6, default=endpoint)
 
 
 def folder_of(endpoint: str) -> str:

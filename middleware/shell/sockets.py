@@ -46,10 +46,10 @@ from thalweg.middleware.shell.endpoints import (
     advertised,
     beside,
     check_networks,
+    is_ipv6,
     may_dial,
+    resolve_endpoint,
     take_away,
-    takes_ipv6,
-    with_number,
 )
 from thalweg.middleware.shell.expiry import Expiry
 from thalweg.middleware.shell.security import (
@@ -175,7 +175,7 @@ class Sockets:
         try:
             listen, advertise, networks, insecure, bulk_port = listening
             check_networks(networks)
-            listen = with_number(listen, 0)
+            listen = resolve_endpoint(listen, 0)
             bulk_listen = beside(listen, bulk_port)
             self.control, control = self._bind(listen, insecure)
             self.bulk, bulk = self._bind(bulk_listen, insecure, bulk=True)
@@ -568,7 +568,7 @@ class Sockets:
         socket.setsockopt(zmq.LINGER, 200)
         (_keep_alive if bulk else _heartbeat)(socket)
         secure_router(socket, self._keys, endpoint, insecure=insecure)
-        socket.setsockopt(zmq.IPV6, takes_ipv6(endpoint))
+        socket.setsockopt(zmq.IPV6, is_ipv6(endpoint))
         try:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -593,7 +593,7 @@ class Sockets:
                 with contextlib.suppress(UsageError):  # until there is a certificate of the host, nothing goes there
                     secure_dealer(socket, self._keys, host)
                     if may_dial(self.me.control, endpoint):
-                        socket.setsockopt(zmq.IPV6, takes_ipv6(endpoint))
+                        socket.setsockopt(zmq.IPV6, is_ipv6(endpoint))
                         if self.guard is not None:
                             self.guard.follow(socket)
                         socket.connect(endpoint)
@@ -631,7 +631,7 @@ class Sockets:
             if not may_dial(self.me.control, line.peer.control):
                 socket.close(0)
                 return None
-            socket.setsockopt(zmq.IPV6, takes_ipv6(line.peer.control))
+            socket.setsockopt(zmq.IPV6, is_ipv6(line.peer.control))
             return self.watching.begin(run, host, socket, partial(socket.connect, line.peer.control))
         except (zmq.ZMQError, UsageError):  # the latter: there is no certificate of it yet
             socket.close(0)

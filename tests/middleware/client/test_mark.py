@@ -67,7 +67,7 @@ def test_a_journal_whose_mark_cannot_be_made_anew_writes_it_when_there_is_room(
 
 
 def slots(path: Path) -> list[int]:
-    """The number that each slot of the mark has, -1 for one that is not whole."""
+    """Return the number in each slot of the mark, or -1 for a slot that is not whole."""
     data = path.read_bytes()
     found = [mark._counted(data[START + slot * SLOT_BYTES : START + (slot + 1) * SLOT_BYTES]) for slot in range(SLOTS)]
     return [-1 if count is None else count.number for count in found]

@@ -18,7 +18,7 @@ SHOW = "import sys; from thalweg.middleware.platform.python import append_folder
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: it has modules with the names of others, which end the process that imports them."""
+    """Make a working directory whose modules have well-known names and end the process that imports them."""
     there = tmp_path / "foreign"
     there.mkdir()
     for name in NAMES:

@@ -67,7 +67,7 @@ def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Call
 
 
 class Hosts:
-    """Host h1 of a run with h2 and h3, which wants all that is sent to it: what it answers and tells is kept."""
+    """Host h1 of a run with h2 and h3. It takes all that is sent to it, and keeps what it answers and tells."""
 
     def __init__(self, limits: CoreConfig) -> None:
         peers = [m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2", "h3")]
@@ -129,7 +129,7 @@ def test_a_relay_adds_nothing_to_the_transfer_of_another_source(hosts: Hosts) ->
 
 
 def test_a_host_probes_in_its_own_name(hosts: Hosts) -> None:
-    """Else its probe would have this host dial whatever it says of another."""
+    """A probe in the name of another host would make this host dial whatever address the probe gives."""
     for name in ("h2", "h3"):
         probe = m.Probe("r", 1, m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
         with nullcontext() if name == "h2" else pytest.raises(ProtocolError, match="a probe of 'h3' that came from"):

@@ -1,4 +1,4 @@
-"""Certificates that expire: when that is logged, and what is returned once they have."""
+"""Tests of certificates that expire: when the log says so, and which have expired."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from thalweg.middleware.client.reaching import reach
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import endpoints
-from thalweg.middleware.shell.endpoints import advertised, takes_ipv6, with_number
+from thalweg.middleware.shell.endpoints import advertised, is_ipv6, resolve_endpoint
 from thalweg.middleware.shell.security import MEMBERS, Keys, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 
@@ -122,7 +122,7 @@ def test_a_name_at_which_nothing_listens_is_taken_for_ipv4_if_it_can_be(
     addresses: tuple[str, ...], taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both_families(monkeypatch, *addresses)
-    assert with_number("tcp://both.example:9") == with_number("tcp://both.example:9", 0) == taken
+    assert resolve_endpoint("tcp://both.example:9") == resolve_endpoint("tcp://both.example:9", 0) == taken
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_a_name_at_which_nothing_listens_is_taken_for_ipv4_if_it_can_be(
     ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://*:*", "tcp://localhost:*", "ipc:///tmp/x/h1", "tcp://no.invalid:9"],
 )
 def test_an_endpoint_without_a_name_to_look_up_stays_as_it_is(endpoint: str) -> None:
-    assert with_number(endpoint) == endpoint
+    assert resolve_endpoint(endpoint) == endpoint
 
 
 def test_sockets_of_ipv6_are_those_in_brackets_and_of_all_addresses() -> None:
-    assert all(map(takes_ipv6, ("tcp://[::1]:1", "tcp://[fe80::1%eth0]:1", "tcp://*:1")))
-    assert not any(map(takes_ipv6, ("tcp://0.0.0.0:1", "tcp://h1.example:1", "tcp://127.0.0.1:1", "ipc:///tmp/[x]")))
+    assert all(map(is_ipv6, ("tcp://[::1]:1", "tcp://[fe80::1%eth0]:1", "tcp://*:1")))
+    assert not any(map(is_ipv6, ("tcp://0.0.0.0:1", "tcp://h1.example:1", "tcp://127.0.0.1:1", "ipc:///tmp/[x]")))
 
 
 @pytest.mark.parametrize("address", ["fd00::7", "[fd00::7]"])

@@ -184,7 +184,7 @@ def test_a_message_has_as_many_frames_as_are_expected(dial: Callable[..., zmq.So
 
 
 def test_of_what_a_host_has_dialled_few_answers_of_a_bounded_size_are_taken_at_once() -> None:
-    """Those that it has dialled are chosen by others, before a run."""
+    """Which hosts it dials before a run is chosen by others."""
     with opened() as sockets:
         sockets.meet("r", [peer(1)])
         assert sockets.post("r", "x1", PING)

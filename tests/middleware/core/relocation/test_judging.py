@@ -75,6 +75,15 @@ def client(make_book: Any, make_install: Any) -> Client:
     return Client(make_book("client"), make_install(others=("h3", "h4")))
 
 
+def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
+    """Lose host ``h2``, so that the run begins anew with a replica of ``o`` that ``keeper`` has."""
+    run = client.book.core.runs[client.run]
+    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
+    client.hear(keeper, m.Stable, "o", version, (keeper, "h2"))
+    client.lose("h2")
+    assert Start("o", version, keeper) in client.recovery._setting.lasting.starts
+
+
 def lies(client: Client, liar: str) -> None:
     """All that may have a run begin anew and is not so."""
     for lost in ("h9", "h4", "h2", "h1", "client", liar):
@@ -226,11 +235,7 @@ def test_a_host_names_the_process_that_leads_a_run_to_another_that_asks_after_it
 
 
 def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(client: Client) -> None:
-    run = client.book.core.runs[client.run]
-    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
-    client.hear("h3", m.Stable, "o", 1, ("h3", "h2"))
-    client.lose("h2")
-    assert Start("o", 1, "h3") in client.recovery._setting.lasting.starts
+    start_from_a_replica(client, "h3", 1)
     assert client.generation == 1
     client.hear("h3", m.Refuse, "o", 1, "no room")  # the version of its first hand-over
     assert client.generation == 1
@@ -299,11 +304,7 @@ def test_a_host_that_is_lost_has_no_replicas_whatever_it_says(client: Client) ->
 
 
 def test_a_replica_is_lacking_by_the_word_of_who_keeps_it_or_starts_with_it_alone(client: Client) -> None:
-    run = client.book.core.runs[client.run]
-    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
-    client.hear("h4", m.Stable, "o", 4, ("h4", "h2"))
-    client.lose("h2")
-    assert Start("o", 4, "h4") in client.recovery._setting.lasting.starts
+    start_from_a_replica(client, "h4", 4)
     for sender in ("h1", "h3"):
         client.hear(sender, m.Lacks, "o", 4, "it says")
         assert client.generation == 1

@@ -191,7 +191,7 @@ def _says_hello(book: Playbook, peer: m.Peer, instance: str = "") -> list[m.Peer
 def test_hosts_that_do_not_join_keep_other_changes_waiting_for_one_of_them_at_most(
     make_book: Any, make_install: Any, what: str
 ) -> None:
-    """Each has answered, and nothing larger gets through to it: it says again and again that it is there."""
+    """Each of them says hello again and again, and nothing larger than the answer gets through to it."""
     book = _away(make_book, make_install)
     flow = book.core.runs["r"].tree.dataflow
     query = Dataflow((flow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
@@ -293,7 +293,7 @@ def test_a_client_that_did_not_run_gives_nobody_up_for_what_could_not_be_answere
 def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_forgotten(
     make_book: Any, make_install: Any, lasting: bool
 ) -> None:
-    """All other hosts know that it has joined, so ``o`` has moved there meanwhile."""
+    """All other hosts know that ``h3`` has joined, so ``o`` moves there before the client hears of it."""
     book, install = make_book("client"), make_install()
     book << e.RunRequested(m.Lasting.of(install, m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2"):
