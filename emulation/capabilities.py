@@ -14,6 +14,7 @@ from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml import registers
 from thalweg.emulation.uml.files import NEEDED, find_kernel, find_memory
+from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, install
 from thalweg.middleware.platform import memory_bytes, needs_linux, on_linux, usable_processors
 from thalweg.middleware.platform.python import find_program
@@ -39,6 +40,8 @@ class Capabilities(msgspec.Struct, frozen=True):
 
     netns: Capability
     netem: Capability
+    queues: Capability
+    host_rates: Capability
     user_namespaces: Capability
     docker: Capability
     uml: Capability
@@ -46,7 +49,9 @@ class Capabilities(msgspec.Struct, frozen=True):
     memory_bytes: int
 
     def listed(self) -> tuple[Capability, ...]:
-        return (self.netns, self.netem, self.user_namespaces, self.docker, self.uml)
+        return (
+            self.netns, self.netem, self.queues, self.host_rates, self.user_namespaces, self.docker, self.uml
+        )  # fmt: skip
 
 
 def probe() -> Capabilities:
@@ -55,10 +60,12 @@ def probe() -> Capabilities:
         return _elsewhere()
     with ThreadPoolExecutor() as pool:
         kernel, users, docker = pool.submit(_kernel), pool.submit(_user_namespaces), pool.submit(_docker)
-        netns, netem = kernel.result()
+        netns, netem, queues, host_rates = kernel.result()
         return Capabilities(
             netns=netns,
             netem=netem,
+            queues=queues,
+            host_rates=host_rates,
             user_namespaces=users.result(),
             docker=docker.result(),
             uml=_uml(),
@@ -72,6 +79,8 @@ def _elsewhere() -> Capabilities:
     return Capabilities(
         netns=Capability("netns", False, needs_linux("network namespaces need")),
         netem=Capability("netem", False, needs_linux("netem needs")),
+        queues=Capability(QUEUES, False, needs_linux("managed queues need")),
+        host_rates=Capability(HOST_RATES, False, needs_linux("rates of hosts need")),
         user_namespaces=Capability("user namespaces", False, needs_linux("user namespaces need")),
         docker=Capability("docker", False, needs_linux("testbeds of containers need")),
         uml=Capability("user-mode linux", False, needs_linux(NEEDED)),
@@ -80,18 +89,24 @@ def _elsewhere() -> Capabilities:
     )
 
 
-def _kernel() -> tuple[Capability, Capability]:
-    """Namespaces with shaped links, and netem in them."""
+def _kernel() -> tuple[Capability, Capability, Capability, Capability]:
+    """Try namespaces with shaped links, and netem, managed queues and rates of hosts in them."""
     try:
         supervisor = start_isolated("probe")
     except CapabilityError as error:
-        return Capability("netns", False, str(error)), Capability(
-            "netem", False, f"no namespace to try it in; {_no_netem()}"
-        )
+        without = (_no_netem(), NO_QUEUES, NO_HOST_RATES)
+        rest = [f"no namespace to try it in; {remedy}" for remedy in without]
+        names = ("netem", QUEUES, HOST_RATES)
+        netem, queues, rates = (Capability(name, False, why) for name, why in zip(names, rest, strict=True))
+        return Capability("netns", False, str(error)), netem, queues, rates
     try:
         verdict: dict[str, str] = supervisor.client.call(requests.Probe())
     except TestbedError as error:
-        return Capability("netns", False, str(error)), Capability("netem", False, _no_netem())
+        netem, queues, rates = (
+            Capability(name, False, why)
+            for name, why in (("netem", _no_netem()), (QUEUES, NO_QUEUES), (HOST_RATES, NO_HOST_RATES))
+        )
+        return Capability("netns", False, str(error)), netem, queues, rates
     finally:
         supervisor.close()
     missing = [f"{name} ({verdict[name]})" for name in NETNS_FEATURES if verdict[name]]
@@ -99,11 +114,26 @@ def _kernel() -> tuple[Capability, Capability]:
         detail = f"the kernel lacks {', '.join(missing)}; load those modules, or use --testbed loopback"
     else:
         detail = f"namespaces as {supervisor.mode}, with {', '.join(NETNS_FEATURES)}; {_rights(supervisor.mode)}"
-    netem = verdict["netem"]
+    refused = verdict["netem"]
+    has = [name for name in MANAGED if not verdict[name]]
+    ifb = verdict["ifb"]
     return (
         Capability("netns", not missing, detail),
-        Capability("netem", not netem, f"{netem}: {_no_netem()}" if netem else "delay, jitter and loss on links"),
+        Capability("netem", not refused, f"{refused}: {_no_netem()}" if refused else "delay, jitter and loss on links"),
+        Capability(QUEUES, bool(has), f"{', '.join(has)} with ECN" if has else NO_QUEUES),
+        Capability(HOST_RATES, not ifb, f"{ifb}: {NO_HOST_RATES}" if ifb else "up_rate and down_rate of hosts"),
     )
+
+
+QUEUES, HOST_RATES = "managed queues", "host rates"
+NO_QUEUES = (
+    f"links have fifo queues; for {', '.join(MANAGED)} load their modules (modprobe sch_fq_codel …), or run inside a"
+    " User-Mode Linux kernel"
+)
+NO_HOST_RATES = (
+    "hosts have a down_rate and no up_rate; load ifb, sch_ingress and act_mirred (modprobe), or run inside a User-Mode"
+    " Linux kernel"
+)
 
 
 def _rights(mode: str) -> str:

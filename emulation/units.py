@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from thalweg.middleware.errors import UsageError
 
@@ -23,6 +23,11 @@ _TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "
 _SHARES = {"": 1, "%": 100}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # tc(8), docker(1)
 _QUEUES = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+Managed = Literal["fq_codel", "codel", "pie", "red"]
+Discipline = Literal["fifo", Managed]
+MANAGED: tuple[Managed, ...] = get_args(Managed)
+"""Disciplines that keep a queue short by themselves, by marks and drops."""
+USUAL_QUEUE_S = 0.1
 Kind = Literal["time", "rate", "share"]
 _KINDS: Mapping[Kind, Mapping[str, float]] = {"time": _TIMES, "rate": _RATES, "share": _SHARES}
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?\s*([a-z%]*)", re.ASCII | re.IGNORECASE)
@@ -86,17 +91,22 @@ def size_bytes(value: Any) -> int:
     return round(number * unit_bytes)
 
 
-def queue(value: Any) -> tuple[float, Literal["s", "bytes", "packets"]]:
-    """How much may wait: ``"100ms"`` of a link's rate, ``"64kb"`` (b, kb, mb, gb), or a number of packets.
+def queue(value: Any) -> tuple[float, Literal["s", "bytes", "packets"], Discipline]:
+    """Read a queue: ``"100ms"`` of a link's rate, ``"64kb"`` (b, kb, mb, gb), or a number of packets.
 
-    Raises UsageError.
+    Or a discipline that keeps the queue short by itself: ``"fq_codel"``, ``"codel"``, ``"pie"`` or ``"red"``; the size
+    is then that of a queue that nobody has described. Raises UsageError.
     """
-    said = "queue; write it as 100ms, 64kb, or as a number of packets"
-    unit = value.strip().lstrip("0123456789.").strip().lower() if isinstance(value, str) else ""
+    named = value.strip().lower() if isinstance(value, str) else ""
+    for discipline in MANAGED:
+        if named == discipline:
+            return USUAL_QUEUE_S, "s", discipline
+    said = f"queue; write it as 100ms, 64kb, as a number of packets, or as {', '.join(MANAGED)}"
+    unit = named.lstrip("0123456789.").strip()
     number, factor = _quantity(value, _QUEUES, said)
     if number <= 0 or (not unit and number != round(number)):
         raise UsageError(f"{value!r} is not a {said}")
-    return number * factor, "packets" if not unit else "bytes" if unit in _SIZES else "s"
+    return number * factor, "packets" if not unit else "bytes" if unit in _SIZES else "s", "fifo"
 
 
 def unit(word: str, kind: Kind) -> float:

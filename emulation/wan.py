@@ -50,6 +50,8 @@ class Asked(TypedDict, total=False):
     ``rate``, ``delay``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are not shaped, as
     fast as the machine is. ``kernel``: ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns).
     ``image``: of containers. ``networks``: those in which hosts have an interface besides the one that all share.
+    ``ipv6``: hosts have IPv6 addresses as well, unless it is False. ``control_band``: on every link, what is marked for
+    expedited forwarding goes before all else, as this runtime's control messages then do.
     """
 
     rate: Quantity | None
@@ -59,6 +61,8 @@ class Asked(TypedDict, total=False):
     kernel: Literal["host", "uml"]
     image: str | None
     networks: Sequence[str]
+    ipv6: bool
+    control_band: bool
 
 
 class Testbed:
@@ -87,6 +91,9 @@ class Testbed:
             raise UsageError(f"Testbed.open takes no {unknown!r}; {nearest(unknown, Asked.__annotations__)}")
         image, kernel, networks = asked.pop("image", None), asked.pop("kernel", "host"), asked.pop("networks", ())
         more: dict[str, Any] = {"networks": _words(networks, "networks")} if networks else {}
+        for word in ("ipv6", "control_band"):
+            if word in asked:
+                more[word] = asked.pop(word)
         if image is not None:
             more["image"] = image
         bed = cls(_on_uml(backend, hosts, more) if kernel == "uml" else _on_host(backend, hosts, kernel, more))
@@ -143,6 +150,11 @@ class Testbed:
         return self._bed.networks.get(self._network or NET, self._bed.hosts)
 
     @property
+    def hosts_6(self) -> Mapping[str, str]:
+        """Every host's IPv6 address, by name; empty where they have none, and of further networks."""
+        return {} if self._network not in (None, NET) else self._bed.hosts_6
+
+    @property
     def links(self) -> Mapping[Link, LinkShape]:
         """What every shaped link is set to at this moment."""
         self._bed.status()
@@ -162,14 +174,32 @@ class Testbed:
         jitter: Quantity | None = None,
         loss: Quantity | None = None,
         queue: Quantity | None = None,
+        up_rate: Quantity | None = None,
+        down_rate: Quantity | None = None,
         both: bool = False,
     ) -> None:
         """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
 
-        ``queue``: what waits for the link at most, ``"100ms"`` of its rate, ``"64kb"``, or a number of packets.
+        ``queue``: what waits for the link at most, ``"100ms"`` of its rate, ``"64kb"``, a number of packets; or what
+        keeps it short: ``"fq_codel"``, ``"codel"``, ``"pie"``, ``"red"``. ``up_rate``, ``down_rate``: of all that the
+        host ``source`` sends together, or receives, whatever its links have (``"unlimited"`` lifts it); without a host
+        of every one. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
         Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
         """
-        self._alter(self._named(source, target, both=both), _figures(rate, delay, jitter, loss, queue))
+        figures, limits = _figures(rate, delay, jitter, loss, queue), (_limit(up_rate), _limit(down_rate))
+        if limits != (KEEP, KEEP):
+            self._limit_hosts(source, target, *limits)
+        if figures or limits == (KEEP, KEEP):
+            self._alter(self._named(source, target, both=both), figures)
+
+    def _limit_hosts(self, host: str | None, target: str | None, *limits: float | None) -> None:
+        if target is not None:
+            raise UsageError(f"up_rate and down_rate are of a host, not of the link to {target!r}; name {host!r} alone")
+        if host is not None:
+            self._named(host, None, both=False)
+        chosen = [*self.hosts] if host is None else [host]
+        up_bps, down_bps = ({} if limit == KEEP else dict.fromkeys(chosen, limit) for limit in limits)
+        self._bed.limit_hosts(up_bps, down_bps, self._network or NET)
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""
@@ -270,7 +300,10 @@ class Testbed:
 
     def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool | Queue]) -> None:
         if not figures:
-            raise UsageError("nothing is asked of the link; give a rate, a delay, a jitter, a loss or a queue")
+            raise UsageError(
+                "nothing is asked of the link; give a rate, a delay, a jitter, a loss or a queue, or a host's up_rate"
+                " or down_rate"
+            )
         if links:
             self._bed.alter(links, figures)
 
@@ -343,7 +376,7 @@ def _on_uml(backend: str, hosts: Sequence[str], more: Mapping[str, Any]) -> Back
     check_linux(NEEDED)
     from thalweg.emulation.uml.testbed import UmlTestbed  # few need it
 
-    return UmlTestbed(_words(hosts, "hosts"), networks=more.get("networks", ()))
+    return UmlTestbed(_words(hosts, "hosts"), **more)
 
 
 def _words(given: Words, what: str) -> list[str]:
@@ -368,6 +401,19 @@ def _figures(
         ("queue", queue, lambda value: Queue(*units.queue(value))),
     )
     return {name: read(value) for name, value, read in asked if value is not None}
+
+
+KEEP = -1.0  # of a limit that is not given
+
+
+def _limit(rate: Quantity | None) -> float | None:
+    """A limit in bit/s; None for none, ``KEEP`` where it stays."""
+    if rate is None:
+        return KEEP
+    return None if rate == UNLIMITED else units.rate_bps(rate)
+
+
+UNLIMITED = "unlimited"
 
 
 def _text(file: IO[bytes]) -> str:

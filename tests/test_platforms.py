@@ -20,12 +20,14 @@ from thalweg.middleware.errors import EXTRAS
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 LINUX_ONLY = {
+    "emulation.containers.machine",
     "emulation.containers.process",
     "emulation.containers.world",
     "emulation.kernel.interfaces",
     "emulation.kernel.namespaces",
     "emulation.kernel.world",
     "emulation.proofs.delay",
+    "emulation.proofs.kinds",
     "emulation.proofs.rate",
     "emulation.proofs.tcp",
     "emulation.supervisor.player",
@@ -234,7 +236,7 @@ def test_what_needs_linux_says_so_in_one_line(answers: Answers, line: str) -> No
 
 def test_doctor_refuses_each_testbed_with_the_system(answers: Answers) -> None:
     rows = " ".join(answers.lines["doctor"].out.split())
-    assert rows.count(f"this is {SYSTEM[answers.system]}") == 5
+    assert rows.count(f"this is {SYSTEM[answers.system]}") == 7
     assert "sysctl" not in rows
 
 

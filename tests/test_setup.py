@@ -14,7 +14,7 @@ from patience import patience
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ("bash", "cat", "cp", "dirname", "env", "grep", "head", "mkdir", "rm", "sed", "sort", "tr", "sleep")
-ESSENTIAL = {"getent", "hostname", "tail"}  # on every Debian: libc-bin, hostname and coreutils
+ESSENTIAL = {"getent", "hostname", "nsenter", "tail"}  # on every Debian: libc-bin, hostname, util-linux and coreutils
 
 APT_CACHE = """#!/bin/sh
 candidate=$(sed -n "s/^$2 //p" {folder}/candidates)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
+from thalweg.emulation.containers import machine
 from thalweg.emulation.kernel import interfaces
-from thalweg.emulation.kernel.interfaces import Interface
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter
 from thalweg.emulation.supervisor.requests import Container
@@ -21,26 +21,44 @@ from thalweg.middleware.network.view import NET, cable_of
 class ContainerWorld(World):
     """Hosts are containers that run already, on networks that the engine made."""
 
-    lead = staticmethod(interfaces.way)
+    lead, ifb = staticmethod(interfaces.way), staticmethod(interfaces.ifb)
+    no_interface = staticmethod(interfaces.remove)
 
-    def __init__(self, containers: Iterable[Container], prefix_length: int, layer: int) -> None:
-        """Raises OSError where a namespace cannot be entered."""
-        super().__init__(layer)
-        mine = interfaces.present()
+    def __init__(
+        self,
+        containers: Iterable[Container],
+        prefix_length: int,
+        layer: int,
+        *,
+        run_id: str = "",
+        control_band: bool = False,
+    ) -> None:
+        """``run_id``: of the testbed, whose name devices on the machine have. Raises OSError where a namespace cannot
+        be entered.
+        """
+        super().__init__(layer, control_band=control_band)
+        self._run_id, self.uplink = run_id, f"{machine.mark(run_id)}."
+        self._mine = interfaces.present()
         try:
             for number, one in enumerate(containers, 1):
-                for end in self._enter(number, one, mine):
+                for end in self._enter(number, one):
                     self.ends[cable_of(end.name, end.via)] = end
         finally:
             enter(self._own_fd)
         self.hosts = {end.name: end for end in self.ends.values() if end.via == NET}
         for end in self.ends.values():
             if end.via == NET:
-                end.netlink.request(interfaces.neighbours(end, self.hosts.values()))
-            else:
-                end.netlink.request(interfaces.alone(end.interface, end.ip, prefix_length))
+                known = interfaces.neighbours(end, self.hosts.values())
+                end.netlink.request([*interfaces.groups(end.interface), *known])
+                continue
+            end.netlink.request(interfaces.alone(end.interface, end.ip, prefix_length))
+            if end.ip6:
+                end.netlink.request(interfaces.alone_6(end.interface, end.ip6))
+        bridges = {self._mine[end.port.interface].bridge for end in self.ends.values()}
+        self._own.request(interfaces.detach_senders(index) for index in bridges if index is not None)
+        machine.let_pass(run_id, [self._mine[index].name for index in bridges if index is not None])
 
-    def _enter(self, number: int, one: Container, mine: Mapping[int, Interface]) -> Iterator[HostSpace]:
+    def _enter(self, number: int, one: Container) -> Iterator[HostSpace]:
         """Raises OSError where the namespace is not that of the container, before anything there is touched."""
         namespace_fd = os.open(f"/proc/{one.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         enter(namespace_fd)
@@ -48,14 +66,27 @@ class ContainerWorld(World):
         if any(plug.mac not in by_mac for plug in one.plugs):
             raise OSError(errno.ENODEV, f"process {one.pid} is not in the container of {one.name}")
         asking = NetlinkSocket()
-        for ip, mac, via in one.plugs:
+        for ip, mac, via, ip6 in one.plugs:
             index, other_end = by_mac[mac]
-            port = self._port(index, other_end, mine)
-            yield HostSpace(one.name, number, ip, mac, namespace_fd, asking, index, port, via)
+            port = self._port(one.name, index, other_end)
+            yield HostSpace(one.name, number, ip, mac, namespace_fd, asking, index, port, via, ip6)
 
-    def _port(self, interface: int, other_end: int | None, mine: Mapping[int, Interface]) -> Port | None:
-        """The other end of a container's cable, if it is in our namespace."""
-        ours = None if other_end is None else mine.get(other_end)
+    def _port(self, name: str, interface: int, other_end: int | None) -> Port:
+        """The other end of a container's cable. Raises OSError if it is not in our namespace."""
+        ours = None if other_end is None else self._mine.get(other_end)
         if other_end is None or ours is None or ours.other_end != interface:
-            return None
+            raise OSError(
+                errno.ENODEV,
+                f"the bridge of host {name!r} is not in this machine's network namespace, so its links cannot be"
+                " shaped; use an engine that runs as root",
+            )
         return Port(other_end, self._own)
+
+    def bridge_mac(self, end: HostSpace) -> bytes | None:
+        """The machine itself speaks to containers, from the engine's bridge."""
+        bridge = self._mine[end.port.interface].bridge
+        found = None if bridge is None else self._mine.get(bridge)
+        return None if found is None else bytes.fromhex(found.mac.replace(":", ""))
+
+    def end(self) -> None:
+        machine.remove(self._run_id)

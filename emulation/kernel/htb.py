@@ -1,21 +1,29 @@
 """What a link's shape becomes in the kernel: an htb class, a queue, a filter, as netlink messages.
 
-On each host's interface stands one htb root with one class for the interface; every destination has a class of its own
-below that, with the link's rate. What no filter matches passes unshaped. No input or output.
+Links are shaped at the bridge's port towards the receiver, where every frame for a host leaves the bridge. (On the
+sender's own interface Linux's TCP small queues keep the queue empty.) On each port stands one htb root with one class
+for the interface. Every source has a class of its own below that, with the rate of its link. The class is chosen by the
+source's hardware address, whatever the protocol: IPv4, IPv6, ARP, multicast, a tagged frame. Frames of a source whose
+link has no shape go to ``OPEN``, which has no limit. Frames of an address that no host has go to ``STRANGERS``, which
+swallows and counts them.
 
-A link's class has two bands below it, classes that borrow all they send from it (in a testbed of very many hosts it has
-none, ``world.BANDED_HOSTS``): what is urgent goes before all other traffic of the link. Each has a leaf of its own (a
-fifo, or netem when there is a delay, jitter, loss …). u32 filters look at the destination, and at the IP header's type
-of service: ``URGENT`` is expedited forwarding.
+Filters are u32's: one looks at the last byte of the source address and leads to one of 256 lists, each with the
+addresses that end so.
+
+A link's class may have two bands below it, classes that borrow all they send from it (``world.World.bands``): what is
+urgent goes before all other traffic of the link. Each has a leaf of its own (a fifo, or netem when there is a delay,
+jitter, loss …). Urgent is what has the type of service (IPv4) or traffic class (IPv6) of expedited forwarding.
 
 The interface's class is as good as unlimited, and every link has its full rate assured, so no link borrows from
 another. When the interface gets a rate, the links have only a share of it assured each and borrow the rest, up
-to their own rates. What a host receives in all is limited in the same way by one class with two bands at the other end
-of its cable.
+to their own rates. What a host sends in all is limited behind its port, where frames enter the bridge: they take the
+way through an ifb device, which has one class (``uplink``).
 
 A link that is cut gets the blackhole discipline for its leaves: what waits in a queue or is under way in netem is lost,
-and so is what is sent from then on, without a word to the sender (a full fifo would tell TCP, which
-then does not back off as it does over a broken path). The class and its rate stay.
+and so is what is sent from then on, without a word to the sender. The class and its rate stay.
+
+netem delays, and what has been delayed waits in a queue below it, whose limit is the link's: so a link with a delay has
+the same queue as one without.
 
 A message states what shall be, whether it stands already or not: a class or a queue that is there is changed in place,
 and keeps what waits in it; only a queue of another kind takes its place. Roots and filters are made once.
@@ -24,8 +32,8 @@ Layer 3 (IP bytes) is counted by a size table on the root, which takes the Ether
 sees it, and adds to one of several TCP segments the headers that these will have. Layer 2 counts the frame; there
 the kernel adds the headers itself.
 
-Source: tc-htb(8), tc-netem(8), tc-stab(8), net/sched/sch_htb.c, sch_blackhole.c, sch_api.c (__qdisc_calculate_pkt_len),
-linux/pkt_sched.h, linux/pkt_cls.h; RFC 3246 of expedited forwarding.
+Source: tc-htb(8), tc-netem(8), tc-stab(8), tc-u32(8), tc-mirred(8), net/sched/sch_htb.c, cls_u32.c, sch_blackhole.c,
+sch_api.c (__qdisc_calculate_pkt_len), linux/pkt_sched.h, linux/pkt_cls.h; RFC 3246 of expedited forwarding.
 """
 
 from __future__ import annotations
@@ -34,16 +42,17 @@ import array
 import math
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
-from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel import netem, queues
 from thalweg.emulation.kernel.netem import TICK_NS
 from thalweg.emulation.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
+    RTM_DELQDISC,
     RTM_DELROUTE,
     RTM_NEWLINK,
     RTM_NEWQDISC,
@@ -56,79 +65,111 @@ from thalweg.emulation.kernel.netlink import (
     number,
     text,
 )
-from thalweg.emulation.links.shape import FRAME_BYTES, MAX_SEGMENTS, PACKET_BYTES, LinkShape, burst_bytes
+from thalweg.emulation.links.shape import (
+    FRAME_BYTES,
+    MAX_SEGMENTS,
+    PACKET_BYTES,
+    QUEUE,
+    LinkShape,
+    burst_bytes,
+)
+from thalweg.emulation.units import Managed
 
-PORT_QUEUE_BPS = 2e9  # for an interface that is not limited, a queue as for this rate
 QUANTUM_BYTES = FRAME_BYTES  # what a link borrows at a time where its interface is limited
 UNLIMITED_BPS = 400e9  # an interface without a rate of its own: more than a core moves
 UNLIMITED_SEGMENTS = 65_535  # as an interface has it at first
+UPLINK_QUEUE_BPS = 2e9  # for an uplink that is not limited, a queue as for this rate
 ETHERNET_HEADER_BYTES = 14
 SEGMENT_HEADER_BYTES = 52  # IPv4 and TCP with time stamps
 URGENT = 0xB8  # the type of service of expedited forwarding
 ROOT = 0x0001_0000
-INTERFACE_MINOR, PORT_MINOR = 0x1000, 1  # the interface's class (links have the numbers of hosts, at most 1023)
-BULK, CONTROL = 0x400, 0x800  # a link's bands, added to its number
+BULK, CONTROL = 0x400, 0x800  # a link's bands, added to its number, which is that of a host (at most 1023)
+INTERFACE_MINOR, OPEN, STRANGERS = 0xC00, 0xC01, 0xC02  # above all of these, and below 0x1000: see ``_LEAVES``
 INTERFACE = ROOT | INTERFACE_MINOR
+UPLINK = 1  # the one class of an ifb device
+INGRESS_HANDLE, INGRESS_PARENT = 0xFFFF_0000, 0xFFFF_FFF1
+SOURCES = 0x0010_0000  # the hash table of the sources' filters
+BUCKETS = 256
+URGENT_6, ANY = 0x400, 0x800  # added to a source's number in that of a filter: the lower are looked at first
 
 TCA_KIND, TCA_OPTIONS, TCA_STATS2, TCA_STAB = 1, 2, 7, 8
 TCA_STATS_BASIC, TCA_STATS_QUEUE = 1, 3
 TC_H_ROOT = 0xFFFF_FFFF
 TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
-TCA_U32_CLASSID, TCA_U32_SEL = 1, 5
+TCA_U32_CLASSID, TCA_U32_HASH, TCA_U32_LINK, TCA_U32_DIVISOR, TCA_U32_SEL, TCA_U32_ACT = 1, 2, 3, 4, 5, 7
+TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 1, 2, 2
+TC_ACT_STOLEN, TCA_EGRESS_REDIR, TC_U32_TERMINAL = 4, 1, 1
 TCA_STAB_BASE, TCA_STAB_DATA = 1, 2
 IFLA_GSO_MAX_SEGS = 40
 RTA_DST = 1
 LINKLAYER_ETHERNET = 1  # tells htb to compute transmission times itself, so that no rate table is needed
-ETH_P_IP = 0x0800
+ETH_P_ALL = 0x0003
+ETHERTYPES = {4: 0x0800, 6: 0x86DD}
+NETEM_SPARE, NETEM_LEAST = 4, 1000
+SOURCE_MAC = -8  # where it stands in a frame, from the header of its network layer on
 
 _TCMSG = struct.Struct("=BxxxiIII")
 _IFINFOMSG = struct.Struct("=BxHiII")
 _RTMSG = struct.Struct("=BBBBBBBBI")
 
-Leaf = Literal["fifo", "packets", "netem", "cut"]
+Leaf = Literal["fifo", "packets", "fq_codel", "codel", "pie", "red", "netem", "cut"]
+# the numbers of queues: these, and that of their class, which is below 0x1000
 _LEAVES: dict[Leaf, tuple[int, str]] = {
     "fifo": (0x1000, "bfifo"),
     "cut": (0x2000, "blackhole"),
     "packets": (0x3000, "pfifo"),
     "netem": (0x4000, "netem"),
+    "fq_codel": (0x5000, "fq_codel"),
+    "codel": (0x6000, "codel"),
+    "pie": (0x7000, "pie"),
+    "red": (0x8000, "red"),
 }
+_UNDER_NETEM: dict[Leaf, int] = {"fifo": 0x9000, "packets": 0xA000, "fq_codel": 0xB000, "codel": 0xC000, "pie": 0xD000,
+                                 "red": 0xE000}  # fmt: skip
 
 
 def leaf_kind(shape: LinkShape, *, had_netem: bool = False) -> Leaf:
     """The kind of queue that a shape takes; ``had_netem``: on a link that keeps netem once it has it."""
     if not shape.passes:
         return "cut"
-    if shape.needs_netem or had_netem:
-        return "netem"
-    return "packets" if shape.queue is not None and shape.queue.unit == "packets" else "fifo"
+    return "netem" if shape.needs_netem or had_netem else queue_kind(shape)
 
 
-def limit(shape: LinkShape, kind: Leaf) -> int:
-    """The limit of a queue: a fifo's bytes, or packets; netem's are what the delay holds (twice, for small packets)
-    and a queue.
+def queue_kind(shape: LinkShape) -> Leaf:
+    """The kind of queue in which packets wait for the link's rate."""
+    queue = shape.queue
+    if queue is not None and queue.discipline != "fifo":
+        return queue.discipline
+    return "packets" if queue is not None and queue.unit == "packets" else "fifo"
+
+
+def netem_limit(shape: LinkShape) -> int:
+    """The packets that netem may hold: several times what is under way at the link's rate, as packets may be small, and
+    senders faster than the link. What waits for the rate waits in the queue below.
     """
-    if kind == "fifo" or kind == "cut":
-        return shape.queue_bytes
-    waiting = shape.queue_bytes / FRAME_BYTES
-    if kind == "netem":
-        waiting += 2 * shape.set_bps / 8 * (shape.delay_s + shape.jitter_s) / PACKET_BYTES
-    return math.ceil(waiting)
+    under_way = shape.set_bps / 8 * (shape.delay_s + shape.jitter_s) / PACKET_BYTES
+    return math.ceil(NETEM_SPARE * under_way + shape.queue_bytes / FRAME_BYTES) + NETEM_LEAST
 
 
 def _tc(index: int, handle: int, parent: int, info: int, *parts: bytes) -> bytes:
     return _TCMSG.pack(0, index, handle, parent, info) + b"".join(parts)
 
 
-def root(index: int, layer: int, default_minor: int = 0) -> bytes:
+def root(index: int, layer: int, default_minor: int) -> bytes:
     """The htb root of an interface. ``layer``: what rates count, 2 or 3.
 
-    Packets that no filter classifies go to the class ``default_minor``, or pass unshaped when it is 0.
+    Packets that no filter classifies go to the class ``default_minor``.
     """
     options = attribute(TCA_HTB_INIT, struct.pack("=IIIII", 3, 10, default_minor, 0, 0))
     parts = [text(TCA_KIND, "htb"), attribute(TCA_OPTIONS, options)]
     if layer == 3:
         parts.append(_size_table())
     return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, _tc(index, ROOT, TC_H_ROOT, 0, *parts))
+
+
+def no_root(index: int) -> bytes:
+    """Remove the htb root of an interface, with all below it."""
+    return message(RTM_DELQDISC, 0, _tc(index, ROOT, TC_H_ROOT, 0))
 
 
 @cache
@@ -193,16 +234,32 @@ def interface_class(index: int, rate_bps: float | None) -> bytes:
     return htb_class(index, INTERFACE_MINOR, rate_bps, parent=ROOT)
 
 
-def port(index: int, rate_bps: float | None) -> Iterator[bytes]:
-    """Limit all that leaves through an interface, the host's end of the cable being the other one; None lifts it.
+def port(index: int) -> Iterator[bytes]:
+    """What a port has besides its links, below a root whose packets go to ``STRANGERS``."""
+    yield interface_class(index, None)
+    yield htb_class(index, OPEN, UNLIMITED_BPS)
+    yield htb_class(index, STRANGERS, UNLIMITED_BPS, parent=ROOT)
+    yield from leaf(index, STRANGERS, LinkShape(0.0))
+    yield _filter(index, SOURCES, number(TCA_U32_DIVISOR, BUCKETS))
+    by_last_byte = struct.pack("=BBBxHHhh4s", 0, 0, 0, 0, 0, 0, SOURCE_MAC + 2, b"\0\0\0\xff")
+    yield _filter(index, 0x8000_0001, number(TCA_U32_LINK, SOURCES) + attribute(TCA_U32_SEL, by_last_byte))
 
-    Below a root whose packets go to ``PORT_MINOR``.
-    """
+
+def uplink(index: int, rate_bps: float | None) -> Iterator[bytes]:
+    """The class of an ifb device through which all goes that a host sends; None: as good as unlimited."""
     rate_bps = UNLIMITED_BPS if rate_bps is None else rate_bps
-    yield htb_class(index, PORT_MINOR, rate_bps, parent=ROOT)
-    yield from bands(index, PORT_MINOR)
-    yield leaf(index, PORT_MINOR | BULK, LinkShape(min(rate_bps, PORT_QUEUE_BPS)), "fifo")
-    yield to_class(index, 1, PORT_MINOR | CONTROL, urgent=True)
+    yield htb_class(index, UPLINK, rate_bps, parent=ROOT)
+    yield from leaf(index, UPLINK, LinkShape(min(rate_bps, UPLINK_QUEUE_BPS)), "fifo")
+
+
+def through(index: int, device: int) -> Iterator[bytes]:
+    """Have all that enters by an interface take the way through an ifb device."""
+    parts = (text(TCA_KIND, "ingress"), attribute(TCA_OPTIONS, b""))
+    yield message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, _tc(index, INGRESS_HANDLE, INGRESS_PARENT, 0, *parts))
+    mirred = struct.pack("=IIiiiiI", 0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, device)
+    action = text(TCA_ACT_KIND, "mirred") + attribute(TCA_ACT_OPTIONS, attribute(TCA_MIRRED_PARMS, mirred))
+    options = attribute(TCA_U32_SEL, _selector([])) + attribute(TCA_U32_ACT, attribute(1, action))
+    yield _filter(index, 0x8000_0001, options, INGRESS_HANDLE)
 
 
 def bands(index: int, minor: int) -> Iterator[bytes]:
@@ -211,20 +268,32 @@ def bands(index: int, minor: int) -> Iterator[bytes]:
         yield htb_class(index, minor | band, UNLIMITED_BPS, assured_bps=8.0, parent=ROOT | minor, rank=rank)
 
 
-def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None) -> bytes:
+def not_through(index: int) -> bytes:
+    """Have what enters by an interface take no other way any more."""
+    return message(RTM_DELQDISC, 0, _tc(index, INGRESS_HANDLE, INGRESS_PARENT, 0))
+
+
+def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None) -> Iterator[bytes]:
     """The queue below a class; it takes the place of one of another kind, with all that waits in that.
 
     ``kind``: netem also for a shape that does not need it; None for what the shape needs.
     """
     kind = leaf_kind(shape) if kind is None else kind
-    major, name = _LEAVES[kind]
-    parts = [text(TCA_KIND, name)]
-    if kind == "netem":
-        parts.append(attribute(TCA_OPTIONS, netem.options(shape, limit(shape, kind))))
-    elif kind != "cut":
-        parts.append(attribute(TCA_OPTIONS, struct.pack("=I", limit(shape, kind))))
-    body = _tc(index, (major + minor) << 16, ROOT | minor, 0, *parts)
-    return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, body)
+    major, _ = _LEAVES[kind]
+    if kind != "netem":
+        yield _queue(index, (major + minor) << 16, ROOT | minor, kind, shape)
+        return
+    handle, waiting = (major + minor) << 16, queue_kind(shape)
+    parts = (text(TCA_KIND, "netem"), attribute(TCA_OPTIONS, netem.options(shape, netem_limit(shape))))
+    yield message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, handle, ROOT | minor, 0, *parts))
+    yield _queue(index, (_UNDER_NETEM[waiting] + minor) << 16, handle | 1, waiting, shape)
+
+
+def _queue(index: int, handle: int, parent: int, kind: Leaf, shape: LinkShape) -> bytes:
+    parts = [text(TCA_KIND, _LEAVES[kind][1])]
+    if kind != "cut":
+        parts.append(attribute(TCA_OPTIONS, queues.options(shape)))
+    return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, handle, parent, 0, *parts))
 
 
 def netem_alone(index: int) -> bytes:
@@ -234,37 +303,69 @@ def netem_alone(index: int) -> bytes:
     return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, ROOT, TC_H_ROOT, 0, *parts))
 
 
+def managed(index: int, discipline: Managed) -> Iterator[bytes]:
+    """A link with a discipline, below an interface that has nothing yet: to find out whether the kernel has it."""
+    yield root(index, 2, 0)
+    yield htb_class(index, 1, 1e6, parent=ROOT)
+    yield from leaf(index, 1, LinkShape(1e6, queue=QUEUE._replace(discipline=discipline)))
+
+
 def two_netems(index: int) -> Iterator[bytes]:
     """Two links below an interface that has nothing yet, one of which duplicates: to find out whether that may be."""
-    yield root(index, 2)
+    yield root(index, 2, 0)
     for minor, duplicate in ((1, 0.0), (2, 0.5)):
         yield htb_class(index, minor, 1e6, parent=ROOT)
-        yield leaf(index, minor, LinkShape(1e6, duplicate=duplicate), "netem")
+        yield from leaf(index, minor, LinkShape(1e6, duplicate=duplicate), "netem")
 
 
-def to_class(index: int, node: int, minor: int, ip: bytes | None = None, *, urgent: bool = False) -> bytes:
-    """Send packets for the IPv4 address ``ip`` (four bytes; None for any) to a class.
+def to_class(index: int, source: int, mac: bytes, minor: int) -> bytes:
+    """Send frames from a hardware address (six bytes) to a class; ``source`` numbers the address, from 1 to 1023.
 
-    The filter is an interface's ``node``-th (from 1), and takes that one's place; lower ones are looked at first.
-    ``urgent``: only packets with this type of service.
+    The filter takes the place of the one that the address had.
     """
-    keys = [struct.pack("=4s4sii", b"\xff" * 4, ip, 16, 0)] if ip else []  # at byte 16 of an IPv4 header
-    if urgent:
-        keys.insert(0, struct.pack("=4s4sii", b"\0\xfc\0\0", bytes((0, URGENT, 0, 0)), 0, 0))
-    selector = struct.pack("=BBBxHHhh4x", 1, 0, len(keys), 0, 0, 0, 0) + b"".join(keys)
-    options = number(TCA_U32_CLASSID, ROOT | minor) + attribute(TCA_U32_SEL, selector)
-    info = (1 << 16) | socket.htons(ETH_P_IP)  # first and only preference
+    keys = [struct.pack("=4s4sii", b"\xff" * 4, mac[:4], SOURCE_MAC, 0)]
+    keys.append(struct.pack("=4s4sii", b"\xff\xff\0\0", mac[4:] + b"\0\0", SOURCE_MAC + 4, 0))
+    return _of_source(index, source | ANY, mac, minor, keys)
+
+
+def urgent_to_class(index: int, source: int, mac: bytes, minor: int, family: int) -> bytes:
+    """Send urgent packets of IPv4 or IPv6 (``family`` 4 or 6) from a hardware address to a class, before all else."""
+    keys = [struct.pack("=4s4sii", b"\xff" * 4, mac[:4], SOURCE_MAC, 0)]
+    kind = mac[4:] + struct.pack(">H", ETHERTYPES[family])
+    keys.append(struct.pack("=4s4sii", b"\xff" * 4, kind, SOURCE_MAC + 4, 0))
+    shift = 16 if family == 4 else 20  # of the type of service, or the traffic class, in the header's first four bytes
+    mask, value = (struct.pack(">I", one << shift) for one in (0xFC, URGENT))
+    keys.append(struct.pack("=4s4sii", mask, value, 0, 0))
+    return _of_source(index, source if family == 4 else source | URGENT_6, mac, minor, keys)
+
+
+def _of_source(index: int, node: int, mac: bytes, minor: int, keys: Sequence[bytes]) -> bytes:
+    bucket = SOURCES | mac[5] << 12
+    options = number(TCA_U32_CLASSID, ROOT | minor) + number(TCA_U32_HASH, bucket)
+    return _filter(index, bucket | node, options + attribute(TCA_U32_SEL, _selector(keys)))
+
+
+def _selector(keys: Sequence[bytes]) -> bytes:
+    return struct.pack("=BBBxHHhh4x", TC_U32_TERMINAL, 0, len(keys), 0, 0, 0, 0) + b"".join(keys)
+
+
+def _filter(index: int, handle: int, options: bytes, parent: int = ROOT) -> bytes:
+    info = (1 << 16) | socket.htons(ETH_P_ALL)  # first and only preference
     parts = (text(TCA_KIND, "u32"), attribute(TCA_OPTIONS, options))
-    handle = 0x8000_0000 | node
-    return message(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, handle, ROOT, info, *parts))
+    return message(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, handle, parent, info, *parts))
 
 
 class ClassCounters(NamedTuple):
-    """What a class has let through, and what waits in its queue now (bytes at the testbed's layer)."""
+    """What a class has let through, and what waits in its queue now (bytes at the testbed's layer).
+
+    ``drops``: packets that its queue has refused.
+    """
 
     minor: int
     sent_bytes: int
     backlog_bytes: int
+    sent_packets: int = 0
+    drops: int = 0
 
 
 def class_dump(index: int) -> bytes:
@@ -272,11 +373,18 @@ def class_dump(index: int) -> bytes:
     return _tc(index, 0, 0, 0)
 
 
+def class_body(index: int, minor: int) -> bytes:
+    """Body of a request for one class of an interface."""
+    return _tc(index, ROOT | minor, 0, 0)
+
+
 def class_counters(answer: bytes) -> ClassCounters | None:
-    """A class of a link, or of a band (where what waits is told), in a dump; None for anything else."""
+    """A class in a dump; None for anything else, and for the interface's."""
     _, _, handle, _, _ = _TCMSG.unpack_from(answer)
     statistics = attributes(attributes(answer[_TCMSG.size :]).get(TCA_STATS2, b""))
     basic, queue = statistics.get(TCA_STATS_BASIC, b""), statistics.get(TCA_STATS_QUEUE, b"")
-    if handle & 0xFFFF_0000 != ROOT or handle == INTERFACE or len(basic) < 8 or len(queue) < 8:
+    if handle & 0xFFFF_0000 != ROOT or handle == INTERFACE or len(basic) < 12 or len(queue) < 12:
         return None
-    return ClassCounters(handle & 0xFFFF, struct.unpack_from("=Q", basic)[0], struct.unpack_from("=II", queue)[1])
+    sent_bytes, packets = struct.unpack_from("=QI", basic)
+    _, backlog_bytes, drops = struct.unpack_from("=III", queue)
+    return ClassCounters(handle & 0xFFFF, sent_bytes, backlog_bytes, packets, drops)

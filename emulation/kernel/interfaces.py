@@ -18,6 +18,7 @@ from functools import cache
 from ipaddress import ip_interface
 from typing import Any, NamedTuple
 
+from thalweg.emulation.kernel.names import SUBNET_6
 from thalweg.emulation.kernel.world import HostSpace
 from thalweg.emulation.links.shape import PACKET_BYTES
 
@@ -37,15 +38,23 @@ def _modules_alone(package: str) -> Iterator[None]:
 
 with _modules_alone("pyroute2"):
     from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, nlmsg
-    from pyroute2.netlink.rtnl import RTM_DELADDR, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE
+    from pyroute2.netlink.rtnl import (
+        RTM_DELADDR,
+        RTM_DELLINK,
+        RTM_NEWADDR,
+        RTM_NEWLINK,
+        RTM_NEWNEIGH,
+        RTM_NEWROUTE,
+    )
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-    from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+    from pyroute2.netlink.rtnl.ifinfmsg import IFF_PROMISC, IFF_UP, ifinfmsg
     from pyroute2.netlink.rtnl.ndmsg import NTF_MASTER, NUD_NOARP, NUD_PERMANENT, ndmsg
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 AF_BRIDGE = 7  # linux/socket.h
 MAIN_TABLE, STATIC, LINK_SCOPE, UNICAST, UNREACHABLE = 254, 4, 253, 1, 7  # linux/rtnetlink.h
-ALONE = 32  # the prefix of an address by itself
+ALONE, ALONE_6 = 32, 128  # the prefixes of an address by itself
+IFA_F_NODAD = 0x02  # linux/if_addr.h
 MAKE = NLM_F_CREATE | NLM_F_EXCL
 
 
@@ -62,19 +71,30 @@ def _link(how: int, index: int, *attributes: Any, up: bool = False) -> bytes:
 
 
 def _of_kind(kind: str, *attributes: Any) -> Any:
-    return "IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", kind), ("IFLA_INFO_DATA", {"attrs": [*attributes]})]}
+    data = [("IFLA_INFO_DATA", {"attrs": [*attributes]})] if attributes else []
+    return "IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", kind), *data]}
 
 
 @cache
 def up(index: int) -> bytes:
-    """Bring an interface up."""
+    """Return a message that brings an interface up."""
     return _link(0, index, up=True)
 
 
 def bridge(name: str, index: int) -> bytes:
-    """Create a bridge that is up and does not look into multicast."""
+    """Return a message that creates a bridge without multicast snooping. It carries nothing until it is up."""
     kind = _of_kind("bridge", ("IFLA_BR_MCAST_SNOOPING", 0))
-    return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind, up=True)
+    return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind)
+
+
+def detach_senders(bridge: int) -> bytes:
+    """Return a message that makes a bridge forward copies, by setting it promiscuous.
+
+    A frame is charged to its sender's socket until it is freed, also in a queue behind a veth pair and a bridge. TCP
+    small queues would then keep that queue empty. A promiscuous bridge forwards a clone, which is charged to nobody,
+    and frees the original (net/bridge/br_input.c, br_handle_frame_finish; br_forward.c, deliver_clone).
+    """
+    return _encoded(ifinfmsg(), RTM_NEWLINK, 0, index=bridge, flags=IFF_PROMISC, change=IFF_PROMISC)
 
 
 class Peer(NamedTuple):
@@ -99,14 +119,45 @@ def cable(name: str, index: int, peer: Peer, master: int | None = None) -> bytes
     return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind, *port, up=True)
 
 
+def ifb(name: str) -> bytes:
+    """Create an ifb device that is up: what is sent to it comes back where it was taken from, later."""
+    return _link(MAKE, 0, ("IFLA_IFNAME", name), _of_kind("ifb"), up=True)
+
+
+def remove(index: int) -> bytes:
+    """Remove an interface."""
+    return _encoded(ifinfmsg(), RTM_DELLINK, 0, index=index)
+
+
 def address(index: int, ip: str, prefix_length: int) -> bytes:
-    """Give an interface an IPv4 address."""
+    """Give an interface an address; one of IPv6 at once, without asking whether others have it."""
     both = (("IFA_LOCAL", ip), ("IFA_ADDRESS", ip))
+    if ":" in ip:
+        flags = (("IFA_ADDRESS", ip), ("IFA_FLAGS", IFA_F_NODAD))
+        return _encoded(
+            ifaddrmsg(), RTM_NEWADDR, MAKE, flags, family=socket.AF_INET6, prefixlen=prefix_length, index=index
+        )
     return _encoded(ifaddrmsg(), RTM_NEWADDR, MAKE, both, family=socket.AF_INET, prefixlen=prefix_length, index=index)
 
 
+@cache
+def groups(index: int) -> tuple[bytes, ...]:
+    """Ways for what is sent to all and to groups, where a host has no default route: out of this interface.
+
+    IPv6 has a way to its groups by itself.
+    """
+    return tuple(
+        _encoded(
+            rtmsg(), RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE,
+            (("RTA_DST", ip), ("RTA_OIF", index), ("RTA_TABLE", MAIN_TABLE)),
+            family=socket.AF_INET, dst_len=length, table=MAIN_TABLE, proto=STATIC, scope=LINK_SCOPE, type=UNICAST,
+        )
+        for ip, length in (("224.0.0.0", 4), ("255.255.255.255", ALONE))
+    )  # fmt: skip
+
+
 def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
-    """Have an interface's address join no subnet any more: it leads nowhere until it is given ways.
+    """Have an interface's IPv4 address join no subnet any more: it leads nowhere until it is given ways.
 
     Nor does another interface lead to that subnet, as one with a default route would.
     """
@@ -119,24 +170,44 @@ def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
     yield _encoded(rtmsg(), RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, nowhere, **fields, type=UNREACHABLE)
 
 
+def alone_6(index: int, ip: str) -> Iterator[bytes]:
+    """The same of an IPv6 address."""
+    known = (("IFA_ADDRESS", ip),)
+    fields = {"family": socket.AF_INET6, "prefixlen": SUBNET_6, "index": index}
+    yield _encoded(ifaddrmsg(), RTM_DELADDR, 0, known, **fields)
+    yield address(index, ip, ALONE_6)
+
+
 def way(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
     """Let ``host`` reach one other over an interface that leads nowhere by itself."""
-    yield _neighbour(host.interface, other.ip, other.mac)
-    leads = (("RTA_DST", other.ip), ("RTA_OIF", host.interface), ("RTA_PREFSRC", host.ip), ("RTA_TABLE", MAIN_TABLE))
-    fields = {"family": socket.AF_INET, "dst_len": ALONE, "table": MAIN_TABLE, "proto": STATIC}
     how = NLM_F_CREATE | NLM_F_REPLACE
-    yield _encoded(rtmsg(), RTM_NEWROUTE, how, leads, **fields, scope=LINK_SCOPE, type=UNICAST)
+    for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
+        if not (ours and theirs):
+            continue
+        yield _neighbour(host.interface, theirs, other.mac)
+        leads = (("RTA_DST", theirs), ("RTA_OIF", host.interface), ("RTA_PREFSRC", ours), ("RTA_TABLE", MAIN_TABLE))
+        fields = {"family": _family(theirs), "dst_len": length, "table": MAIN_TABLE, "proto": STATIC}
+        scope = LINK_SCOPE if length == ALONE else 0
+        yield _encoded(rtmsg(), RTM_NEWROUTE, how, leads, **fields, scope=scope, type=UNICAST)
 
 
 def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:
-    """Permanent ARP entries for all other hosts, so that no ARP travels on shaped links."""
-    return (_neighbour(host.interface, other.ip, other.mac) for other in hosts if other is not host)
+    """Permanent entries for all other hosts, so that no questions for addresses travel on shaped links."""
+    for other in hosts:
+        if other is not host:
+            yield _neighbour(host.interface, other.ip, other.mac)
+            if other.ip6:
+                yield _neighbour(host.interface, other.ip6, other.mac)
+
+
+def _family(ip: str) -> int:
+    return socket.AF_INET6 if ":" in ip else socket.AF_INET
 
 
 @cache  # most hosts' interfaces have the same number
 def _neighbour(index: int, ip: str, mac: str) -> bytes:
     entry = (("NDA_DST", ip), ("NDA_LLADDR", mac))
-    fields = {"family": socket.AF_INET, "ifindex": index, "state": NUD_PERMANENT}
+    fields = {"family": _family(ip), "ifindex": index, "state": NUD_PERMANENT}
     return _encoded(ndmsg(), RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, entry, **fields)
 
 
@@ -147,10 +218,15 @@ def bridge_entry(port: int, mac: str) -> bytes:
 
 
 class Interface(NamedTuple):
-    """An interface of a namespace: its hardware address, and of a veth the index of its other end, where that is."""
+    """An interface of a namespace: its hardware address; of a veth the index of its other end, where that is; of a
+    bridge's port the index of the bridge; its name and kind.
+    """
 
     mac: str
     other_end: int | None
+    bridge: int | None
+    name: str
+    kind: str
 
 
 def present() -> dict[int, Interface]:
@@ -160,5 +236,9 @@ def present() -> dict[int, Interface]:
     with IPRoute() as here:
         found = {one["index"]: one for one in here.get_links()}
     return {
-        index: Interface(one.get_attr("IFLA_ADDRESS") or "", one.get_attr("IFLA_LINK")) for index, one in found.items()
-    }
+        index: Interface(
+            one.get_attr("IFLA_ADDRESS") or "", one.get_attr("IFLA_LINK"), one.get_attr("IFLA_MASTER"),
+            one.get_attr("IFLA_IFNAME") or "", one.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") or "",
+        )
+        for index, one in found.items()
+    }  # fmt: skip

@@ -11,7 +11,9 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import TypeVar
 
 from thalweg.middleware.network.view import Cable
@@ -39,6 +41,43 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:60] or "host"
 
 
+def objection(hosts: Sequence[str], networks: Sequence[str] = ()) -> str:
+    """Return why hosts cannot have these names, and what to do. The text is empty if they can.
+
+    A resolver must not read a name as an address or as the host itself. No two names may become one hostname.
+    """
+    taken: dict[str, str] = {}
+    for name in hosts:
+        known = name.rstrip(".").lower()
+        if known == "localhost" or known.endswith((".localhost", ".localdomain")) or known in RESERVED:
+            return f"host name {name!r} is what every host calls itself; choose another"
+        if _is_address(name):
+            return f"host name {name!r} is an address to every program that looks it up; begin it with a letter"
+        for full in (name, *(f"{name}.{via}" for via in networks)):
+            other = taken.get(plain(full))
+            taken[plain(full)] = full
+            if other is not None:
+                return (
+                    f"host names {other!r} and {full!r} are both {plain(full)!r} as hostnames (without case, and with -"
+                    " for all else than letters and digits); choose others"
+                )
+    return ""
+
+
+RESERVED = ("ip6-localhost", "ip6-loopback", "ip6-allnodes", "ip6-allrouters", "broadcasthost")
+
+
+def _is_address(name: str) -> bool:
+    """Return whether a resolver reads a name as an address, in a form of inet_aton(3) or of IPv6."""
+    with suppress(OSError):
+        socket.inet_aton(name)
+        return True
+    with suppress(ValueError):
+        ip_address(name.partition("%")[0])
+        return True
+    return False
+
+
 def end_name(cable: Cable) -> str:
     """What a host is called in a network: ``HOST.NETWORK`` where not all share that."""
     return cable if isinstance(cable, str) else ".".join(cable)
@@ -49,16 +88,27 @@ def named(ends: Mapping[Cable, _Any]) -> dict[str, _Any]:
     return {end_name(cable): one for cable, one in ends.items()}
 
 
-def hosts_file(addresses: Mapping[str, str]) -> str:
+SUBNET_6 = 64  # the prefix of a network's subnet of IPv6
+UNIQUE_LOCAL = 0xFD74_6877 << 96
+"""First 32 bits of all IPv6 addresses (RFC 4193, unique local). A testbed's network is isolated, so they are fixed."""
+
+
+def ipv6_beside(ip: str, prefix_length: int) -> str:
+    """Return the IPv6 address of the host with this IPv4 address. The /64 contains the address of the IPv4 subnet."""
+    subnet = int(ip_interface(f"{ip}/{prefix_length}").network.network_address)
+    return str(IPv6Address(UNIQUE_LOCAL | subnet << 64 | int(IPv4Address(ip))))
+
+
+def hosts_file(addresses: Mapping[str, Sequence[str]]) -> str:
     """The text of ``/etc/hosts``: every host by its own name, where that can stand there, and as a hostname."""
-    lines = ["127.0.0.1 localhost"]
-    for name, ip in addresses.items():
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    for name, ips in addresses.items():
         own = name if re.fullmatch(r"[^\s#]+", name) else plain(name)
-        lines.append(" ".join(dict.fromkeys((ip, own, plain(name)))))
+        lines += [" ".join(dict.fromkeys((ip, own, plain(name)))) for ip in ips]
     return "\n".join(lines) + "\n"
 
 
-def spread(addresses: Mapping[str, str]) -> None:
+def spread(addresses: Mapping[str, Sequence[str]]) -> None:
     """Let this process, and all that it starts, know hosts by name. Raises OSError where mounting is not allowed."""
     _check(_libc().unshare(_NEWNS))
     _check(_libc().mount(b"none", b"/", None, _REC | _PRIVATE, None))  # nothing of it reaches the machine

@@ -2,65 +2,101 @@
 
 One namespace a host, held by an open file descriptor (nothing is bound under /run, so nothing can be left
 there); a cable from each into a bridge in the supervisor's own namespace, and one more for each further network
-(``eth1``, …), into a bridge of its own. ARP and the bridges' tables are filled in statically, so that no packet travels
-that no program sent. In a further network a host reaches those to which it has a link; there is no way to others.
+(``eth1``, …), into a bridge of its own. Neighbours and the bridges' tables are filled in statically, and IPv6 keeps
+quiet (``QUIET``), so that no packet travels that no program sent. In a further network a host reaches those to which it
+has a link; there is no way to others.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from thalweg.emulation.kernel import htb, interfaces, names
 from thalweg.emulation.kernel.interfaces import Peer
+from thalweg.emulation.kernel.names import SUBNET_6, ipv6_beside
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, unshare
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.units import MANAGED
 from thalweg.middleware.network.view import NET
 
 HOST_INTERFACE, HOST_INDEX = "eth", 2  # of the first network: eth0
 BRIDGE, BRIDGE_INDEX, FIRST_PORT = "links", 2, 10
+IPV6, FORWARDING = "/proc/sys/net/ipv6", "/proc/sys/net/ipv4/ip_forward"
+FILTERED = [f"/proc/sys/net/bridge/bridge-nf-call-{which}" for which in ("iptables", "ip6tables", "arptables")]
 PORTS = 1 << 10  # numbers of interfaces from one network's first port to the next one's
+
+
+QUIET = {
+    "accept_ra": 0, "autoconf": 0, "router_solicitations": 0, "dad_transmits": 0, "accept_dad": 0,
+    "mldv1_unsolicited_report_interval": 2**31 - 1, "mldv2_unsolicited_report_interval": 2**31 - 1,
+}  # fmt: skip
+"""Settings of IPv6 without solicitations of routers and neighbours, and with reports of groups after weeks."""
 
 
 class NamespaceWorld(World):
     """Hosts are namespaces made here, cables between them go to bridges in the supervisor's own namespace."""
 
-    lead = staticmethod(interfaces.way)
+    lead, ifb = staticmethod(interfaces.way), staticmethod(interfaces.ifb)
+    no_interface = staticmethod(interfaces.remove)
 
     def __init__(
-        self, hosts: Mapping[str, str], prefix_length: int, layer: int, networks: Mapping[str, Mapping[str, str]] = {}
+        self,
+        hosts: Mapping[str, str],
+        prefix_length: int,
+        layer: int,
+        networks: Mapping[str, Mapping[str, str]] = {},
+        *,
+        ipv6: bool = True,
+        control_band: bool = False,
     ) -> None:
         """``hosts``: name to IPv4 address; ``networks``: the same of every further one, by its name.
 
-        Raises OSError (NetlinkError) when the kernel refuses something.
+        ``ipv6``: hosts have addresses of IPv6 as well, where the kernel has it. Raises OSError (NetlinkError) when the
+        kernel refuses something.
         """
-        super().__init__(layer)
+        super().__init__(layer, control_band=control_band)
+        self.ipv6 = ipv6 and os.path.exists(IPV6)
+        _set_ipv6({"disable_ipv6": 1})  # of the bridges and their ports
+        for filtered in FILTERED:  # else frames are looked at, put together and dropped as a router does it
+            _write(filtered, 0)
         bridges = [interfaces.bridge(f"{BRIDGE}{k or ''}", BRIDGE_INDEX + k) for k in range(1 + len(networks))]
-        self._own.request([interfaces.up(1), *bridges])
+        detached = [interfaces.detach_senders(BRIDGE_INDEX + k) for k in range(len(bridges))]
+        self._own.request([interfaces.up(1), *bridges, *detached])
+        addresses_6 = self._addresses_6(hosts, prefix_length)
         try:
             for number, (name, ip) in enumerate(hosts.items(), 1):
-                self.ends[name] = self.hosts[name] = self._new_host(name, number, ip)
+                self.ends[name] = self.hosts[name] = self._new_host(name, number, ip, addresses_6.get(name, ""))
         finally:
             enter(self._own_fd)
         for k, (via, addresses) in enumerate(networks.items(), 1):
+            addresses_6 = self._addresses_6(addresses, prefix_length)
             for host in self.hosts.values():
                 ip, port = addresses[host.name], Port(FIRST_PORT + k * PORTS + host.number, self._own)
                 end = host._replace(ip=ip, mac=_mac(ip), interface=HOST_INDEX + k, port=port, via=via)
-                self.ends[host.name, via] = end
+                self.ends[host.name, via] = end._replace(ip6=addresses_6.get(host.name, ""))
         self._own.request(self._cables())
         for host in self.hosts.values():
             host.netlink.request(self._furnish(host, prefix_length))
         for end in self.ends.values():
             if end.via != NET:
-                furnished = interfaces.up(end.interface), interfaces.address(end.interface, end.ip, interfaces.ALONE)
+                furnished = [interfaces.up(end.interface), interfaces.address(end.interface, end.ip, interfaces.ALONE)]
+                if end.ip6:
+                    furnished.append(interfaces.address(end.interface, end.ip6, interfaces.ALONE_6))
                 end.netlink.request(furnished)
+        self._own.request(interfaces.up(BRIDGE_INDEX + k) for k in range(1 + len(networks)))
         self.unnamed, self._hostname = "", ""
         try:
-            names.spread(names.named({cable: end.ip for cable, end in self.ends.items()}))
+            known = {cable: [end.ip, *filter(None, [end.ip6])] for cable, end in self.ends.items()}
+            names.spread(names.named(known))
         except OSError as error:  # as in many containers: hosts are reached by address there
             self.unnamed = error.strerror or str(error)
+
+    def _addresses_6(self, addresses: Mapping[str, str], prefix_length: int) -> dict[str, str]:
+        return {name: ipv6_beside(ip, prefix_length) for name, ip in addresses.items()} if self.ipv6 else {}
 
     def at_home(self, name: str) -> None:
         if name != self._hostname:
@@ -68,16 +104,16 @@ class NamespaceWorld(World):
                 names.take_hostname(name)
             self._hostname = name
 
-    def _new_host(self, name: str, number: int, ip: str) -> HostSpace:
+    def _new_host(self, name: str, number: int, ip: str, ip6: str) -> HostSpace:
         unshare()
-        _ipv6_off()
+        _set_ipv6(QUIET if self.ipv6 else {"disable_ipv6": 1})
+        _write(FORWARDING, 0)  # else as the machine has it
         namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         port = Port(FIRST_PORT + number, self._own)
-        return HostSpace(name, number, ip, _mac(ip), namespace_fd, NetlinkSocket(), HOST_INDEX, port)
+        return HostSpace(name, number, ip, _mac(ip), namespace_fd, NetlinkSocket(), HOST_INDEX, port, ip6=ip6)
 
     def _cables(self) -> Iterator[bytes]:
         for end in self.ends.values():
-            assert end.port is not None
             k, port = end.interface - HOST_INDEX, end.port.interface
             peer = Peer(f"{HOST_INTERFACE}{k}", end.interface, end.mac, end.namespace_fd)
             yield interfaces.cable(f"to{end.number}" + (f".{k}" if k else ""), port, peer, BRIDGE_INDEX + k)
@@ -87,6 +123,9 @@ class NamespaceWorld(World):
         yield interfaces.up(1)
         yield interfaces.up(HOST_INDEX)
         yield interfaces.address(HOST_INDEX, host.ip, prefix_length)
+        if host.ip6:
+            yield interfaces.address(HOST_INDEX, host.ip6, SUBNET_6)
+        yield from interfaces.groups(HOST_INDEX)
         yield from interfaces.neighbours(host, self.hosts.values())
 
 
@@ -94,10 +133,16 @@ def _mac(ip: str) -> str:
     return ":".join(("02:00", *(f"{int(part):02x}" for part in ip.split("."))))
 
 
-def _ipv6_off() -> None:
-    """No router solicitations and listener reports on the links; a kernel without IPv6 sends none anyway."""
-    with suppress(OSError), open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
-        setting.write("1")
+def _set_ipv6(settings: Mapping[str, int]) -> None:
+    """Of interfaces that are made later in this thread's namespace; a kernel without IPv6 needs none."""
+    for name, value in settings.items():
+        _write(f"{IPV6}/conf/default/{name}", value)
+
+
+def _write(setting: str, value: int) -> None:
+    """Set what this thread's namespace has of its own, if this kernel has it, and lets us."""
+    with suppress(OSError), open(setting, "w") as file:
+        file.write(str(value))
 
 
 def probe_kernel() -> dict[str, str]:
@@ -119,9 +164,15 @@ def probe_kernel() -> dict[str, str]:
     attempt("veth", [interfaces.cable("probe0", 20, Peer("probe1", 21, "02:00:0a:00:00:01"))])
     for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
         both = (htb.interface_class(index, None), htb.htb_class(index, 1, 1e6))
-        attempt(name, [htb.root(index, layer), *both])
-    attempt("bfifo", [htb.leaf(20, 1, LinkShape(1e6))])
-    attempt("u32", [htb.to_class(20, 1, 1, bytes((10, 0, 0, 1)), urgent=True)])
-    attempt("netem", [htb.leaf(20, 1, LinkShape(1e6, 0.01))])
+        attempt(name, [htb.root(index, layer, 0), *both])
+    attempt("bfifo", [*htb.leaf(20, 1, LinkShape(1e6))])
+    mac = bytes((2, 0, 10, 0, 0, 1))
+    attempt("u32", [*htb.port(20), htb.to_class(20, 1, mac, 1), htb.urgent_to_class(20, 1, mac, 1, 4)])
+    attempt("netem", [*htb.leaf(20, 1, LinkShape(1e6, 0.01))])
+    for discipline in MANAGED:
+        attempt(discipline, [*htb.leaf(21, 1, LinkShape(1e6, queue=Queue(0.1, "s", discipline)))])
+    attempt("ifb", [interfaces.ifb("probe2")])
+    if not verdict["ifb"]:
+        attempt("ifb", [*htb.through(20, socket.if_nametoindex("probe2"))])
     control.close()
     return verdict

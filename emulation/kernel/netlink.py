@@ -14,10 +14,10 @@ import struct
 from collections.abc import Iterable, Sequence
 
 NLMSG_ERROR, NLMSG_DONE = 2, 3
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x200
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_ECHO, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x8, 0x300, 0x200
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
 RTM_NEWLINK, RTM_NEWROUTE, RTM_DELROUTE = 16, 24, 25
-RTM_NEWQDISC, RTM_NEWTCLASS, RTM_GETTCLASS, RTM_NEWTFILTER = 36, 40, 42, 44
+RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTCLASS, RTM_GETTCLASS, RTM_NEWTFILTER = 36, 37, 40, 42, 44
 
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSGERR_ATTR_MSG = 1
@@ -124,8 +124,15 @@ class NetlinkSocket:
 
     def dump(self, kind: int, body: bytes) -> list[bytes]:
         """All answers to a dump request, without their headers. Raises NetlinkError when the kernel refuses."""
+        return self._asked(kind, NLM_F_DUMP, body)
+
+    def get(self, kind: int, body: bytes) -> list[bytes]:
+        """The answers to a request for one thing, without their headers. Raises NetlinkError where there is none."""
+        return self._asked(kind, NLM_F_ACK | NLM_F_ECHO, body)  # without the latter some answers go to listeners alone
+
+    def _asked(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         self._sequence += 1
-        out = bytearray(message(kind, NLM_F_DUMP, body))
+        out = bytearray(message(kind, flags, body))
         struct.pack_into("=I", out, 8, self._sequence)
         self._socket.send(out)
         found: list[bytes] = []
@@ -136,8 +143,9 @@ class NetlinkSocket:
                 if answer == NLMSG_DONE:
                     return found
                 if answer == NLMSG_ERROR:
-                    code = -struct.unpack_from("=i", payload)[0]
-                    raise NetlinkError(code, _reason(flags, payload), 0)
+                    if code := -struct.unpack_from("=i", payload)[0]:
+                        raise NetlinkError(code, _reason(flags, payload), 0)
+                    return found
                 found.append(payload)
 
     def _receive(self) -> Iterable[tuple[int, int, int, bytes]]:

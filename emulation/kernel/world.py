@@ -12,13 +12,14 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from thalweg.emulation.kernel import htb, netlink
+from thalweg.emulation.kernel import htb, netlink, queues
 from thalweg.emulation.links.shape import LinkShape, floored
+from thalweg.emulation.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 CLONE_NEWNET = 0x4000_0000
@@ -50,7 +51,7 @@ def enter(namespace_fd: int) -> None:
 
 
 class Port(NamedTuple):
-    """The other end of a host's cable: all that the host receives leaves through this interface.
+    """The other end of a host's cable, a port of a bridge: the host's links are shaped here, where frames leave for it.
 
     ``netlink``: a socket of the namespace that the interface (an index) is in.
     """
@@ -60,10 +61,10 @@ class Port(NamedTuple):
 
 
 class HostSpace(NamedTuple):
-    """A host's end of a network: its namespace, the interface with its links, and a netlink socket that stays there.
+    """A host's end of a network: its namespace, its interface there, and a netlink socket that stays there.
 
-    ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port`` is None where the other end of its
-    cable is out of reach, so that what it receives in all cannot be limited. ``via``: the network.
+    ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port``: its cable's other end. ``via``:
+    the network. ``ip6``: its IPv6 address, empty where it has none.
     """
 
     name: str
@@ -73,8 +74,13 @@ class HostSpace(NamedTuple):
     namespace_fd: int
     netlink: netlink.NetlinkSocket
     interface: int
-    port: Port | None = None
+    port: Port
     via: str = NET
+    ip6: str = ""
+
+    @property
+    def mac_bytes(self) -> bytes:
+        return bytes.fromhex(self.mac.replace(":", ""))
 
 
 class LinkState:
@@ -115,23 +121,29 @@ def passing_bps(shape: LinkShape) -> float:
 class World(ABC):
     """Hosts and links. Every method leaves the thread in the supervisor's own namespace."""
 
-    def __init__(self, layer: int) -> None:
-        """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses)."""
-        self.layer = layer
+    def __init__(self, layer: int, *, control_band: bool = False) -> None:
+        """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses).
+
+        ``control_band``: on every link, what is marked as urgent goes before all else.
+        """
+        self.layer, self._banded = layer, control_band
         self.links: dict[Link, LinkState] = {}
         self.hosts: dict[str, HostSpace] = {}
         """Their ends of the network that all share."""
         self.ends: dict[Cable, HostSpace] = {}
         """Their ends of all networks."""
-        self.limits: dict[Cable, float] = {}
-        """Rates of whole interfaces, of those that have one: of all that a host sends there, and of all it receives."""
+        self.up_bps: dict[Cable, float] = {}
+        """Rates of all that a host sends over a cable, of those that are limited."""
+        self.down_bps: dict[Cable, float] = {}
+        """The same of what it receives."""
         self.gone: set[Cable] = set()
         """Ends of hosts that have ended by themselves, as containers may."""
         self._rooted: set[Cable] = set()
         self._wanted: dict[Cable, dict[Link, int]] = {}  # the segments that a cable's links let pass at once
         self._segments: dict[Cable, int] = {}  # what the interfaces are set to
         self._unsure: set[Link] = set()  # the kernel refused something of their batch
-        self._ported: set[Cable] = set()
+        self._uplinks: dict[Cable, int] = {}  # ifb devices
+        self._managed: dict[Managed, bool] = {}  # disciplines that were tried
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
 
@@ -140,13 +152,23 @@ class World(ABC):
     def lead(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
         """The way to another host where not all are joined; of whoever makes them."""
 
+    @staticmethod
+    @abstractmethod
+    def ifb(name: str) -> bytes:
+        """A message that makes an ifb device."""
+
+    @staticmethod
+    @abstractmethod
+    def no_interface(index: int) -> bytes:
+        """A message that removes an interface."""
+
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do."""
 
     @property
     def bands(self) -> tuple[int, ...]:
         """Of each link: what is added to its number, bulk's first."""
-        return (htb.BULK, htb.CONTROL) if len(self.hosts) <= BANDED_HOSTS else (0,)
+        return (htb.BULK, htb.CONTROL) if self._banded and len(self.hosts) <= BANDED_HOSTS else (0,)
 
     def at_home(self, name: str) -> None:  # noqa: B027  (most hosts are the machine they are on)
         """What is started next is on host ``name``, and is to see its hostname."""
@@ -169,6 +191,12 @@ class World(ABC):
     def duplicates_anywhere(self) -> bool:
         """Whether a link may duplicate whatever the host's other links have (see ``crowded``)."""
         return self._accepts(htb.two_netems(1))
+
+    def manages(self, discipline: Managed) -> bool:
+        """Whether the kernel has a discipline that keeps queues short."""
+        if discipline not in self._managed:
+            self._managed[discipline] = self._accepts(htb.managed(1, discipline))
+        return self._managed[discipline]
 
     def _accepts(self, messages: Iterable[bytes]) -> bool:
         """Whether the kernel does that, in a namespace that nothing uses."""
@@ -195,30 +223,30 @@ class World(ABC):
             return []
         having = {link: None for link, state in self.links.items() if state.had_netem}
         having |= {link: None for link, shape in asked if shape.needs_netem}
-        by_source = Counter(link.ends[0] for link in having)
-        return [link for link in having if link in doubling and by_source[link.ends[0]] > 1]
+        by_target = Counter(link.ends[1] for link in having)
+        return [link for link in having if link in doubling and by_target[link.ends[1]] > 1]
 
     def shape(self, shapes: Iterable[tuple[Link, LinkShape]], *, replayed: bool = False) -> None:
         """Set up the links not yet shaped, change the others in place.
 
-        One batch a cable. ``replayed``: by a replay, so that the
+        One batch a port. ``replayed``: by a replay, so that the
         links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
         the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
-        by_source: dict[Cable, dict[Link, LinkShape]] = {}
+        by_target: dict[Cable, dict[Link, LinkShape]] = {}
         for link, shape in shapes:
-            by_source.setdefault(cable_of(link.source, link.via), {})[link] = shape
-        refusal: OSError | None = None
-        for source, asked in by_source.items():
+            by_target.setdefault(cable_of(link.target, link.via), {})[link] = shape.settled()
+        asked_of_all = {link: shape for asked in by_target.values() for link, shape in asked.items()}
+        refusal = self._before_links(asked_of_all)
+        for target, asked in by_target.items():
             batch = [message for link, shape in asked.items() for message in self._messages(link, shape)]
             began_s = time.monotonic()
             try:
-                self._root(source)
-                self._request(source, [*self._segmenting(source, asked), *batch])
+                self._root(target, asked)
+                self._request(target, batch)
             except OSError as error:
                 refusal = refusal or error
                 self._unsure |= asked.keys()
-                self._segments.pop(source, None)
                 continue
             now_s = time.monotonic()
             self._unsure -= asked.keys()
@@ -226,41 +254,91 @@ class World(ABC):
                 if link in self.links:
                     self.links[link].set(shape, began_s, now_s)
                 else:
-                    ends = self.ends[source], self.ends[cable_of(link.target, link.via)]
+                    ends = self.ends[cable_of(link.source, link.via)], self.ends[target]
                     self.links[link] = LinkState(*ends, shape, now_s)
                 if not replayed:
                     self.links[link].base = shape
         if refusal is not None:
             raise refusal
 
-    def _request(self, source: Cable, batch: list[bytes]) -> None:
-        """Have a host's kernel side do it. A host without its interface has ended: it is asked nothing any more."""
-        if source in self.gone:
+    def _before_links(self, asked: Mapping[Link, LinkShape]) -> OSError | None:
+        """Have hosts send as large packets as their links bear, and know ways where not all are joined.
+
+        What the kernel refused first.
+        """
+        by_source: dict[Cable, dict[Link, LinkShape]] = {}
+        for link, shape in asked.items():
+            by_source.setdefault(cable_of(link.source, link.via), {})[link] = shape
+        refusal: OSError | None = None
+        for source, some in by_source.items():
+            end = self.ends[source]
+            batch = self._segmenting(source, some)
+            for link in some:
+                if link.via != NET and (link not in self.links or link in self._unsure):
+                    batch += self.lead(end, self.ends[cable_of(link.target, link.via)])
+            try:
+                self._ask(end.netlink, source, batch)
+            except OSError as error:
+                refusal = refusal or error
+                self._unsure |= some.keys()
+                self._segments.pop(source, None)
+        return refusal
+
+    def _request(self, target: Cable, batch: list[bytes]) -> None:
+        """Have the kernel side of a host's port do it."""
+        self._ask(self.ends[target].port.netlink, target, batch)
+
+    def _ask(self, asking: netlink.NetlinkSocket, cable: Cable, batch: list[bytes]) -> None:
+        """Have the kernel do it. A host without its interface has ended: it is asked nothing any more."""
+        if cable in self.gone or not batch:
             return
         try:
-            self.ends[source].netlink.request(batch)
+            asking.request(batch)
         except netlink.NetlinkError as error:
             if error.errno != errno.ENODEV:
                 raise
-            self.gone.add(source)
+            self.gone.add(cable)
 
-    def _root(self, source: Cable) -> None:
-        """Give an interface what it needs before its first link."""
-        if source not in self._rooted:
-            index = self.ends[source].interface
-            with _there_already():
-                self._request(source, [htb.root(index, self.layer)])
-            self._request(source, [htb.interface_class(index, self.limits.get(source))])
-            if source not in self.gone:
-                with self.inside(self.ends[source].name):
-                    offloads_off(socket.if_indextoname(index))
-            self._rooted.add(source)
+    def _root(self, target: Cable, asked: Container[Link] = ()) -> None:
+        """Give a port what it needs before its first link; ``asked``: the links that get a class of their own next."""
+        if target in self._rooted:
+            return
+        end = self.ends[target]
+        index = end.port.interface
+        try:
+            self._request(target, [htb.root(index, self.layer, htb.STRANGERS)])
+        except netlink.NetlinkError as error:
+            if error.errno != errno.EEXIST:  # an attempt that failed later has made it
+                raise
+        try:
+            self._request(target, [*htb.port(index), *self._open(end, asked)])
+        except OSError:  # the next attempt begins anew
+            self._request(target, [htb.no_root(index)])
+            raise
+        if target not in self.gone:
+            offloads_off(socket.if_indextoname(index))
+        self._rooted.add(target)
+
+    def _open(self, target: HostSpace, asked: Container[Link]) -> Iterator[bytes]:
+        """Let sources whose links have no shape pass, with the machine itself where it is on the bridge."""
+        index = target.port.interface
+        for source in self.ends.values():
+            link = Link(source.name, target.name, target.via)
+            if source.via == target.via and source is not target and link not in asked:
+                yield htb.to_class(index, source.number, source.mac_bytes, htb.OPEN)
+        if (mac := self.bridge_mac(target)) is not None:
+            yield htb.to_class(index, MACHINE, mac, htb.OPEN)
+
+    def bridge_mac(self, _: HostSpace) -> bytes | None:
+        """The hardware address with which the machine itself speaks to a host; None where it does not."""
+        return None
 
     def _segmenting(self, source: Cable, asked: Mapping[Link, LinkShape] = {}) -> list[bytes]:
-        """Let an interface have as large packets of TCP as all its links, and all limited interfaces, bear."""
+        """Let a host send as large packets of TCP as all its links, and all limited interfaces, bear."""
         wanted = self._wanted.setdefault(source, {})
         wanted.update((link, shape.segments) for link, shape in asked.items() if shape.passes or link not in wanted)
-        borne = (*wanted.values(), *(LinkShape(limit_bps).segments for limit_bps in self.limits.values()))
+        limits = (*self.up_bps.values(), *self.down_bps.values())
+        borne = (*wanted.values(), *(LinkShape(limit_bps).segments for limit_bps in limits))
         least = min(borne, default=htb.UNLIMITED_SEGMENTS)
         if self._segments.get(source) == least:
             return []
@@ -269,87 +347,109 @@ class World(ABC):
 
     def _class(self, link: Link, shape: LinkShape) -> bytes:
         source, target = link.ends
-        limit_bps, assured_bps = self.limits.get(source), shape.set_bps
+        limit_bps, assured_bps = self.down_bps.get(target), shape.set_bps
         if limit_bps is not None:  # an equal part for each: together they may be assured what there is
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
-        host, minor = self.ends[source], self.ends[target].number
-        return htb.htb_class(host.interface, minor, shape.set_bps, burst=shape.burst, assured_bps=assured_bps)
+        index, minor = self.ends[target].port.interface, self.ends[source].number
+        return htb.htb_class(index, minor, shape.set_bps, burst=shape.burst, assured_bps=assured_bps)
 
     def _messages(self, link: Link, shape: LinkShape) -> Iterator[bytes]:
-        state, target = self.links.get(link), self.ends[cable_of(link.target, link.via)]
-        index, number = self.ends[cable_of(link.source, link.via)].interface, target.number
+        state, source = self.links.get(link), self.ends[link.ends[0]]
+        index, number = self.ends[link.ends[1]].port.interface, source.number
         if state is None or link in self._unsure:
-            if link.via != NET:
-                yield from self.lead(self.ends[cable_of(link.source, link.via)], target)
             yield self._class(link, shape)
             if len(self.bands) > 1:
                 yield from htb.bands(index, number)
             yield from self._leaves(index, number, shape, None if state is None else state.leaf(shape))
-            yield from self._filters(index, number, target, shape)
+            yield from self._filters(index, source, shape)
             return
         old = state.shape
         if (shape.set_bps, shape.burst) != (old.set_bps, old.burst):
             yield self._class(link, shape)
         if _queue(shape, state.leaf(shape)) != _queue(old, state.leaf(old)):
             yield from self._leaves(index, number, shape, state.leaf(shape))
-        if bool(shape.duplicate) != bool(old.duplicate):
-            yield from self._filters(index, number, target, shape)
+        if len(self.bands) > 1 and bool(shape.duplicate) != bool(old.duplicate):
+            yield from self._filters(index, source, shape)
 
     def _leaves(self, index: int, number: int, shape: LinkShape, kind: htb.Leaf | None) -> Iterator[bytes]:
         bulk, *urgent = (number | band for band in self.bands)
         # a second netem would not let the first one duplicate, on kernels that have no other beside such
         alone = shape.passes and shape.duplicate > 0
         if alone:
-            yield from (htb.leaf(index, minor, shape, "fifo") for minor in urgent)
-        yield htb.leaf(index, bulk, shape, kind)
+            for minor in urgent:
+                yield from htb.leaf(index, minor, shape, "fifo")
+        yield from htb.leaf(index, bulk, shape, kind)
         if not alone:
-            yield from (htb.leaf(index, minor, shape, kind) for minor in urgent)
+            for minor in urgent:
+                yield from htb.leaf(index, minor, shape, kind)
 
-    def _filters(self, index: int, number: int, target: HostSpace, shape: LinkShape) -> Iterator[bytes]:
+    def _filters(self, index: int, source: HostSpace, shape: LinkShape) -> Iterator[bytes]:
         """What is urgent goes the way of all else on a link that duplicates."""
-        ip = socket.inet_aton(target.ip)
-        bulk, *urgent = (number | band for band in self.bands)
+        bulk, *urgent = (source.number | band for band in self.bands)
         for minor in urgent:
-            yield htb.to_class(index, 2 * number, bulk if shape.duplicate else minor, ip, urgent=True)
-        yield htb.to_class(index, 2 * number + 1, bulk, ip)
+            for family in htb.ETHERTYPES:
+                chosen = bulk if shape.duplicate else minor
+                yield htb.urgent_to_class(index, source.number, source.mac_bytes, chosen, family)
+        yield htb.to_class(index, source.number, source.mac_bytes, bulk)
 
-    def limit_interfaces(self, limits_bps: Mapping[Cable, float | None]) -> None:
-        """Limit, in place, all that these cables send together and all that they receive together; None lifts it.
+    def limit_hosts(self, up_bps: Mapping[Cable, float | None], down_bps: Mapping[Cable, float | None]) -> None:
+        """Limit, in place, all that these cables send together, and all that they receive together; None lifts it.
 
-        Links of a limited host still have their own rates. Those that compete for what it sends get equal parts; what
-        it receives waits in one queue, in which each link has the share of packets that it brings. Raises ValueError
-        for a host whose port is out of reach.
+        Links of a limited host still have their own rates. What it sends waits in one queue before it reaches the
+        links; those that compete for what it receives get equal parts. Raises OSError where the kernel cannot.
         """
-        for name, asked_bps in limits_bps.items():
-            host = self.ends[name]
-            if host.port is None:
-                raise ValueError(f"what {host.name} receives cannot be limited")
-            rate_bps = None if asked_bps is None else floored(asked_bps)
-            if rate_bps is None:
-                self.limits.pop(name, None)
-            else:
-                self.limits[name] = rate_bps
+        for name, asked_bps in up_bps.items():
+            rate_bps = _kept(self.up_bps, name, asked_bps)
+            if rate_bps is not None or name in self._uplinks:
+                device = self._uplink(name)
+                self._request(name, [*htb.uplink(device, rate_bps)])
+        for name, asked_bps in down_bps.items():
+            rate_bps = _kept(self.down_bps, name, asked_bps)
             self._root(name)
-            batch = [htb.interface_class(host.interface, rate_bps)]
-            batch += [self._class(link, state.shape) for link, state in self.links.items() if link.ends[0] == name]
-            host.netlink.request(batch)
-            if name not in self._ported:
-                with _there_already():
-                    host.port.netlink.request([htb.root(host.port.interface, self.layer, htb.PORT_MINOR | htb.BULK)])
-                self._ported.add(name)
-            host.port.netlink.request(htb.port(host.port.interface, rate_bps))
-        for source in self.ends:  # also those whose links are not shaped send to limited ones
-            self._root(source)
-            self._request(source, self._segmenting(source))
+            batch = [htb.interface_class(self.ends[name].port.interface, rate_bps)]
+            batch += [self._class(link, state.shape) for link, state in self.links.items() if link.ends[1] == name]
+            self._request(name, batch)
+        for source, end in self.ends.items():  # also those whose links are not shaped send to limited ones
+            self._ask(end.netlink, source, self._segmenting(source))
+
+    def _uplink(self, source: Cable) -> int:
+        """The ifb device through which all goes that a host sends; made when it is first needed."""
+        if source not in self._uplinks:
+            port = self.ends[source].port
+            name = f"{self.uplink}{len(self._uplinks)}"
+            port.netlink.request([self.ifb(name)])
+            index = socket.if_nametoindex(name)
+            try:
+                port.netlink.request([htb.root(index, self.layer, htb.UPLINK), *htb.uplink(index, None)])
+                port.netlink.request(htb.through(port.interface, index))
+            except OSError:  # the next attempt begins anew
+                for undo in (htb.not_through(port.interface), self.no_interface(index)):
+                    with suppress(OSError):  # it did not come so far
+                        port.netlink.request([undo])
+                raise
+            self._uplinks[source] = index
+        return self._uplinks[source]
+
+    uplink = "up"
+    """What the names of devices for what hosts send begin with."""
+
+    def end(self) -> None:  # noqa: B027  (what is in namespaces made for this ends with them)
+        """Remove what would stay on the machine."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether links share interfaces that have a rate."""
+        return bool(self.up_bps or self.down_bps)
 
     def limit_bps(self, link: Link) -> float:
         """What the interfaces at a link's ends let pass; infinity where neither is limited."""
-        return min(self.limits.get(cable, math.inf) for cable in link.ends)
+        source, target = link.ends
+        return min(self.up_bps.get(source, math.inf), self.down_bps.get(target, math.inf))
 
-    def counters(self, source: Cable) -> dict[str, htb.ClassCounters]:
-        """For every shaped link out of ``source`` its counters, by target."""
-        end = self.ends[source]
-        answers = end.netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(end.interface))
+    def counters(self, target: Cable) -> dict[str, htb.ClassCounters]:
+        """For every shaped link to ``target`` its counters, by source."""
+        port = self.ends[target].port
+        answers = port.netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(port.interface))
         found = {one.minor: one for one in map(htb.class_counters, answers) if one is not None}
         counted = {}
         for host in self.hosts.values():
@@ -358,22 +458,37 @@ class World(ABC):
                 counted[host.name] = link._replace(backlog_bytes=sum(one.backlog_bytes for one in bands if one))
         return counted
 
+    def strangers(self) -> dict[Cable, int]:
+        """Of every cable to which frames came that no class of a host matched, how many, which were dropped."""
+        found = {}
+        for cable in self._rooted - self.gone:
+            port = self.ends[cable].port
+            with suppress(OSError):  # a host that has ended meanwhile
+                answers = port.netlink.get(netlink.RTM_GETTCLASS, htb.class_body(port.interface, htb.STRANGERS))
+                told = [one for one in map(htb.class_counters, answers) if one is not None]
+                if told and told[0].drops:
+                    found[cable] = told[0].drops
+        return found
+
+
+MACHINE = 1023  # numbers the machine's own address, where it is on a bridge with at most 1000 containers
+
+
+def _kept(limits_bps: dict[Cable, float], name: Cable, asked_bps: float | None) -> float | None:
+    """Keep a limit, or forget it; the rate that is really set."""
+    if asked_bps is None:
+        limits_bps.pop(name, None)
+        return None
+    limits_bps[name] = floored(asked_bps)
+    return limits_bps[name]
+
 
 def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
     """A queue's kind and what that is set to; a change elsewhere in the shape leaves it alone."""
-    if kind == "netem":
-        return (kind, *shape[1:8], htb.limit(shape, kind))
-    return (kind,) if kind == "cut" else (kind, htb.limit(shape, kind))
-
-
-@contextmanager
-def _there_already() -> Iterator[None]:
-    """What is to be created may have been, by an attempt that failed later."""
-    try:
-        yield
-    except netlink.NetlinkError as error:
-        if error.errno != errno.EEXIST:
-            raise
+    if kind == "cut":
+        return (kind,)
+    waiting = (htb.queue_kind(shape), queues.options(shape))
+    return (kind, *shape[1:8], htb.netem_limit(shape), *waiting) if kind == "netem" else waiting
 
 
 def offloads_off(interface: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, get_args
 
+from thalweg.emulation.units import USUAL_QUEUE_S, Discipline
+
 RATE_FLOOR_BPS = 8_000.0
 """The lowest rate above 0 that a link is set to. A class that has just sent a full packet at a low rate stays blocked
 for that packet's time when the rate rises: 1.5 s at this one."""
@@ -28,19 +30,25 @@ MAX_SEGMENTS = 16  # of TCP in a packet; 8 carry 1 Gbit/s where one at a time ca
 
 
 class Queue(NamedTuple):
-    """What waits before a link at most: so many ``s`` (seconds) of its rate, ``bytes``, or ``packets``."""
+    """What waits before a link at most: so many ``s`` (seconds) of its rate, ``bytes``, or ``packets``.
+
+    ``discipline``: other than a fifo, it keeps the queue short by itself, and ``size`` does not count.
+    """
 
     size: float
     unit: Literal["s", "bytes", "packets"] = "s"
+    discipline: Discipline = "fifo"
 
     def dilated(self, time_scale: float) -> Queue:
         return self._replace(size=self.size / time_scale) if self.unit == "s" else self
 
     def __str__(self) -> str:
+        if self.discipline != "fifo":
+            return self.discipline
         return f"{self.size * 1e3:g} ms" if self.unit == "s" else f"{self.size:g} {self.unit}"
 
 
-QUEUE = Queue(0.1)
+QUEUE = Queue(USUAL_QUEUE_S)
 QUEUE_FLOOR_BYTES = 6 * FRAME_BYTES
 """The least that a queue in seconds holds: below 0.7 Mbit/s a tenth of a second would be too little for TCP, which
 needs three packets behind a lost one to hear of it soon (RFC 5681, section 3.2)."""
@@ -82,6 +90,10 @@ class LinkShape(NamedTuple):
         """The rate that the link is really set to."""
         return floored(self.rate_bps)
 
+    def settled(self) -> LinkShape:
+        """The same with the rate that the link is really set to."""
+        return self._replace(rate_bps=self.set_bps) if self.rate_bps > 0 else self
+
     @property
     def needs_netem(self) -> bool:
         return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
@@ -99,7 +111,7 @@ class LinkShape(NamedTuple):
     @property
     def queue_bytes(self) -> int:
         """The limit of the queue; of one in packets, as if all were full."""
-        size, unit = self.queue or QUEUE
+        size, unit, _ = self.queue or QUEUE
         if unit == "s":
             return max(QUEUE_FLOOR_BYTES, math.ceil(self.set_bps / 8 * size))
         return math.ceil(size) * (FRAME_BYTES if unit == "packets" else 1)
@@ -110,7 +122,8 @@ class LinkShape(NamedTuple):
 
         One where packets are drawn or counted.
         """
-        if self.needs_netem or (self.queue is not None and self.queue.unit == "packets"):
+        queue = self.queue or QUEUE
+        if self.needs_netem or queue.unit == "packets" or queue.discipline != "fifo":
             return 1
         worth = min(self.burst, self.queue_bytes / 2, self.set_bps / 8 * BURST_S) / PACKET_BYTES
         return 1 << int(math.log2(min(max(1.0, worth), MAX_SEGMENTS)))

@@ -208,8 +208,8 @@ def _trains(
         trains = []
         for link in proofs:
             source, target = link.ends
-            shares = (world.limits.get(end, math.inf) / n[end] for end, n in ((source, leaving), (target, coming)))
-            rate_bps = min(shapes[link].set_bps, *shares)
+            up_bps = world.up_bps.get(source, math.inf) / leaving[source]
+            rate_bps = min(shapes[link].set_bps, up_bps, world.down_bps.get(target, math.inf) / coming[target])
             interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * rate_bps))
             count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
             to = (world.ends[target].ip, TRAIN_PORT)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,21 @@ RATE_FROM_BPS = 0.5e6  # … from this rate on
 DATAGRAMS_BPS = 5e8  # more than this is told by a flow alone, where there is one
 DELAY_EARLY_S = 1e-4  # clocks are read before the packet leaves and after it comes; less than the delay is an error
 DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # whichever is more
+QUEUE_ERROR, QUEUE_LATE_S = 0.05, 0.001  # of a queue's length; clocks are read before the packet leaves
 STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
+
+
+class KindProof(NamedTuple):
+    """Of frames of a kind, how many were ``sent`` over a link, how many must come, and how many came; and how many were
+    sent while the link was cut, and came all the same.
+    """
+
+    kind: str
+    sent: int
+    wanted: int
+    came: int
+    cut_sent: int
+    through_cut: int
 
 
 class LinkProof(msgspec.Struct, frozen=True):
@@ -30,7 +45,10 @@ class LinkProof(msgspec.Struct, frozen=True):
     lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came. Delay and
     jitter are estimates of the parameters asked, whatever the distribution. ``tcp_bps``: what one TCP flow got, of the
     same bits as ``delivered_bps``; None where none was asked for, or where TCP would have reasons of its own.
-    ``via``: the link's network, left out where all share it.
+    ``delivered_queue_s``: what a datagram waited in the link's queue when that was full, None where it was not
+    measured, as of a discipline that keeps its queue short by itself; ``queue_step_s``: a datagram's part of it.
+    ``kinds``: what came of frames of every kind, ``unshaped``: how many of them came without the link's class having
+    let them through; empty and 0 where they were not sent. ``via``: the link's network, left out where all share it.
     """
 
     src: str
@@ -55,6 +73,11 @@ class LinkProof(msgspec.Struct, frozen=True):
     duplicates: int = 0
     stalled: float = 0.0
     tcp_bps: float | None = None
+    asked_queue_s: float = 0.0
+    delivered_queue_s: float | None = None
+    queue_step_s: float = 0.0
+    kinds: tuple[KindProof, ...] = ()
+    unshaped: int = 0
     via: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -100,6 +123,19 @@ class LinkProof(msgspec.Struct, frozen=True):
         return self.delay_high_s >= asked_s - DELAY_EARLY_S and self.delay_low_s <= latest_s
 
     @property
+    def queue_ok(self) -> bool:
+        """Within 5 % and a datagram and a half of what was asked; or not measured."""
+        if self.delivered_queue_s is None or not self.asked_queue_s:
+            return True
+        off_s = abs(self.delivered_queue_s - self.asked_queue_s)
+        return off_s <= QUEUE_ERROR * self.asked_queue_s + 1.5 * self.queue_step_s + QUEUE_LATE_S
+
+    @property
+    def kinds_ok(self) -> bool:
+        """Frames of every kind come, shaped, and none through a cut; or none were sent."""
+        return not self.unshaped and all(one.came >= one.wanted and not one.through_cut for one in self.kinds)
+
+    @property
     def loss_ok(self) -> bool:
         """Within what 99 % of links with the loss asked lose; or not measured."""
         return self.lost_low <= self.lost <= self.lost_high
@@ -122,11 +158,24 @@ def failures(proofs: Iterable[LinkProof]) -> list[str]:
         if not one.loss_ok:
             most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
             wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
+        if not one.queue_ok and one.delivered_queue_s is not None:
+            wrong.append(f"queues for {one.delivered_queue_s * 1e3:.3g} instead of {one.asked_queue_s * 1e3:.3g} ms")
+        wrong += _wrong_kinds(one)
         if one.stalled > MOST_STALLED and not one.by_flow:
             wrong.append(f"is kept waiting by this machine for {one.stalled:.0%} of the time; make it less busy")
         if wrong:
             lines.append(f"link {one.link.text} {'; '.join(wrong)}")
     return lines
+
+
+def _wrong_kinds(one: LinkProof) -> Iterator[str]:
+    for kind in one.kinds:
+        if kind.came < kind.wanted:
+            yield f"loses {kind.kind}: {kind.came} of {kind.sent} frames come"
+        if kind.through_cut:
+            yield f"lets {kind.kind} through a cut: {kind.through_cut} of {kind.cut_sent} frames come"
+    if one.unshaped:
+        yield f"lets {one.unshaped} frames pass unshaped"
 
 
 class LinkSample(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ Source of the rounds: the circle method, Kirkman (1847); of the time stamps: soc
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import math
 import select
@@ -25,24 +24,23 @@ from typing import NamedTuple
 import msgspec
 
 from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel.htb import queue_kind
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
-from thalweg.emulation.proofs import delay, tcp
+from thalweg.emulation.proofs import delay, kinds, tcp
 from thalweg.emulation.proofs.delay import HEADERS_BYTES
 from thalweg.emulation.proofs.proof import DATAGRAMS_BPS, LinkProof
 from thalweg.emulation.proofs.stalls import Pace, steady
 from thalweg.middleware.network.view import NET, Link
 
-SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that have not left
 SO_NO_CHECK, SO_SNDBUFFORCE = 11, 32  # asm-generic/socket.h
 FILL_PORT = 47_808  # any: the namespaces are ours
 DATAGRAM_BYTES = (64, 1400)
 PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them …
 LEAST_PACKETS = 20  # … and, once the burst is through, longer measurements rather than fewer than these
 SLOW_BPS, SLOW_LINKS = 2e5, 100  # below this, links that take longer are measured together, so many at once
-SENDER_QUEUE_S = 0.09  # kept in each sender's socket against late wake-ups; the link's own queue holds 0.1 s
-SEND_BYTES = 1 << 24  # in the socket of one that goes by the clock: no limit
-FILL_DATAGRAMS = 256  # at a time: a link faster than this process would never push back
+SEND_BYTES = 1 << 24  # in a sender's socket: no limit
+FILL_DATAGRAMS = 256  # at a time, so that other links and the receivers get their turns
 TOGETHER_BPS = 6e8  # rates measured at once: about half of what one core sends and receives with 1400-byte datagrams
 SLOW_DATAGRAM_S = 25e-6  # a kernel that takes so long to pass one (User-Mode Linux) has late timers too …
 SLOW_TOGETHER_BPS = 15e6  # … and this is what it carries with links still right
@@ -51,9 +49,13 @@ TRUST = 0.03  # an error above this is measured again, longer: another process m
 # … with this share of the rates at once, for so many seconds: the more packets, the less what a stall leaves weighs
 AGAIN = (0.3, 0.35), (0.1, 0.35), (0.0, 0.35), (0.0, 0.7), (0.0, 1.4)
 TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link kept waiting for more of the time is measured again, so many times
-AHEAD_S = 0.05  # worth of rate sent at once into netem, which takes packets from their sender and never pushes back …
+AHEAD_S = 0.05  # worth of rate that is sent at once, besides what fills the queue …
 AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
-WAIT_MS, CLOCK_MS = 5, 2  # a look at all receivers, and at the clock, at least as often
+QUEUED_DATAGRAMS = 50  # that a queue holds, as far as they can be so small
+FAST_BPS, AHEAD_FACTOR_FAST = 1e8, 1.05  # from this rate on it is all that a process can send
+QUEUE_SPARE, LONGEST_QUEUE_S = 1.05, 1.0  # what is sent for a queue to be full; a longer one is not measured …
+BOUNDED = ("fifo", "packets")  # … and only these are as long as asked: others keep themselves short
+CLOCK_S = 0.001  # a look at the clock at least as often
 
 _HEAD = struct.Struct("=II")  # which stream, which datagram
 _numbers = itertools.count()
@@ -114,90 +116,98 @@ class _Filling(NamedTuple):
     first: int
 
 
+class _Asked(NamedTuple):
+    """A link to be filled, its shape, the rate that can be expected, the layer that rates count, and whether the wait
+    of a datagram tells the length of the link's queue.
+    """
+
+    link: Link
+    shape: LinkShape
+    rate_bps: float
+    layer: int
+    queue_told: bool
+
+
 class _Stream:
     """One link being filled: a sending socket in one namespace, what arrived in the other, with time stamps.
 
     Datagrams are numbered. When the link runs dry (another process had the processor), it has been idle through no
     fault of its own: what follows counts as a filling of its own, with its own burst.
 
-    A plain queue keeps packets charged to their sender's socket, which says so when it is full. netem's delay does
-    not (``skb_orphan_partial``), nor do queues behind it, so there the stream goes by the clock.
+    The link's queue is at the receiver's side, and says nothing to the sender when it is full: the stream goes by the
+    clock, and by more than the link's rate.
     """
 
-    def __init__(
-        self,
-        number: int,
-        link: Link,
-        shape: LinkShape,
-        rate_bps: float,
-        seconds: float,
-        layer: int,
-        sender: socket.socket,
-    ) -> None:
+    def __init__(self, number: int, asked: _Asked, seconds: float, sender: socket.socket) -> None:
+        link, shape, rate_bps, layer, queue_told = asked
         self.number, self.link, self.shape, self.rate_bps, self.sender = number, link, shape, rate_bps, sender
-        # what an interface holds up queues at the other end of the cable, and what is cut disappears at once
-        self.by_clock = shape.delay_s > 0 or shape.jitter_s > 0 or rate_bps < shape.set_bps
         self._pace_bps = rate_bps or shape.set_bps
         self._burst_s = shape.burst * 8 / self._pace_bps
+        self._factor = AHEAD_FACTOR if self._pace_bps < FAST_BPS else AHEAD_FACTOR_FAST
         # how much most packets come before or after the delay
         around = (netem.quantile(shape.distribution, share) * shape.jitter_s for share in (0.005, 0.995))
         early_s, late_s = around if shape.jitter_s else (0.0, 0.0)
         self._first_s = 0.0 if shape.reorder else max(0.0, shape.delay_s + early_s)
         self._last_s = shape.delay_s + late_s
-        self._payload = bytearray(datagram_bytes(rate_bps, seconds))
+        payload = datagram_bytes(rate_bps, seconds)
+        if queue_told and (
+            shape.queue is None or shape.queue.unit != "packets"
+        ):  # the queue is as long as some of them
+            fitting = shape.queue_bytes // QUEUED_DATAGRAMS - HEADERS_BYTES[layer]
+            payload = max(DATAGRAM_BYTES[0], min(payload, fitting))
+        self._payload = bytearray(payload)
         self._bits = 8 * (len(self._payload) + HEADERS_BYTES[layer])
         least_s = self._burst_s + LEAST_PACKETS * self._bits / self._pace_bps if shape.passes else 0.0
         self.seconds = max(seconds, least_s) + self._last_s - self._first_s
-        self._sent, self._filled_s, self._full = 0, 0.0, False
+        self.queue_s = waiting_s(shape, self._pace_bps, self._bits)
+        bounded = shape.passes and queue_kind(shape) in BOUNDED
+        self._queue_told = bounded and self.queue_s <= LONGEST_QUEUE_S and queue_told
+        self._ahead_s = self.queue_s * QUEUE_SPARE + AHEAD_S if self._queue_told else AHEAD_S
+        self._filled_s, self._waiting_s = 0.0, 0.0
+        self._sent_ns: list[int] = []  # when, by number
         self._fillings: list[_Filling] = []
+        self._brimful: list[tuple[int, int]] = []  # the numbers of datagrams that found the queue full, or nearly so
         self.arrivals: list[tuple[int, int]] = []  # number, nanoseconds
         if shape.corrupt:  # a corrupted datagram has been carried as well as any other
             sender.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
-        truesize = 256 + (1 << (len(self._payload) + 447).bit_length())  # sk_buff and its data, as the kernel counts
-        queued = min(rate_bps / 8 * SENDER_QUEUE_S, 0.9 * shape.queue_bytes)
-        packets = queued / (len(self._payload) + 28)
-        room = SEND_BYTES if self.by_clock else int(max(2.0, packets) * truesize / 2)
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
-        if self.by_clock:
-            with suppress(PermissionError):
-                sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, room)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        with suppress(PermissionError):
+            sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BYTES)
 
     @property
     def tail_s(self) -> float:
         """How long after its end packets that matter can still arrive, and the queue is not empty yet."""
-        queued_s = AHEAD_S + self._burst_s + (AHEAD_FACTOR - 1) * self.seconds
-        return self._last_s + queued_s if self.by_clock else 0.0
+        queued_s = self._ahead_s + self._burst_s + (self._factor - 1) * self.seconds
+        return self._last_s + min(queued_s, self.queue_s + self._burst_s)
 
-    def fill(self) -> None:
+    def fill(self) -> bool:
+        """Send what is due; whether that was all."""
         now_s = time.time()
-        if not self._fillings or self._ran_dry(now_s):
-            self._fillings.append(_Filling(now_s, self._sent))
-        count = FILL_DATAGRAMS
-        if self.by_clock:
-            start_s, first = self._fillings[-1]
-            due_s = self._burst_s + AHEAD_S + AHEAD_FACTOR * (now_s - start_s)
-            count = math.ceil(due_s * self._pace_bps / self._bits / self._passing) + 1 - (self._sent - first)
-        self._full = True
+        self._waiting_s -= now_s - self._filled_s
+        if not self._fillings or self._waiting_s < 0:  # the link has run dry
+            self._fillings.append(_Filling(now_s, len(self._sent_ns)))
+            self._waiting_s = -self._burst_s
+        start_s, first = self._fillings[-1]
+        packet_s = self._bits / self._pace_bps / self._passing
+        due_s = self._burst_s + self._ahead_s + self._factor * (now_s - start_s)
+        count = math.ceil(due_s / packet_s) + 1 - (len(self._sent_ns) - first)
+        before = len(self._sent_ns)
         with suppress(BlockingIOError):
             for _ in range(min(count, FILL_DATAGRAMS)):
-                _HEAD.pack_into(self._payload, 0, self.number, self._sent)
+                _HEAD.pack_into(self._payload, 0, self.number, len(self._sent_ns))
+                at_ns = time.time_ns()
                 self.sender.send(self._payload)
-                self._sent += 1
-            self._full = False
+                self._sent_ns.append(at_ns)
+                self._waiting_s += self._bits / self._pace_bps * self._passing
+        if self._waiting_s >= self.queue_s:
+            self._waiting_s = max(self.queue_s, self._bits / self._pace_bps)
+            self._brimful.append((before, len(self._sent_ns)))
         self._filled_s = now_s
+        return count <= FILL_DATAGRAMS
 
     @property
     def _passing(self) -> float:
         return 1 - self.shape.loss
-
-    def _ran_dry(self, now_s: float) -> bool:
-        if not self.by_clock:
-            return not struct.unpack("=i", fcntl.ioctl(self.sender, SIOCOUTQ, b"\0\0\0\0"))[0]
-        if self._full:
-            return False
-        start_s, first = self._fillings[-1]
-        passed_s = (self._sent - first) * self._passing * self._bits / self._pace_bps
-        return passed_s - self._burst_s < now_s - start_s
 
     def result(self) -> LinkProof:
         """Packets after each filling's initial burst over the time between their arrivals.
@@ -209,12 +219,12 @@ class _Stream:
             return self._proof(0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
         pace = self._pace(size)
         counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
-        ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, self._sent)]
+        ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, len(self._sent_ns))]
         for (start_s, first), (end_s, last) in zip(self._fillings, ends, strict=True):
             times = sorted(at for number, at in self.arrivals if first <= number < last)
-            if self.by_clock:  # while the first are missing and while the last trickle in, the link is not full
-                begin_ns, end_ns = (start_s + self._last_s) * 1e9, (end_s + self._first_s) * 1e9
-                times = [at for at in times if begin_ns <= at <= end_ns]
+            # while the first are missing and while the last trickle in, the link is not full
+            begin_ns, end_ns = (start_s + self._last_s) * 1e9, (end_s + self._first_s) * 1e9
+            times = [at for at in times if begin_ns <= at <= end_ns]
             steps, full_ns, still_ns = steady(times, pace)
             counted += size * steps
             elapsed_ns += full_ns
@@ -222,7 +232,20 @@ class _Stream:
             span_ns += times[-1] - times[0] if times else 0
         rate_bps = counted * 8e9 / elapsed_ns if counted else 0.0
         stalled = stalled_ns / span_ns if stalled_ns else 0.0
-        return self._proof(self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled)
+        proof = self._proof(self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled)
+        return proof if (found_s := self._found_queue_s()) is None else msgspec.structs.replace(
+            proof, asked_queue_s=self.queue_s, delivered_queue_s=found_s, queue_step_s=self._bits / self._pace_bps
+        )  # fmt: skip
+
+    def _found_queue_s(self) -> float | None:
+        """The median of what datagrams waited that found the queue full; None where that is no queue's length."""
+        if not self._queue_told:
+            return None
+        full = {number for first, end in self._brimful[1:] for number in range(first, end)}  # the first fills it
+        waited = sorted(at - self._sent_ns[number] for number, at in self.arrivals if number in full)
+        if len(waited) < LEAST_PACKETS // 2:
+            return None
+        return max(0.0, waited[len(waited) // 2] / 1e9 - delay.median_delay_s(self.shape))
 
     def _proof(
         self, asked_bps: float, delivered_bps: float, seconds: float, size_bytes: int, stalled: float = 0.0
@@ -240,16 +263,30 @@ class _Stream:
         return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
 
 
+def waiting_s(shape: LinkShape, rate_bps: float, packet_bits: int) -> float:
+    """How long a packet of so many bits waits in a link's full queue."""
+    queue = shape.queue
+    if queue is not None and queue.unit == "packets":
+        return math.ceil(queue.size) * packet_bits / rate_bps
+    return shape.queue_bytes * 8 / rate_bps
+
+
 def measure(
-    world: World, links: Iterable[Link], seconds: float | None, go_on: Callable[[], None], *, flows: bool = False
+    world: World,
+    links: Iterable[Link],
+    seconds: float | None,
+    go_on: Callable[[], None],
+    *,
+    flows: bool = False,
+    every_kind: bool = False,
 ) -> list[LinkProof]:
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
     ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
     with fewer at once, in the end each on its own, and stalled ones twice; the last measurement counts. Links with
-    delay, loss and the like are measured for those after that, and with ``flows`` the others by a flow of TCP.
-    ``go_on`` is called all the time, and raises what is to
-    end the measurement.
+    delay, loss and the like are measured for those after that, and with ``flows`` the others by a flow of TCP. With
+    ``every_kind`` frames of every kind are sent, also through cuts. ``go_on`` is called all the time, and raises what
+    is to end the measurement.
     """
     found: dict[Link, LinkProof] = {}
     with ExitStack() as stack:
@@ -284,12 +321,14 @@ def measure(
     if flows:
         for link, tcp_bps in tcp.measure(world, found, go_on, together_bps).items():
             found[link] = msgspec.structs.replace(found[link], tcp_bps=tcp_bps)
+    if every_kind:
+        found |= kinds.measure(world, found, go_on)
     return list(found.values())
 
 
 def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> list[list[Link]]:
     """The rounds, and the slow links together, unless they share an interface."""
-    slow = [link for link, rate_bps in rates_bps.items() if rate_bps < SLOW_BPS and not world.limits]
+    slow = [link for link, rate_bps in rates_bps.items() if rate_bps < SLOW_BPS and not world.limited]
     others = {link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}
     rounds = link_rounds(others, together_bps, world.hosts)
     return rounds + [slow[i : i + SLOW_LINKS] for i in range(0, len(slow), SLOW_LINKS)]
@@ -314,7 +353,7 @@ def _together_bps() -> float:
 
 
 def _wrong(one: LinkProof) -> bool:
-    return abs(one.delivered_bps - one.asked_bps) > TRUST * one.asked_bps
+    return abs(one.delivered_bps - one.asked_bps) > TRUST * one.asked_bps or not one.queue_ok
 
 
 class _Filler:
@@ -337,22 +376,17 @@ class _Filler:
         for group in groups:
             with ExitStack() as stack:
                 filled: dict[int, _Stream] = {}
-                poller = select.poll()
                 for link in group:
                     stream = self._stream(link, seconds, stack)
-                    filled[stream.sender.fileno()] = self._streams[stream.number] = stream
-                    if not stream.by_clock:
-                        poller.register(stream.sender, select.POLLOUT)
-                by_clock = [stream for stream in filled.values() if stream.by_clock]
+                    filled[stream.number] = self._streams[stream.number] = stream
                 stop_s = time.monotonic() + max(stream.seconds for stream in filled.values())
                 while time.monotonic() < stop_s:
-                    for descriptor, _ in poller.poll(CLOCK_MS if by_clock else WAIT_MS):
-                        filled[descriptor].fill()
-                    for stream in by_clock:
-                        stream.fill()
+                    all_sent = [stream.fill() for stream in filled.values()]
                     self._receive()
+                    if all(all_sent):
+                        time.sleep(CLOCK_S)
                 until_s = max(until_s, stop_s + max(stream.tail_s for stream in filled.values()))
-            if self._world.limits:  # else queues of other links are no matter
+            if self._world.limited:  # else queues of other links are no matter
                 self.drain(until_s)
         self.drain(until_s)
         return [stream.result() for stream in self._streams.values()]
@@ -362,7 +396,9 @@ class _Filler:
         sender.connect((self._world.ends[link.ends[1]].ip, FILL_PORT))
         shape = self.shapes[link]
         expected_bps = min(shape.set_bps, self._world.limit_bps(link)) if shape.passes else 0.0
-        return _Stream(next(_numbers), link, shape, expected_bps, seconds, self._world.layer, sender)
+        told = shape.passes and link.ends[0] not in self._world.up_bps  # which has a queue of its own before the link's
+        asked = _Asked(link, shape, expected_bps, self._world.layer, told)
+        return _Stream(next(_numbers), asked, seconds, sender)
 
     def drain(self, until_s: float) -> None:
         """Hear what comes until then."""

@@ -62,7 +62,7 @@ def _fillable_bps(world: World, link: Link) -> float:
 
 def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> Iterator[list[Link]]:
     """Links to be filled at once: one direction of each pair, and up to so much in all."""
-    if world.limits:  # links that share an interface
+    if world.limited:  # links that share an interface
         yield from ([link] for link in rates_bps)
         return
     for forward in (True, False):
@@ -95,6 +95,8 @@ class _Flow:
         for one in (self.listener, self.sender):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, self.segment_bytes)
+            with suppress(OSError):  # others, such as BBR, fill no queue, and take their time to be up to speed
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))  # what waits is thrown away
             one.setblocking(False)
         self.listener.bind((world.ends[link.ends[1]].ip, 0))

@@ -70,6 +70,8 @@ class Top(Keys):
     missing: Missing | None = None
     layer: Layer | None = None
     duration: Duration | None = None
+    ipv6: bool | None = None
+    control_band: bool | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     pair over the one that all share, and those of the others, with their shapes at the start, before any event;
     ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how
     long events and courses that repeat go on. ``missing``: what operators do about a source of a host that is lost.
+    ``ipv6``: hosts of a testbed have addresses of IPv6 as well. ``control_band``: what is marked for expedited
+    forwarding waits behind nothing else of its link; None where the file does not say it.
     ``notes``: what may not be meant as it is written.
     """
 
@@ -94,6 +98,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     missing: Missing = "wait"
     duration_s: float = DURATION_S
+    ipv6: bool = True
+    control_band: bool | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -143,5 +149,7 @@ def read_scenario(
         seed=chosen,
         missing=top.get("missing", "wait"),
         duration_s=duration_s,
+        ipv6=top.get("ipv6", True),
+        control_band=top.get("control_band"),
         notes=tuple(root.remarks()),
     )

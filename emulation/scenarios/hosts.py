@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.kernel.names import objection
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Size, Spot, Text, Texts, Written
 from thalweg.emulation.traces.pool import choose
@@ -28,6 +29,8 @@ class HostSpec(msgspec.Struct, frozen=True):
     ``memory_bytes`` are kept by containers only. ``speed`` and ``cores``: what planners are told of its processor, and
     in virtual time what it has. ``drawn``: the site was drawn, the file names none.
     ``cables_bps``: likewise what it sends, and receives, in each further network, left out where none is limited.
+    ``up_bps``, ``down_bps``: emulated bit/s for all that it sends, or receives, by network; left out where there are
+    none.
     """
 
     name: str
@@ -39,6 +42,8 @@ class HostSpec(msgspec.Struct, frozen=True):
     cores: int | None = None
     drawn: bool = False
     cables_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    up_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    down_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def interfaces_bps(self) -> dict[str, float]:
@@ -75,6 +80,8 @@ class Limits(Keys):
     """What a host may use; at the top of a file, every host that does not say it."""
 
     interface_rate: InterfaceRate | None = None
+    up_rate: InterfaceRate | None = None
+    down_rate: InterfaceRate | None = None
     cpus: AboveZero | None = None
     memory: Size | None = None
     speed: Speed | None = None
@@ -120,6 +127,10 @@ def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec
             way = f'"other@{host.site}"' if host.site else "each its own"
             raise spot.error(f"two hosts are named {host.name!r}; name {way}")
         hosts[host.name] = host
+        if wrong := objection([host.name]):
+            raise spot.error(wrong)
+    if wrong := objection([*hosts], [*networks]):
+        raise root.error(wrong, "hosts")
     return hosts
 
 
@@ -147,13 +158,18 @@ def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str]) -> H
             " name@site"
         )
     found = {field: values.get(key) for field, key in _FIGURES.items()}
-    if interfaces := dict(values.get("interface_rate") or {}):
-        if unknown := next((via for via in interfaces if via not in (NET, *networks)), None):
+    for key in RATE_KEYS:
+        limits = dict(values.get(key) or {})
+        if unknown := next((via for via in limits if via not in (NET, *networks)), None):
             known = near_miss(unknown, [NET, *networks])
-            raise spot.error(f"interface_rate: there is no network {unknown!r}; {known}", "interface_rate")
-        found["interface_bps"] = interfaces.pop(NET, None)
-        found["cables_bps"] = interfaces or msgspec.UNSET
+            raise spot.error(f"{key}: there is no network {unknown!r}; {known}", key)
+        if key == "interface_rate":
+            found["interface_bps"] = limits.pop(NET, None)
+        found[RATE_KEYS[key]] = limits or msgspec.UNSET
     return msgspec.structs.replace(HostSpec(name, site or None), **found)
+
+
+RATE_KEYS = {"interface_rate": "cables_bps", "up_rate": "up_bps", "down_rate": "down_bps"}  # and the fields of HostSpec
 
 
 def within_networks(root: Spot, hosts: Mapping[str, HostSpec], links: Collection[Link]) -> dict[str, HostSpec]:
@@ -164,18 +180,20 @@ def within_networks(root: Spot, hosts: Mapping[str, HostSpec], links: Collection
     joined = {(host, link.via) for link in links for host in link.hosts}
     found = {}
     for number, (name, host) in enumerate(hosts.items()):
-        limits = {} if host.cables_bps is msgspec.UNSET else host.cables_bps
-        kept = {via: rate for via, rate in limits.items() if (name, via) in joined}
-        given = root.value["hosts"][number] if kept != limits and isinstance(root.value["hosts"], list) else None
-        if isinstance(given, dict) and "interface_rate" in given:
-            via = next(via for via in limits if via not in kept)
-            spot = Spot(root.file, "a host", given, ("hosts", number))
-            raise spot.error(
-                f"interface_rate: host {name!r} has no link in network {via!r}; give it a [[link]] there, or leave"
-                f" {via} out",
-                "interface_rate",
-            )
-        found[name] = msgspec.structs.replace(host, cables_bps=kept or msgspec.UNSET)
+        kept_of: dict[str, Any] = {}
+        for key, field in RATE_KEYS.items():
+            limits = getattr(host, field) or {}
+            kept = {via: rate for via, rate in limits.items() if via == NET or (name, via) in joined}
+            kept_of[field] = kept or msgspec.UNSET
+            given = root.value["hosts"][number] if kept != limits and isinstance(root.value["hosts"], list) else None
+            if isinstance(given, dict) and key in given:
+                via = next(via for via in limits if via not in kept)
+                raise Spot(root.file, "a host", given, ("hosts", number)).error(
+                    f"{key}: host {name!r} has no link in network {via!r}; give it a [[link]] there, or leave"
+                    f" {via} out",
+                    key,
+                )
+        found[name] = msgspec.structs.replace(host, **kept_of)
     return found
 
 

@@ -42,7 +42,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     the network that all hosts share, and those of the others, with their shapes at the start. ``traces``: of those
     links whose rate follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them
     is missing in ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2). ``deeds``:
-    what befalls the hosts' processes, by time.
+    what befalls the hosts' processes, by time. ``ipv6`` and ``control_band``: as of a scenario.
     """
 
     hosts: Mapping[str, HostSpec]
@@ -53,6 +53,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     layer: int = 3
     networks: Mapping[str, Tariff] = {}
     deeds: Sequence[Deed] = ()
+    ipv6: bool = True
+    control_band: bool | None = None
 
     @classmethod
     def of_traces(cls, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> Timeline:
@@ -104,16 +106,33 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {cable_of(one.name, via): bps for one in hosts for via, bps in one.interfaces_bps.items()}
 
     @property
+    def up_bps(self) -> dict[Cable, float]:
+        """What is limited of all that hosts send, besides their interfaces."""
+        hosts = self.hosts.values()
+        return {cable_of(one.name, via): bps for one in hosts for via, bps in (one.up_bps or {}).items()}
+
+    @property
+    def down_bps(self) -> dict[Cable, float]:
+        """What is limited of all that hosts receive, besides their interfaces."""
+        hosts = self.hosts.values()
+        return {cable_of(one.name, via): bps for one in hosts for via, bps in (one.down_bps or {}).items()}
+
+    @property
     def wall_interfaces_bps(self) -> dict[Cable, float]:
-        """The same in wall-clock bit/s."""
+        """The limits of interfaces in wall-clock bit/s."""
         return {cable: bps * self.time_scale for cable, bps in self.interfaces_bps.items()}
 
     def shape_testbed(self, testbed: Testbed, tell: Callable[[int], None] | None = None) -> None:
         """Make a testbed's links and interfaces what they are at the start."""
-        limited = self.wall_interfaces_bps
+        interfaces, ways = self.interfaces_bps, (self.up_bps, self.down_bps)
         for via in (NET, *self.further):
-            if limits := {host: limited[end] for host in self.hosts if (end := cable_of(host, via)) in limited}:
-                testbed.limit_interfaces(limits, via)
+            limits: list[dict[str, float | None]] = []
+            for own in ways:
+                both = {host: min(interfaces.get(end, math.inf), own.get(end, math.inf)) * self.time_scale
+                        for host in self.hosts for end in [cable_of(host, via)]}  # fmt: skip
+                limits.append({host: bps for host, bps in both.items() if bps < math.inf})
+            if any(limits):
+                testbed.limit_hosts(limits[0], limits[1], via)
         testbed.shape(self.wall_shapes(), tell)
 
     @property
@@ -226,6 +245,7 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
         time_scale=scenario.time_scale, layer=scenario.layer,
         networks={NET: TARIFFS["public"], **scenario.networks} if scenario.networks else {},
         deeds=sorted(deed for event in scenario.events for deed in event.deeds()),
+        ipv6=scenario.ipv6, control_band=scenario.control_band,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Texts(tuple[str, ...], metaclass=Written):
         return tuple(found)
 
 
-RATES = ("rate", "link_mean", "interface_rate")  # keys that are a Rate
+RATES = ("rate", "link_mean", "interface_rate", "up_rate", "down_rate")  # keys that are a Rate
 Text = Annotated[str, Meta(min_length=1)]
 AboveZero = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 _SAYS: Mapping[type, str] = {

@@ -63,21 +63,25 @@ class Head(msgspec.Struct):
 class Build(Request):
     """Make hosts, by name and IPv4 address, in a subnet. ``layer``: what rates count, 2 or 3.
 
-    ``networks``: the hosts' addresses in every further one, by its name, in subnets as large.
+    ``networks``: the hosts' addresses in every further one, by its name, in subnets as large. ``ipv6``: hosts have
+    addresses of IPv6 too. ``control_band``: what is marked as urgent goes before all else on its link.
     """
 
     hosts: Hosts
     prefix_length: PrefixLength
     layer: Layer
     networks: dict[Name, Hosts] = {}
+    ipv6: bool = True
+    control_band: bool = False
 
 
 class Plug(NamedTuple):
-    """An interface of a host that runs already: its address, hardware address, and the network that it is in."""
+    """An interface of a host that runs already: its address, hardware address, network, and IPv6 address if any."""
 
     ip: str
     mac: str
     via: str = NET
+    ip6: str = ""
 
 
 class Container(NamedTuple):
@@ -89,11 +93,12 @@ class Container(NamedTuple):
 
 
 class Attach(Request):
-    """Take containers for hosts. ``prefix_length``: of every network's subnet."""
+    """Take containers for hosts. ``prefix_length``: of every network's subnet; the rest as for ``Build``."""
 
     hosts: Annotated[list[Container], msgspec.Meta(max_length=MAX_HOSTS)]
     prefix_length: PrefixLength
     layer: Layer
+    control_band: bool = False
 
 
 class OwnContainers(Request):
@@ -137,10 +142,11 @@ class AlterLinks(Request, tag="alter"):
     figures: dict[str, float | bool | Queue]
 
 
-class LimitInterfaces(Request):
-    """Limit all that a host sends and all that it receives in a network, in bit/s; None lifts it."""
+class LimitHosts(Request):
+    """Limit all that hosts send (``up_bps``) and all that they receive in a network, in bit/s; None lifts it."""
 
-    limits: dict[str, float | None]
+    up_bps: dict[str, float | None] = {}
+    down_bps: dict[str, float | None] = {}
     via: str = NET
 
 
@@ -198,11 +204,15 @@ class Samples(Request):
 
 
 class Prove(Request):
-    """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too."""
+    """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too.
+
+    ``every_kind``: send frames of every kind, also while the links are cut for a moment.
+    """
 
     links: list[AnyLink]
     seconds: Annotated[float, msgspec.Meta(gt=0, le=PROVEN_S)] | None
     flows: bool = False
+    every_kind: bool = False
 
 
 # --- processes --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ class Sampler:
 
     def __init__(self, world: World, interval_s: float) -> None:
         self._world, self.interval_s = world, interval_s
-        self._sources: list[Cable] = list(dict.fromkeys(link.ends[0] for link in world.links))
+        self._targets: list[Cable] = list(dict.fromkeys(link.ends[1] for link in world.links))
         self._networks = list(dict.fromkeys(end.via for end in world.ends.values()))
         self._last: dict[Link, tuple[float, int, int, float]] = {}
         self._rows = array("d")
@@ -37,17 +37,19 @@ class Sampler:
         """
         if len(self._rows) > 8 * MAX_ROWS:
             raise ValueError(f"nobody has taken the last {MAX_ROWS} rows")
-        for source in self._sources:
+        for target in self._targets:
+            if target in self._world.gone:
+                continue
             began_s = time.monotonic()
-            counters = self._world.counters(source)
+            counters = self._world.counters(target)
             now_s = time.monotonic()
-            end = self._world.ends[source]
-            links = {target: Link(end.name, target, end.via) for target in counters}
+            end = self._world.ends[target]
+            links = {source: Link(source, end.name, end.via) for source in counters}
             if now_s - began_s > READING_S * self.interval_s and any(one in self._last for one in links.values()):
                 continue
             now_s = (began_s + now_s) / 2
-            for target, counted in counters.items():
-                key = links[target]
+            for source, counted in counters.items():
+                key = links[source]
                 link = self._world.links.get(key)
                 if link is None:  # a class of a link whose setting up the kernel refused halfway
                     continue

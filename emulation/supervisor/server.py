@@ -45,6 +45,7 @@ from thalweg.emulation.supervisor.player import Player, read_changes
 from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, signal_pipe
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
+from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError, one_line
 from thalweg.middleware.network.view import Link, as_link, cable_of
 
@@ -204,7 +205,10 @@ class Supervisor:
 
         asked = call.request
         try:
-            self._world = NamespaceWorld(asked.hosts, asked.prefix_length, asked.layer, asked.networks)
+            self._world = NamespaceWorld(
+                asked.hosts, asked.prefix_length, asked.layer, asked.networks,
+                ipv6=asked.ipv6, control_band=asked.control_band,
+            )  # fmt: skip
         except NetlinkError as error:
             what = "second interfaces, of networks besides the common one" if asked.networks else "its hosts' links"
             raise TestbedError(f"the kernel refused the testbed {what}: {error.strerror}") from None
@@ -213,7 +217,10 @@ class Supervisor:
     def do_attach(self, call: Call[requests.Attach]) -> None:
         from thalweg.emulation.containers.world import ContainerWorld  # not every testbed has containers
 
-        self._world = ContainerWorld(call.request.hosts, call.request.prefix_length, call.request.layer)
+        asked = call.request
+        self._world = ContainerWorld(
+            asked.hosts, asked.prefix_length, asked.layer, run_id=self._run_id, control_band=asked.control_band
+        )
 
     def do_own_containers(self, _: Call[requests.OwnContainers]) -> None:
         self._owns_containers = True
@@ -232,7 +239,10 @@ class Supervisor:
         return {
             "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
             "shapes": [[link, state.shape] for link, state in links.items()],
-            "limits": {} if self._world is None else named(self._world.limits),
+            "ipv6": {} if self._world is None else {end.name: end.ip6 for end in self._world.hosts.values() if end.ip6},
+            "up_bps": {} if self._world is None else named(self._world.up_bps),
+            "down_bps": {} if self._world is None else named(self._world.down_bps),
+            "strangers": {} if self._world is None else named(self._world.strangers()),
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
             "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
@@ -276,6 +286,12 @@ class Supervisor:
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
                 " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)"
             )
+        disciplines = {shape.queue.discipline for _, shape in shapes if shape.queue is not None}
+        if missing := next((one for one in MANAGED if one in disciplines and not world.manages(one)), None):
+            raise CapabilityError(
+                f"this kernel has no {missing}: give the queue a length, use a netns testbed on a kernel of its own"
+                f" (--kernel uml), or load sch_{missing} (see thalweg doctor)"
+            )
         self._refuse_crowded(shapes)
         try:
             world.shape(shapes)
@@ -289,17 +305,20 @@ class Supervisor:
                 " leave out duplicate, or delay, jitter and loss on the host's other links"
             )
 
-    def do_limit_interfaces(self, call: Call[requests.LimitInterfaces]) -> None:
+    def do_limit_hosts(self, call: Call[requests.LimitHosts]) -> None:
+        asked, via = call.request, call.request.via
+        for host, bps in (*asked.up_bps.items(), *asked.down_bps.items()):
+            if bps is not None and not 0 <= bps <= MAX_RATE_BPS:
+                raise UsageError(f"the rate of all that {host} sends or receives: {outside(bps)}; lower it")
+        up_bps, down_bps = ({cable_of(host, via): bps for host, bps in one.items()}
+                            for one in (asked.up_bps, asked.down_bps))  # fmt: skip
         try:
-            for host, bps in call.request.limits.items():
-                if bps is not None and not 0 <= bps <= MAX_RATE_BPS:
-                    raise UsageError(f"interface of {host}: {outside(bps)}; lower it")
-            limits = {cable_of(host, call.request.via): bps for host, bps in call.request.limits.items()}
-            self._need_world().limit_interfaces(limits)
+            self._need_world().limit_hosts(up_bps, down_bps)
         except NetlinkError as error:
-            raise TestbedError(f"the kernel refused an interface's rate: {error.strerror}") from None
-        except ValueError as error:
-            raise CapabilityError(f"{error}; leave out its interface's rate") from None
+            why = f"the kernel refused the rate of all that a host sends or receives: {error.strerror}"
+            if any(bps is not None for bps in up_bps.values()):
+                why += "; what a host sends takes the modules ifb, sch_ingress and act_mirred (see thalweg doctor)"
+            raise CapabilityError(why) from None
 
     def do_replay(self, call: Call[requests.Replay]) -> None:
         parts = self._parts.pop((call.connection, "replay"), None) or Parts()
@@ -373,7 +392,10 @@ class Supervisor:
             if self._ending or waited_for.hung_up():
                 raise TestbedError("interrupted")
 
-        proofs = measure(self._need_world(), map(as_link, asked.links), asked.seconds, go_on, flows=asked.flows)
+        proofs = measure(
+            self._need_world(), map(as_link, asked.links), asked.seconds, go_on,
+            flows=asked.flows, every_kind=asked.every_kind,
+        )  # fmt: skip
         return {"proofs": msgspec.to_builtins(proofs)}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
@@ -474,6 +496,9 @@ class Supervisor:
 
     def end(self) -> None:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
+        if self._world is not None:
+            with suppress(OSError):
+                self._world.end()
         if self._owns_containers:
             from thalweg.emulation.containers import engine
 

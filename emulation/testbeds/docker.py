@@ -19,20 +19,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import psutil
 
-from thalweg.emulation.containers import engine
+from thalweg.emulation.containers import engine, machine
 from thalweg.emulation.containers.image import check_code, default_image
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.containers.process import ContainerProcess
-from thalweg.emulation.kernel.names import plain
+from thalweg.emulation.kernel.names import SUBNET_6, ipv6_beside, plain
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, StartedSupervisor, TestbedProcess, start_plain
 from thalweg.emulation.supervisor.requests import Container, LaunchedProcess, Plug
 from thalweg.emulation.testbeds.netns import SUBNET, host_addresses, next_subnet
-from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.emulation.testbeds.testbed import NetworkOptions, Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.network.view import NET
 
@@ -59,15 +59,14 @@ class DockerTestbed(Testbed):
         run_id: str | None = None,
         *,
         subnet: str | None = None,
-        layer: int = 3,
-        networks: Sequence[str] = (),
         containers: Containers | None = None,
+        **network: Unpack[NetworkOptions],
     ) -> None:
         """``subnet``: the wish; another one is taken where that is in use. ``containers``: how hosts are made.
 
-        Every one of ``networks`` has a subnet of that size too.
+        Every further network has a subnet of that size too. ``network``: as for ``Testbed``.
         """
-        super().__init__(hosts, run_id, layer, networks)
+        super().__init__(hosts, run_id, **network)
         if len(hosts) > MAX_HOSTS:
             raise UsageError(f"{len(hosts)} hosts asked, but a testbed of containers has at most {MAX_HOSTS}")
         self._asked = containers or Containers()
@@ -105,7 +104,7 @@ class DockerTestbed(Testbed):
                 with ThreadPoolExecutor(TOGETHER) as pool:  # where one fails, those not begun are not made
                     self._containers = dict(zip(self._names, pool.map(make, self._names), strict=True))
                 prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
-                attach = requests.Attach(self._described(), prefix_length, self.layer)
+                attach = requests.Attach(self._described(), prefix_length, self.layer, self.control_band)
                 started.client.call(attach, timeout_s=ATTACH_S)
         except BaseException:
             try:
@@ -131,13 +130,17 @@ class DockerTestbed(Testbed):
             if any(subnet.overlaps(other) for other in taken):
                 continue
             tried += 1
-            pool = docker.types.IPAMPool(subnet=str(subnet), gateway=str(subnet.broadcast_address - 1))
+            pools = [docker.types.IPAMPool(subnet=str(subnet), gateway=str(subnet.broadcast_address - 1))]
+            if self.ipv6:
+                first = str(subnet.network_address)
+                pools.append(docker.types.IPAMPool(subnet=f"{ipv6_beside(first, subnet.prefixlen)}/{SUBNET_6}"))
             try:
                 client.api.create_network(
                     name,
                     driver="bridge",
                     internal=True,
-                    ipam=docker.types.IPAMConfig(pool_configs=[pool]),
+                    ipam=docker.types.IPAMConfig(pool_configs=pools),
+                    enable_ipv6=self.ipv6,
                     labels=self._marks,
                 )
             except docker.errors.APIError as error:
@@ -152,9 +155,10 @@ class DockerTestbed(Testbed):
 
     def _make_container(self, client: Any, name: str) -> Any:
         api, ip, network = client.api, self._addresses[name], self._network_names[NET]
-        known = {plain(host): address for host, address in self._addresses.items()}
+        known = [f"{plain(host)}:{one}" for host, address in self._addresses.items() for one in self._both(address)]
         for via, addresses in self._networks.items():
-            known |= {f"{plain(host)}.{via}": address for host, address in addresses.items()}
+            known += [f"{plain(host)}.{via}:{one}" for host, address in addresses.items()
+                      for one in self._both(address)]  # fmt: skip
         command = [*IDLE]
         if self._asked.serve:
             command = ["thalweg", "host", "--name", name, "--listen", f"tcp://{ip}:{PORT}", "--insecure"]
@@ -178,13 +182,22 @@ class DockerTestbed(Testbed):
             hostname=plain(name),
             labels={**self._marks, engine.HOST: name},
             host_config=limits,
-            networking_config=api.create_networking_config({network: api.create_endpoint_config(ipv4_address=ip)}),
+            networking_config=api.create_networking_config({network: api.create_endpoint_config(**self._end(ip))}),
             healthcheck=None if self._asked.serve else {"test": ["NONE"]},
         )
         for via, addresses in self._networks.items():
-            api.connect_container_to_network(made["Id"], self._network_names[via], ipv4_address=addresses[name])
+            api.connect_container_to_network(made["Id"], self._network_names[via], **self._end(addresses[name]))
         api.start(made["Id"])
         return client.containers.get(made["Id"])
+
+    def _both(self, address: str) -> list[str]:
+        """A host's address, and that of IPv6 beside it if it has one."""
+        prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
+        return [address, ipv6_beside(address, prefix_length)] if self.ipv6 else [address]
+
+    def _end(self, address: str) -> dict[str, str]:
+        """The same for the engine."""
+        return dict(zip(("ipv4_address", "ipv6_address"), self._both(address), strict=False))
 
     def _described(self) -> list[Container]:
         """What the supervisor must know of every container. Raises TestbedError for one that has ended already."""
@@ -194,7 +207,9 @@ class DockerTestbed(Testbed):
                 raise TestbedError(f"the container of host {name!r} ended at once: {engine.ended(container)}")
             there = container.attrs["NetworkSettings"]["Networks"]
             ends = [(there[called], via) for via, called in self._network_names.items()]
-            plugs = [Plug(end["IPAddress"], end["MacAddress"], via) for end, via in ends]
+            plugs = [
+                Plug(end["IPAddress"], end["MacAddress"], via, end.get("GlobalIPv6Address") or "") for end, via in ends
+            ]
             rows.append(Container(name, engine.own_container_pid(container), plugs))
         return rows
 
@@ -216,6 +231,7 @@ class DockerTestbed(Testbed):
             super().down(grace_s)
             if ours:
                 engine.remove(self.run_id)
+                machine.remove(self.run_id)
 
     # --- processes and files --------------------------------------------------------------------------
 

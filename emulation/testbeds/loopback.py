@@ -30,8 +30,16 @@ class LoopbackTestbed(Testbed):
     def shape(self, links: Mapping[Link, LinkShape], tell: Callable[[int], None] | None = None) -> None:
         raise UsageError("the loopback testbed has no links to shape; use --testbed netns for shaped links")
 
-    def limit_interfaces(self, limits_bps: Mapping[str, float | None], via: str = NET) -> None:
-        raise UsageError("the loopback testbed cannot limit interfaces; leave out interface_rate")
+    def limit_hosts(
+        self,
+        up_bps: Mapping[str, float | None] = {},
+        down_bps: Mapping[str, float | None] = {},
+        via: str = NET,
+    ) -> None:
+        raise UsageError(
+            "the loopback testbed cannot limit what hosts send or receive; leave out interface_rate, up_rate and"
+            " down_rate"
+        )
 
     def replay(self, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> ReplayHandle:
         raise UsageError("the loopback testbed cannot replay traces; use --testbed netns for shaped links")

@@ -54,9 +54,11 @@ class NetnsTestbed(Testbed):
         subnet: str = SUBNET,
         layer: int = 3,
         networks: Sequence[str] = (),
+        ipv6: bool = True,
+        control_band: bool = False,
     ) -> None:
         """``subnet``: of the network that all share; those behind it are further ``networks``'."""
-        super().__init__(hosts, run_id, layer, networks)
+        super().__init__(hosts, run_id, layer, networks, ipv6=ipv6, control_band=control_band)
         self.subnet = subnet
         self._addresses = host_addresses(self._names, subnet)
         for via in networks:
@@ -67,9 +69,10 @@ class NetnsTestbed(Testbed):
         started = self._supervisor(listener)
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:
-            built = started.client.call(
-                requests.Build(self._addresses, prefix_length, self.layer, dict(self._networks))
+            asked = requests.Build(
+                self._addresses, prefix_length, self.layer, dict(self._networks), self.ipv6, self.control_band
             )
+            built = started.client.call(asked)
         except BaseException:
             started.close()
             raise

@@ -10,10 +10,11 @@ from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.platform import check_linux
 
+NETWORK = ("subnet", "layer", "networks", "ipv6", "control_band")
 OPTIONS = {
-    "netns": {"subnet", "layer", "networks"},
+    "netns": set(NETWORK),
     "loopback": set[str](),
-    "docker": {"subnet", "layer", "networks", *Containers.__struct_fields__},
+    "docker": {*NETWORK, *Containers.__struct_fields__},
 }
 
 NEEDS = {
@@ -44,5 +45,5 @@ def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = Non
         return NetnsTestbed(hosts, run_id=run_id, **options)
     from thalweg.emulation.testbeds.docker import DockerTestbed
 
-    network = {name: options.pop(name) for name in ("subnet", "layer", "networks") if name in options}
+    network = {name: options.pop(name) for name in NETWORK if name in options}
     return DockerTestbed(hosts, run_id=run_id, containers=Containers(**options), **network)

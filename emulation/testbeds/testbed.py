@@ -11,23 +11,27 @@ import os
 import secrets
 import socket
 import struct
+import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 import msgspec
 
-from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, Queue, outside
+from thalweg.emulation.kernel.names import objection
+from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, Queue, floored, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
 from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.units import format_rate
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, as_link
 from thalweg.middleware.platform.python import PYTHON
@@ -36,6 +40,15 @@ PROVEN_AT_ONCE = 1_200  # links of one request
 PROVE_S, PROVE_LINK_S = 600.0, 4.0  # such a request at most, and more for each link: it may be measured again, alone
 MAX_NETWORKS = 7  # besides the one that all share
 AT_ONCE = 500  # links of one request; of a thousand hosts it is answered in time on a busy machine as well
+
+
+class NetworkOptions(TypedDict, total=False):
+    """Options of a testbed's network that every backend with links takes (see ``Testbed``)."""
+
+    layer: int
+    networks: Sequence[str]
+    ipv6: bool
+    control_band: bool
 
 
 class Testbed(ABC):
@@ -53,11 +66,20 @@ class Testbed(ABC):
     """Why hosts do not know each other by name; empty where they do, and where they share a machine's names."""
 
     def __init__(
-        self, hosts: Sequence[str], run_id: str | None = None, layer: int = 3, networks: Iterable[str] = ()
+        self,
+        hosts: Sequence[str],
+        run_id: str | None = None,
+        layer: int = 3,
+        networks: Iterable[str] = (),
+        *,
+        ipv6: bool = True,
+        control_band: bool = False,
     ) -> None:
         """``hosts``: their names. ``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble
-        and checksum. ``networks``: those in which hosts have an interface besides the one that all share. Raises
-        UsageError for no host, an empty name or one given twice.
+        and checksum. ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``:
+        hosts have addresses of IPv6 as well. ``control_band``: what is marked for expedited forwarding, as this
+        runtime's control messages are, waits behind nothing else of its link. Raises UsageError for no host, and for
+        names that are empty, alike, or something else to a resolver.
         """
         self.run_id = run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         if not hosts:
@@ -76,8 +98,11 @@ class Testbed(ABC):
                              f" {MAX_NETWORKS}")  # fmt: skip
         if layer not in (2, 3):
             raise UsageError(f"layer is {layer}; rates count layer 2 or 3")
-        self.layer = layer
+        if wrong := objection([*hosts], [*self._networks]):
+            raise UsageError(wrong)
+        self.layer, self.ipv6, self.control_band = layer, ipv6, control_band
         self._names = tuple(hosts)
+        self._addresses_6: dict[str, str] | None = None  # once it has been asked for
         self._addresses: dict[str, str] = {}
         self._connection: SupervisorClient | None = None
         self._processes: list[TestbedProcess] = []
@@ -90,6 +115,13 @@ class Testbed(ABC):
     def hosts(self) -> Mapping[str, str]:
         """Name to IP address, in the order given; on docker known once it is up."""
         return MappingProxyType(self._addresses)
+
+    @property
+    def hosts_6(self) -> Mapping[str, str]:
+        """Their IPv6 addresses, likewise, of those that have one; known once it is up."""
+        if self._addresses_6 is None:
+            self.status()
+        return MappingProxyType(self._addresses_6 or {})
 
     @property
     def networks(self) -> Mapping[str, Mapping[str, str]]:
@@ -151,6 +183,7 @@ class Testbed(ABC):
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
         self._shapes = {Link(*link): shape for link, shape in shapes}
         self._replay_delays = answer.pop("replay_delays", False)
+        self._addresses_6 = answer.pop("ipv6")
         return answer
 
     # --- processes ------------------------------------------------------------------------------------
@@ -212,31 +245,41 @@ class Testbed(ABC):
         client, asked = self._client, [(as_link(link), shape) for link, shape in links.items()]
         for link, shape in asked:
             self._check(link, shape)
+        told = [floored_note(f"link {link.text}", shape.rate_bps) for link, shape in asked]
         for begin in range(0, len(asked), AT_ONCE):
             some = asked[begin : begin + AT_ONCE]
             client.call(requests.ShapeLinks([*some]))
-            self._shapes.update(some)
+            self._shapes.update((link, shape.settled()) for link, shape in some)
             if tell is not None:
                 tell(begin + len(some))
+        self._tell(told)
 
     @property
     def shapes(self) -> Mapping[Link, LinkShape]:
         """What every shaped link is asked to be."""
         return MappingProxyType(self._shapes)
 
-    def limit_interfaces(self, limits_bps: Mapping[str, float | None], via: str = NET) -> None:
-        """Limit all that a host sends together in a network, and all that it receives together; None lifts it.
+    def limit_hosts(
+        self,
+        up_bps: Mapping[str, float | None] = {},
+        down_bps: Mapping[str, float | None] = {},
+        via: str = NET,
+    ) -> None:
+        """Limit all that hosts send together in a network, and all that they receive together; None lifts it.
 
-        In place: nothing is lost by it. Links keep their own rates; those that compete for what a host sends get equal
-        parts of it, what it receives waits in one queue. Raises UsageError for an unknown host or a rate out of range,
-        and CapabilityError where the testbed cannot do it.
+        In place: nothing is lost by it. Links keep their own rates. What a host sends waits in one queue; those that
+        compete for what it receives get equal parts of it. Raises UsageError for an unknown host or a rate out of
+        range, and CapabilityError where the testbed cannot do it.
         """
-        for host, rate_bps in limits_bps.items():
+        for host, rate_bps in (*up_bps.items(), *down_bps.items()):
             self._known(host)
             if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
-                raise UsageError(f"interface of {host}: {outside(rate_bps)}; lower it, or the time scale")
+                raise UsageError(f"all that {host} sends or receives: {outside(rate_bps)}; lower it, or the time scale")
         self._check_network(via)
-        self._client.call(requests.LimitInterfaces(dict(limits_bps), via))
+        told = [floored_note(f"what {host} {does}", bps) for does, some in (("sends", up_bps), ("receives", down_bps))
+                for host, bps in some.items() if bps is not None]  # fmt: skip
+        self._client.call(requests.LimitHosts(dict(up_bps), dict(down_bps), via))
+        self._tell(told)
 
     def _check(self, link: Link, shape: LinkShape) -> None:
         source, target = (self._known(host) for host in link[:2])
@@ -275,7 +318,18 @@ class Testbed(ABC):
         chosen = [*map(as_link, links)]
         for link in chosen:
             self._check(link, LinkShape(0.0))
+        rate_bps = figures.get("rate_bps")
+        told = [floored_note(f"link {link.text}", rate_bps) for link in chosen if isinstance(rate_bps, float)]
         self._client.call(requests.AlterLinks(chosen, dict(figures)))
+        self._tell(told)
+
+    @staticmethod
+    def _tell(told: Sequence[str]) -> None:
+        """Warn of what is not as it was asked; of many only the first, and how many."""
+        some = [note for note in told if note]
+        if some:
+            more = f" (and {len(some) - 1} more)" if len(some) > 1 else ""
+            warnings.warn(f"{some[0]}{more}", stacklevel=_outside())
 
     def stop_replay(self, *, missing_ok: bool = False) -> None:
         """Leave every link as a replay has it now, also one that another process began."""
@@ -293,11 +347,14 @@ class Testbed(ABC):
         seconds: float | None = None,
         *,
         flows: bool = False,
+        every_kind: bool = False,
         tell: Callable[[int], None] | None = None,
     ) -> list[LinkProof]:
         """Fill links (by default all that have a rate) and measure what they deliver; ``seconds`` each.
 
-        ``flows``: also what one flow of TCP gets. ``tell`` is told how many there are: of very many, some at a time.
+        ``flows``: also what one flow of TCP gets. ``every_kind``: also whether frames of every kind pass, shaped, and
+        none through a cut: every link is cut for a moment. ``tell`` is told how many there are: of very many, some at
+        a time.
         Raises UsageError for a link that is not shaped.
         """
         chosen = [link for link, shape in self._shapes.items() if shape.rated]
@@ -318,7 +375,7 @@ class Testbed(ABC):
         for begin in range(0, len(chosen), PROVEN_AT_ONCE):
             some = chosen[begin : begin + PROVEN_AT_ONCE]
             timeout_s = PROVE_S + PROVE_LINK_S * len(some)
-            answer = self._client.call(requests.Prove([*some], seconds, flows), timeout_s=timeout_s)
+            answer = self._client.call(requests.Prove([*some], seconds, flows, every_kind), timeout_s=timeout_s)
             found += msgspec.convert(answer["proofs"], list[LinkProof])
             if tell is not None:
                 tell(len(found))
@@ -363,3 +420,18 @@ class Testbed(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.down()
+
+
+def _outside() -> int:
+    """How many calls lie between the caller and who uses this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("thalweg."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def floored_note(what: str, rate_bps: float) -> str:
+    """What to say where a rate is set to more than was asked, as it is below the least; empty where it is not."""
+    if not 0 < rate_bps < floored(rate_bps):
+        return ""
+    return f"{what} is set to {format_rate(floored(rate_bps))}, the least there is, instead of {format_rate(rate_bps)}"

@@ -20,6 +20,10 @@ from thalweg.middleware.platform.python import find_program
 BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
 MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
 MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # what shaped links with delays need
+MORE_MODULES = (
+    "ipv6", "ifb", "sch_ingress", "act_mirred", "sch_fq_codel", "sch_codel", "sch_pie", "sch_red",
+)  # fmt: skip
+"""What addresses of IPv6, rates of hosts and managed queues need; a kernel may lack them."""
 NEEDED = "a User-Mode Linux kernel needs"
 
 MEMORY_BYTES = (512 << 20, 2 << 30)  # at least, at most; of it only what is used is taken from the host
@@ -92,6 +96,9 @@ def _modules(folder: Path) -> tuple[str, ...]:
             add(files[name])
         elif f"/{name}.ko" not in built_in:
             raise CapabilityError(f"the kernel's module {name} is not in {folder}; {_install('all modules')}")
+    for name in MORE_MODULES:
+        if name in files:
+            add(files[name])
     return tuple(str(folder / path) for path in ordered)
 
 

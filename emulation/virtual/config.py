@@ -14,7 +14,8 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the world works: the model of the hosts' interfaces, the start-up cost of a message, and the cores' limits.
 
     ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
-    ``interfaces_bps``: of cables that are limited, on links that are shaped.
+    ``interfaces_bps``: of cables that are limited, on links that are shaped. ``up_bps``, ``down_bps``: likewise, of all
+    that they send, or receive. ``control_band``: control messages pass by the bulk that their link has queued.
     ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
     another speed, or more cores, and say so. ``call_timeout_s``: what a run's
     calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
@@ -25,6 +26,9 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     startup_s: float = 0.05
     take_up_s: float = 0.0
     interfaces_bps: dict[Cable, float] = {}
+    up_bps: dict[Cable, float] = {}
+    down_bps: dict[Cable, float] = {}
+    control_band: bool = True
     compute_factor: dict[str, float] = {}
     capacities: dict[str, HostFigures] = {}
     call_timeout_s: float | None = None

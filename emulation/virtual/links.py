@@ -3,7 +3,8 @@
 ``SingleInterface``, the model of Ranganathan et al. (1998), section 2: a host sends or receives at most one message
 at a time. A message waits until both its ends are idle; of those that could go, control messages go first, then
 probes (an eighth of an image), then partitions, and older ones before younger. ``IndependentLinks``, as tc shapes them:
-every directed link is a queue of its own for bulk transfers, one after the other; control messages pass them by.
+every directed link is a queue of its own for bulk transfers, one after the other; control messages pass them by, unless
+the network has no band for them (R10).
 ``SharedLinks``, the bounded multi-port model (Benoit et al. 2008, section 2.2): the same, and hosts with a limited
 interface share its rate among all that they send and receive at once.
 
@@ -22,13 +23,22 @@ whole messages:
 - R5: a sender hears that a message has arrived when the answer has come back.
 - R6: a link that is cut carries nothing; what is on its way waits. One that is cut for good carries nothing any more.
 - R7: a host with a limited interface sends, and receives, one message's bytes after the other at that rate. It has an
-  interface for each network.
+  interface for each network. A host with an up rate sends at the lesser of this and its interface's rate. A host with a
+  down rate receives at the lesser of this and its interface's rate.
 
 Of ``SharedLinks``:
 
 - R8: what goes at once has max-min fair rates: none can be raised without lowering one that is no higher, where no link
-  carries more than its own rate, and no interface more than its rate of what it sends and receives together.
+  carries more than its own rate, and no interface more than its rate of what it sends and receives together. All that
+  a host sends together has at most its up rate, all that it receives together at most its down rate.
 - R9: rates are shared anew as soon as a message begins or ends, or the rate of a link in use changes.
+
+Of ``IndependentLinks`` and ``SharedLinks``, where ``control_band`` is False:
+
+- R10: a control message whose bytes could go waits for the bulk that its link has under way or waiting at that moment.
+  It waits as long as the bytes of this bulk still need (shared: at the rate they have then), without start-up costs and
+  round trips, and at most as long as the link alone takes to carry a full queue.
+- R11: control messages of a link leave in the order in which they came to it.
 """
 
 from __future__ import annotations
@@ -37,12 +47,14 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import Rates
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import TraceError
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
@@ -59,12 +71,13 @@ class Transfer:
 
     ``link``: the one that it takes, over the network ``via``, as a ``Link`` hashes. ``follows``: it is a later piece of
     what has begun, and costs no start-up.
-    ``back_s``: from its arrival until its sender hears of it.
+    ``back_s``: from its arrival until its sender hears of it. ``waits_s``: the part of ``took_s`` in which the sender
+    waits for round trips and none of its bytes goes.
     """
 
     __slots__ = (
         "back_s", "began_s", "ends_s", "follows", "item", "link", "number", "rank", "size_bytes", "source", "target",
-        "took_s", "via",
+        "took_s", "via", "waits_s",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +86,7 @@ class Transfer:
         self.number, self.source, self.target, self.via = number, source, target, via
         self.link: tuple[str, ...] = (source, target) if via == NET else (source, target, via)
         self.size_bytes, self.rank, self.item = size_bytes, rank, item
-        self.began_s = self.took_s = self.ends_s = self.back_s = 0.0
+        self.began_s = self.took_s = self.ends_s = self.back_s = self.waits_s = 0.0
         self.follows = False
 
 
@@ -86,13 +99,19 @@ class ShapedLink:
     """A link with the rate of ``rates``, and the delays and losses of ``shapes``, each from its time on.
 
     ``key``: what chance on the link depends on, besides the number of a message. ``time_out_s``: of TCP, in the link's
-    time. It knows what it has carried: each world needs links of its own.
+    time. ``time_scale``: of the testbed that the link stands for, which counts its usual queue in time of the wall. It
+    knows what it has carried: each world needs links of its own.
     """
 
     def __init__(
-        self, rates: LinkRate, shapes: Sequence[tuple[float, LinkShape]], key: str, time_out_s: float = TIME_OUT_S
+        self,
+        rates: LinkRate,
+        shapes: Sequence[tuple[float, LinkShape]],
+        key: str,
+        time_out_s: float = TIME_OUT_S,
+        time_scale: float = 1.0,
     ) -> None:
-        self.rates, self.key, self.time_out_s = rates, key, time_out_s
+        self.rates, self.key, self.time_out_s, self._time_scale = rates, key, time_out_s, time_scale
         self._from_s, self._shapes = [at_s for at_s, _ in shapes], [shape for _, shape in shapes]
         self._last_s = [0.0, 0.0]  # when the last message of each connection arrives
 
@@ -115,6 +134,11 @@ class ShapedLink:
     def shape_at(self, t_s: float) -> LinkShape:
         """Of the delays and losses; its rate is not meant."""
         return self._shapes[max(0, bisect_right(self._from_s, t_s) - 1)]
+
+    def queue_bytes_at(self, t_s: float) -> int:
+        """Return the limit of the link's queue at its rate of that moment."""
+        shape = self.shape_at(t_s)._replace(rate_bps=self.rate_at(t_s))
+        return shape.dilated(self._time_scale).queue_bytes
 
     def again(self, transfer: Transfer, start_s: float, back_s: float) -> tuple[int, float]:
         """The bytes of a message that take the link's rate once more, and how long is waited to know which.
@@ -158,23 +182,23 @@ def _spread(distribution: str, dice: Random) -> float:
 class LinkModel(ABC):
     """The links between hosts. ``send`` takes a transfer; ``arrived`` is called with it when it is there.
 
-    ``interfaces_bps``: of the cables that are limited, on links that are shaped. Raises KeyError for a pair of hosts
-    without a link over the network that is asked for.
+    ``config``: says the start-up cost, what hosts are limited to, and whether control messages pass bulk by. Raises
+    KeyError for a pair of hosts without a link over the network that is asked for.
     """
 
     def __init__(
         self,
         links: Mapping[Link, LinkRate],
-        startup_s: float,
+        config: WorldConfig,
         schedule: Schedule,
         arrived: Callable[[Transfer], None],
-        interfaces_bps: Mapping[Cable, float] = {},
     ) -> None:
         self.links: dict[tuple[str, ...], LinkRate] = dict(links.items())
-        self.startup_s, self.schedule, self.arrived = startup_s, schedule, arrived
+        self.config, self.startup_s, self.schedule, self.arrived = config, config.startup_s, schedule, arrived
         self._shaped = {link: one for link, one in self.links.items() if isinstance(one, ShapedLink)}
-        self._interfaces_bps = interfaces_bps
-        self._free_s: dict[tuple[Cable, bool], float] = {}  # of a limited interface, for sending and for receiving
+        # of a cable, for sending and for receiving: the rate, and when it is free
+        self._limits_bps: dict[tuple[Cable, bool], float] = _limits_bps(config) if self._shaped else {}
+        self._free_s: dict[tuple[Cable, bool], float] = {}
 
     @abstractmethod
     def send(self, transfer: Transfer, now: float) -> None:
@@ -183,15 +207,20 @@ class LinkModel(ABC):
     def _start(self, transfer: Transfer, now: float) -> None:
         """Let the bytes of a message go: ``_through`` is called when the last of them has left."""
         bytes_from_s = now if transfer.follows else now + self.startup_s
-        link = self.links[transfer.link]
-        end_s = bytes_from_s + link.transfer_time_s(transfer.size_bytes, bytes_from_s)
-        if self._shaped:
-            end_s = self._shaped_end_s(transfer, bytes_from_s, end_s)
-        transfer.began_s = now
+        self._leaves(transfer, now, self._left_s(transfer, bytes_from_s))
+
+    def _leaves(self, transfer: Transfer, began_s: float, end_s: float) -> None:
+        """Set a message's times, and have ``_through`` called when its last byte leaves."""
+        transfer.began_s = began_s
         transfer.ends_s = end_s
-        transfer.took_s = end_s - now
+        transfer.took_s = end_s - began_s
         if end_s < math.inf:  # R6
             self.schedule(end_s, self._through, transfer)
+
+    def _left_s(self, transfer: Transfer, start_s: float) -> float:
+        """Return when the last byte of a message has left whose bytes go from ``start_s`` on; infinity for never."""
+        end_s = start_s + self.links[transfer.link].transfer_time_s(transfer.size_bytes, start_s)
+        return self._shaped_end_s(transfer, start_s, end_s) if self._shaped else end_s
 
     def _shaped_end_s(self, transfer: Transfer, start_s: float, end_s: float) -> float:
         """When its last byte has left for good; were nothing lost, and no interface limited, at ``end_s``."""
@@ -200,13 +229,20 @@ class LinkModel(ABC):
         if end_s < math.inf and (extra_bytes or waits_s):
             end_s += waits_s
             end_s += link.transfer_time_s(extra_bytes, end_s)
-        for end, receives in ((transfer.source, False), (transfer.target, True)):
-            cable = cable_of(end, transfer.via)
-            if rate_bps := self._interfaces_bps.get(cable):  # R7
-                free_s = max(start_s, self._free_s.get((cable, receives), 0.0)) + 8 * transfer.size_bytes / rate_bps
-                self._free_s[cable, receives] = free_s
-                end_s = max(end_s, free_s)
+        for end, rate_bps in self._limits_of(transfer):  # R7
+            free_s = max(start_s, self._free_s.get(end, 0.0)) + 8 * transfer.size_bytes / rate_bps
+            self._free_s[end] = free_s
+            waits_s = min(waits_s, max(0.0, end_s - free_s))
+            end_s = max(end_s, free_s)
+        transfer.waits_s = waits_s
         return end_s
+
+    def _limits_of(self, transfer: Transfer) -> Iterator[tuple[tuple[Cable, bool], float]]:
+        """Yield the ends of a message's link that are limited: the sender's, the receiver's, and the rate of each."""
+        for host, receives in ((transfer.source, False), (transfer.target, True)):
+            end = cable_of(host, transfer.via), receives
+            if rate_bps := self._limits_bps.get(end):
+                yield end, rate_bps
 
     def _again(self, transfer: Transfer, start_s: float) -> tuple[int, float]:
         """The bytes of a message that take its link's rate once more, and how long is waited to know which."""
@@ -229,6 +265,16 @@ class LinkModel(ABC):
             self.arrived(transfer)
 
 
+def _limits_bps(config: WorldConfig) -> dict[tuple[Cable, bool], float]:
+    """Return the limit of each cable for sending (False) and receiving (True): the lesser of its two rates."""
+    found: dict[tuple[Cable, bool], float] = {}
+    for receives, own_bps in ((False, config.up_bps), (True, config.down_bps)):
+        for limits in (config.interfaces_bps, own_bps):
+            for cable, rate_bps in limits.items():
+                found[cable, receives] = min(rate_bps, found.get((cable, receives), math.inf))
+    return found
+
+
 class IndependentLinks(LinkModel):
     """Links do not hinder each other."""
 
@@ -237,15 +283,58 @@ class IndependentLinks(LinkModel):
         self._queues: dict[tuple[str, ...], deque[Transfer]] = {
             link: deque() for link in self.links
         }  # the first is going
+        self._control_s: dict[tuple[str, ...], float] = {}  # by link: when its last control message has left
 
     def send(self, transfer: Transfer, now: float) -> None:
-        if transfer.rank == CONTROL:
-            self._start(transfer, now)
-            return
         queue = self._queues[transfer.link]
+        if transfer.rank == CONTROL:
+            if self.config.control_band:
+                self._start(transfer, now)
+            elif self.startup_s:  # R10: it joins the queue when its bytes could go
+                self.schedule(now + self.startup_s, self._join, (transfer, now))
+            else:
+                self._join((transfer, now))
+            return
         queue.append(transfer)
         if len(queue) == 1:
             self._start(transfer, now)
+
+    def _join(self, sent: tuple[Transfer, float]) -> None:
+        """Let a control message, and when it was sent, wait behind the bulk of its link."""
+        transfer, began_s = sent
+        now = began_s + self.startup_s
+        from_s = now + self._queued_s(transfer.link, now)
+        end_s = self._left_s(transfer, from_s) if from_s < math.inf else math.inf
+        end_s = max(end_s, self._control_s.get(transfer.link, 0.0))  # R11: not before the one before it
+        self._control_s[transfer.link] = end_s
+        self._leaves(transfer, began_s, end_s)
+
+    def _queued_s(self, link: tuple[str, ...], now: float) -> float:
+        """Return how long the bulk of a link that is queued now keeps a control message waiting (R10)."""
+        queue, rates = self._queues[link], self.links[link]
+        if not queue:
+            return 0.0
+        most_bits = 8 * _queue_bytes(rates, now)
+        most_s = _carried_s(rates, most_bits, now)
+        needs_s = self._needs_s(queue[0], now, most_bits)
+        for transfer in islice(queue, 1, None):
+            if needs_s >= most_s:
+                break
+            needs_s += self._alone_s(transfer, now + needs_s)
+        return min(needs_s, most_s)
+
+    def _needs_s(self, transfer: Transfer, now: float, most_bits: float) -> float:
+        """Return how long the bytes of the message that is going still need; all of them if it is starting up.
+
+        It may be infinity if the link could carry ``most_bits`` in this time.
+        """
+        bytes_from_s = transfer.began_s if transfer.follows else transfer.began_s + self.startup_s
+        return max(0.0, transfer.ends_s - transfer.waits_s - max(now, bytes_from_s))
+
+    def _alone_s(self, transfer: Transfer, start_s: float) -> float:
+        """Return how long the bytes of a message take from ``start_s`` on, if no other message is in their way."""
+        least_s = (8 * transfer.size_bytes / rate_bps for _, rate_bps in self._limits_of(transfer))
+        return max(self.links[transfer.link].transfer_time_s(transfer.size_bytes, start_s), *least_s, 0.0)
 
     def _through(self, transfer: Transfer) -> None:
         if transfer.rank != CONTROL:
@@ -256,19 +345,39 @@ class IndependentLinks(LinkModel):
         self._there(transfer)
 
 
+def _queue_bytes(link: LinkRate, t_s: float) -> int:
+    """Return the limit of a link's queue at its rate of that moment: its own, or the usual one."""
+    return link.queue_bytes_at(t_s) if isinstance(link, ShapedLink) else LinkShape(link.rate_at(t_s)).queue_bytes
+
+
+def _carried_s(link: LinkRate, bits: float, start_s: float) -> float:
+    """Return how long a link takes to carry so many bits, headers and all; infinity for never."""
+    most_s = link.transfer_time_s(bits / 8, start_s)  # as long, or longer where the link adds headers
+    if most_s == math.inf:  # R6
+        return math.inf
+    at_s = start_s
+    while bits > 0 and at_s < start_s + most_s:
+        rate_bps, until_s = link.rate_at(at_s), max(link.until_s(at_s), math.nextafter(at_s, math.inf))
+        room = rate_bps * (until_s - at_s) if rate_bps else 0.0
+        if bits <= room:
+            return at_s + bits / rate_bps - start_s
+        bits, at_s = bits - room, until_s
+    return min(at_s - start_s, most_s)
+
+
 class _Flow:
     """A message on its way from ``from_s`` on: what is left of it, at which rate it goes, and when it would be through.
 
-    ``waits_s``: what its sender then waits for besides.
+    ``waits_s``: what its sender then waits for besides. ``entered``: its bytes have begun to go.
     """
 
-    __slots__ = ("bits", "cables", "ends_s", "from_s", "link", "rate_bps", "transfer", "waits_s")
+    __slots__ = ("bits", "cables", "ends_s", "entered", "from_s", "link", "rate_bps", "transfer", "waits_s")
 
     def __init__(self, transfer: Transfer, link: LinkRate, from_s: float) -> None:
         self.transfer, self.link, self.from_s = transfer, link, from_s
         self.cables = cable_of(transfer.source, transfer.via), cable_of(transfer.target, transfer.via)
         self.bits = self.rate_bps = self.waits_s = 0.0
-        self.ends_s = math.inf
+        self.ends_s, self.entered = math.inf, False
 
 
 class SharedLinks(IndependentLinks):
@@ -276,7 +385,9 @@ class SharedLinks(IndependentLinks):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._limits_bps = _limits_bps(self.config)
         self._flows: list[_Flow] = []
+        self._going: dict[tuple[str, ...], _Flow] = {}  # the last one of each link that has started
         self._at_s, self._rounds = 0.0, 0  # of the last sharing
 
     def _start(self, transfer: Transfer, now: float) -> None:
@@ -285,16 +396,32 @@ class SharedLinks(IndependentLinks):
             return
         transfer.began_s = now
         flow = _Flow(transfer, self.links[transfer.link], now if transfer.follows else now + self.startup_s)
+        self._going[transfer.link] = flow
         self.schedule(flow.from_s, self._enter, flow)
 
     def _enter(self, flow: _Flow) -> None:
         transfer, link, now = flow.transfer, flow.link, flow.from_s
+        flow.entered = True
         extra_bytes, flow.waits_s = self._again(transfer, now)
         alone_s = link.transfer_time_s(transfer.size_bytes + extra_bytes, now)
         if alone_s < math.inf:  # R6
             flow.bits = link.bits_between(now, now + alone_s)
             self._flows.append(flow)
             self._share(now)
+        else:
+            flow.bits = math.inf
+
+    def _needs_s(self, transfer: Transfer, now: float, most_bits: float) -> float:
+        flow = self._going[transfer.link]
+        if not flow.entered:
+            return self._alone_s(transfer, flow.from_s)
+        self._share(now)  # so that the flow's bits and rate are those of this moment
+        if not flow.bits:
+            return 0.0
+        most_bps = flow.link.rate_at(now)
+        share = flow.rate_bps / most_bps if most_bps else 1.0
+        bits = flow.bits / share if share else math.inf  # that the link alone would carry in the same time
+        return _carried_s(flow.link, bits, now) if bits < most_bits else math.inf
 
     def _share(self, now: float) -> None:
         """Count what has gone until now, let go what is through, and share the rates until something changes."""
@@ -304,13 +431,14 @@ class SharedLinks(IndependentLinks):
             if flow.bits and now < flow.ends_s:
                 going.append(flow)
                 continue
-            transfer = flow.transfer
+            transfer, flow.bits = flow.transfer, 0.0
             transfer.ends_s = now + flow.waits_s
             transfer.took_s = transfer.ends_s - transfer.began_s
             self.schedule(transfer.ends_s, self._through, transfer)
         self._flows, self._at_s = going, now
         most_bps = [flow.link.rate_at(now) for flow in going]
-        rates = max_min_rates(most_bps, [flow.cables for flow in going], self._interfaces_bps)  # R8
+        limits = self.config.interfaces_bps, self.config.up_bps, self.config.down_bps
+        rates = max_min_rates(most_bps, [flow.cables for flow in going], *limits)  # R8
         next_s = math.inf
         for flow, rate_bps in zip(going, rates, strict=True):
             flow.rate_bps = rate_bps
@@ -328,25 +456,34 @@ class SharedLinks(IndependentLinks):
 
 
 def max_min_rates(
-    most_bps: Sequence[float], cables: Sequence[tuple[Cable, Cable]], interfaces_bps: Mapping[Cable, float]
+    most_bps: Sequence[float],
+    cables: Sequence[tuple[Cable, Cable]],
+    interfaces_bps: Mapping[Cable, float],
+    up_bps: Mapping[Cable, float] = {},
+    down_bps: Mapping[Cable, float] = {},
 ) -> list[float]:
     """Fair rates of what goes between hosts at once: ``most_bps`` and ``cables`` of each, and which have limits.
 
-    Progressive filling: all rates rise alike, until a link or an interface is full; then those that it carries stay.
+    ``interfaces_bps``: of what a cable sends and receives together; ``up_bps``: of what it sends; ``down_bps``: of what
+    it receives. Progressive filling: all rates rise alike, until a link or a limit is full; then those that it carries
+    stay.
     """
     rates, rising = [0.0] * len(cables), list(range(len(cables)))
-    left = {cable: interfaces_bps[cable] for ends in cables for cable in ends if cable in interfaces_bps}
+    limits = interfaces_bps, up_bps, down_bps
+    uses = [
+        [(kind, cable) for kind, cable in ((0, a), (0, b), (1, a), (2, b)) if cable in limits[kind]] for a, b in cables
+    ]
+    left = {(kind, cable): limits[kind][cable] for used in uses for kind, cable in used}
     while rising:
-        counts = Counter(cable for i in rising for cable in cables[i] if cable in left)
-        shares = {cable: max(0.0, left[cable]) / count for cable, count in counts.items()}
-        room = {i: min([most_bps[i], *(shares[cable] for cable in cables[i] if cable in shares)]) for i in rising}
+        counts = Counter(limit for i in rising for limit in uses[i])
+        shares = {limit: max(0.0, left[limit]) / count for limit, count in counts.items()}
+        room = {i: min([most_bps[i], *(shares[limit] for limit in uses[i])]) for i in rising}
         level = min(room.values())
         for i in rising:
             if room[i] <= level:
                 rates[i] = level
-                for cable in cables[i]:
-                    if cable in left:
-                        left[cable] -= level
+                for limit in uses[i]:
+                    left[limit] -= level
         rising = [i for i in rising if room[i] > level]
     return rates
 

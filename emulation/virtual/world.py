@@ -116,9 +116,7 @@ class World:
         for host in self.hosts.values():
             host.core.desk.recording = on_record is not None
         arrived = self._lies if self.config.take_up_s else self._arrived
-        self.links = MODELS[self.config.interface](
-            links, self.config.startup_s, self._schedule, arrived, self.config.interfaces_bps
-        )
+        self.links = MODELS[self.config.interface](links, self.config, self._schedule, arrived)
         self.answer: Callable[[e.Plan], e.Planned] | None = None
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
         self.on_attached: Callable[[e.Attached], None] | None = None

@@ -324,16 +324,14 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
     if len(set(sizes_bytes)) < len(sizes_bytes):
         raise UsageError("bench move needs every size once")
     check_linux(NEEDS["loopback"])
-    from thalweg.emulation.kernel.world import BANDED_HOSTS  # which imports what Linux alone has
-
     answer: dict[str, Any] = {"bench": "move", "cpus": os.cpu_count(), "load": load_average(), "reason": None}
     rows: list[dict[str, Any]] = []
     for name in LOADED if options.loaded else PLAIN:
         backend = name.partition(",")[0]
         rate = raw_rate_bps(progress) if backend == "loopback" else rate_bps
         members = (*HOSTS, CLIENT)
-        unused = (f"unused{number}" for number in range(BANDED_HOSTS + 1 - len(members)))
-        bed = open_testbed(backend, (*members, *(unused if name == NO_BAND else ())))
+        bands: dict[str, Any] = {} if backend == "loopback" else {"control_band": name != NO_BAND}
+        bed = open_testbed(backend, members, **bands)
         progress(f"{name}: starting the hosts")
         try:
             bed.up()

@@ -20,6 +20,8 @@ from thalweg.middleware.shell.security import Keys
 MEANING = {
     "netns": "emulated WAN in network namespaces",
     "netem": "delays on links",
+    "managed queues": "queues that keep themselves short",
+    "host rates": "rates of all that a host sends",
     "user namespaces": "the same without root",
     "docker": "emulated WAN in containers",
     "user-mode linux": "delays without a kernel's netem",

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +23,15 @@ def main(argv: list[str] | None = None) -> None:
     drop_relative_folders()
     stop_on_signals()
     logging.basicConfig(format="thalweg: %(levelname)s: %(message)s")  # warnings and errors, on standard error
+    warnings.showwarning = _note
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+
+
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """What is not as it was asked, as one line instead of the place in our code that says it."""
+    print(f"note: {one_line(str(message))}", file=sys.stderr)
 
 
 def invoke(argv: list[str]) -> int:

@@ -194,7 +194,7 @@ class _Session(Session):
 
 def _testbed_options(config: RunConfig, network: Network | None) -> dict[str, Any]:
     """What the testbed is to be made with, besides its hosts."""
-    options = {} if network is None else testbed_options(network.timeline, config.testbed)
+    options = {} if network is None else testbed_options(network.timeline, config.testbed, control_band=True)
     if config.testbed == "docker":
         mounts = () if config.folder is None else (Path(config.folder).resolve(),)
         options |= {"image": config.image, "mounts": mounts, "same_code": True}

@@ -149,6 +149,7 @@ def carrying(
             timeline.shapes(link)[: None if begun else 1],
             " ".join((str(seed), *link)),
             TIME_OUT_S * timeline.time_scale,
+            timeline.time_scale,
         )
         for link in timeline.links
     }

@@ -113,6 +113,9 @@ class _Session(Session):
         self.world = msgspec.structs.replace(
             world,
             interfaces_bps=network.timeline.interfaces_bps,
+            up_bps=network.timeline.up_bps,
+            down_bps=network.timeline.down_bps,
+            control_band=network.timeline.control_band is not False,  # a run on a testbed has it unless a file says no
             call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
             capacities=network.timeline.capacities,
             validate=config.validate,

@@ -138,7 +138,7 @@ def test_the_row_netns_says_what_a_program_on_a_host_may_do(
         pytest.skip("needs user namespaces")
     start = supervisor_client.start_isolated
     monkeypatch.setattr(capabilities, "start_isolated", lambda name: start(name, as_user=as_user))
-    (netns, _) = capabilities._kernel()
+    netns, *_ = capabilities._kernel()
     started = start("rights", as_user=as_user)
     try:
         started.client.call(requests.Build({"a": "10.9.0.1"}, 24, 3))

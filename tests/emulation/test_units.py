@@ -31,14 +31,15 @@ from thalweg.middleware.errors import UsageError
         (seconds, "2d", 172_800.0), (seconds, 0, 0.0),
         (share, "1%", 0.01), (share, 0.25, 0.25), (share, "0.5", 0.5), (share, "0.1 %", 0.001),
         (size_bytes, "16kb", 16_384), (size_bytes, "1g", 2**30), (size_bytes, 1500, 1500), (size_bytes, "0.5k", 512),
-        (queue, "100ms", (0.1, "s")), (queue, "64 KB", (65_536, "bytes")), (queue, 50, (50, "packets")),
-        (queue, "50", (50, "packets")),
+        (queue, "100ms", (0.1, "s", "fifo")), (queue, "64 KB", (65_536, "bytes", "fifo")),
+        (queue, 50, (50, "packets", "fifo")), (queue, "50", (50, "packets", "fifo")),
+        (queue, " FQ_CoDel", (0.1, "s", "fq_codel")), (queue, "red", (0.1, "s", "red")),
         (bytes_per_s, "400mbit", 5e7), (bytes_per_s, "50mbps", 5e7), (bytes_per_s, "5e7", 5e7), (bytes_per_s, 5e7, 5e7),
         (rate_bps, "0.2mbit", 2e5), (rate_bps, 64_000, 64e3),
     ],
 )  # fmt: skip
-def test_quantities_are_read(read: Any, value: Any, expected: float) -> None:
-    assert read(value) == pytest.approx(expected)
+def test_quantities_are_read(read: Any, value: Any, expected: Any) -> None:
+    assert read(value) == (expected if isinstance(expected, tuple) else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(

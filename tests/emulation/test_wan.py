@@ -43,7 +43,7 @@ def test_links_are_set_cut_and_restored_one_way_or_both(bed: Testbed) -> None:
     bed.set("a", "b", rate="2mbit")
     assert (rate_of(bed, "a", "b"), rate_of(bed, "b", "a")) == (2 * MBIT, 10 * MBIT)
     bed.set("c", rate=3 * MBIT)
-    assert [link for link, shape in bed.links.items() if shape.rate_bps == 3 * MBIT] == [
+    assert sorted(link for link, shape in bed.links.items() if shape.rate_bps == 3 * MBIT) == [
         ("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")
     ]  # fmt: skip
     ping = ["ping", "-c1", "-W1", bed.hosts["b"]]
@@ -56,6 +56,30 @@ def test_links_are_set_cut_and_restored_one_way_or_both(bed: Testbed) -> None:
     bed.restore()
     assert not any(shape.cut for shape in bed.links.values())
     assert bed.run("a", ping).returncode == 0
+
+
+@pytest.mark.netns
+def test_a_rate_below_the_least_is_told_with_a_warning(bed: Testbed) -> None:
+    with pytest.warns(
+        UserWarning, match=r"^link a → b is set to 8.00 kbit/s, the least there is, instead of 1.00 kbit"
+    ):
+        bed.set("a", "b", rate="1kbit")
+    assert rate_of(bed, "a", "b") == 8_000
+    bed.set("a", "b", rate="8kbit")
+
+
+@pytest.mark.netns
+def test_what_a_host_sends_or_receives_is_limited_told_and_lifted(bed: Testbed) -> None:
+    bed.set("a", up_rate="2mbit", down_rate="3mbit")
+    bed.set(up_rate="4mbit")
+    status = bed._bed.status()
+    assert status["up_bps"] == dict.fromkeys(("a", "b", "c"), 4 * MBIT)
+    assert status["down_bps"] == {"a": 3 * MBIT}
+    with pytest.raises(UsageError, match="of a host, not of the link to 'b'; name 'a' alone"):
+        bed.set("a", "b", up_rate="1mbit")
+    bed.set(up_rate="unlimited", down_rate="unlimited")
+    assert bed._bed.status()["up_bps"] == bed._bed.status()["down_bps"] == {}
+    assert {shape.rate_bps for shape in bed.links.values()} == {10 * MBIT}
 
 
 @pytest.mark.timed

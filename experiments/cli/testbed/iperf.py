@@ -72,10 +72,12 @@ def measure(bed: Backend) -> list[Measured]:
         raise CapabilityError(f"{TOOL} is not installed; {install_line(TOOL, TOOL)}")
     wan = Testbed(bed)
     shapes = {link: shape for link, shape in bed.shapes.items() if shape.rated and shape.passes}
-    limits: dict[str, float] = bed.status()["limits"]
+    status = bed.status()
     found = []
     for link, shape in shapes.items():
-        asked_bps = min(shape.set_bps, *(limits.get(end_name(end), math.inf) for end in link.ends))
+        source, target = map(end_name, link.ends)
+        up_bps, down_bps = status["up_bps"].get(source, math.inf), status["down_bps"].get(target, math.inf)
+        asked_bps = min(shape.set_bps, up_bps, down_bps)
         there = wan.on(link.via)
         one, four, udp = (
             None if more == FOUR and asked_bps < FOUR_BPS else _run(there, bed.layer, link, asked_bps, [tool, *more])

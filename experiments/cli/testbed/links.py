@@ -50,7 +50,18 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     jitter: Annotated[float | None, Option("Variation of the delay: 2ms. Needs netem.", unit=units.seconds)] = None
     loss: Annotated[float | None, Option("Share of packets that are lost: 1%. Needs netem.", unit=units.share)] = None
     queue: Annotated[
-        str | None, Option("Length of the queue: 100ms of the rate, 64kb, or packets.", metavar="QUEUE")
+        str | None,
+        Option(
+            "Length of the queue: 100ms of the rate, 64kb, or packets; or fq_codel, codel, pie, red.", metavar="QUEUE"
+        ),
+    ] = None
+    up_rate: Annotated[
+        str | None,
+        Option("Rate of all that host A sends together: 1mbit, or unlimited.", metavar="RATE"),
+    ] = None
+    down_rate: Annotated[
+        str | None,
+        Option("Rate of all that host A receives together: 8mbit, or unlimited.", metavar="RATE"),
     ] = None
 
 
@@ -99,6 +110,8 @@ def change(bed: Testbed, ends: Ends, options: SetOptions) -> None:
     They are changed in place. Settings that are not given stay.
 
     Example: thalweg testbed set client h1 --rate 2mbit
+
+    A host behind an ADSL line: thalweg testbed set h1 --up-rate 1mbit --down-rate 8mbit
     """
     bed.set(*ends[:2], both=ends.both, **msgspec.structs.asdict(options))
 

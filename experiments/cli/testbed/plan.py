@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,14 +128,18 @@ def _print(found: Plan, *, whole: bool) -> None:
 
 
 def _hosts_table(scenario: Scenario) -> Table:
-    table = new_table("host", "site", "interface", "cpus", "memory", left=TEXTS)
+    table = new_table("host", "site", "interface", "up", "down", "cpus", "memory", left=TEXTS)
     for host in scenario.hosts.values():
-        limits = ((format_rate(bps), "" if via == NET else f" ({via})") for via, bps in host.interfaces_bps.items())
-        interface = ", ".join(f"{rate}{where}" for rate, where in limits)
+        limits = (host.interfaces_bps, host.up_bps or {}, host.down_bps or {})
         memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.4g} MiB"
         site = f"{host.site or ''}{' (drawn)' if host.drawn else ''}"
-        table.add_row(host.name, site, interface, "" if host.cpus is None else f"{host.cpus:g}", memory)
+        table.add_row(host.name, site, *map(_rates_text, limits), "" if host.cpus is None else f"{host.cpus:g}", memory)
     return _without_empty(table)
+
+
+def _rates_text(limits_bps: Mapping[str, float]) -> str:
+    """Return the rates of a host's interfaces, with the network of those that not all hosts share."""
+    return ", ".join(f"{format_rate(bps)}{'' if via == NET else f' ({via})'}" for via, bps in limits_bps.items())
 
 
 def _networks_table(scenario: Scenario) -> Table:

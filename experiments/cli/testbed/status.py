@@ -17,6 +17,7 @@ from thalweg.emulation.testbeds.netns import host_addresses
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, output, print_json
+from thalweg.experiments.command import counted
 from thalweg.middleware.errors import TestbedError, ThalwegError
 from thalweg.middleware.network.view import Link, link_of
 
@@ -54,6 +55,8 @@ def status(
             print(f"  {via}: {addresses_text(addresses)}")
         for host, why in row.get("ended", {}).items():
             print(f"  {host}: {why}")
+        for host, frames in row.get("strangers", {}).items():
+            print(f"  {host}: {counted(frames, 'frame')} from hardware addresses that no host has, which were dropped")
         if row.get("shapes"):
             _shapes_table(row["shapes"])
 
@@ -84,6 +87,9 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
             "processes": answer["processes"],
             "ended": {host: why for host in state.hosts if (why := testbed.fate(host))},
         }
+        for key in ("strangers", "up_bps", "down_bps"):
+            if answer.get(key):
+                row[key] = answer[key]
         if testbed.networks:
             row["networks"] = dict(testbed.networks)
         if "replay" in answer:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from thalweg.emulation import units
-from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape, Queue
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.testbeds import detached
@@ -19,7 +19,7 @@ from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import format_rate, parse_rate, seconds, share, size_bytes
+from thalweg.emulation.units import parse_rate, seconds, share, size_bytes
 from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
@@ -80,7 +80,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: Annotated[
         Queue | None,
         Option(
-            "Length of a link's queue: 100ms of its rate, 64kb, or 50 packets.",
+            "Length of a link's queue: 100ms of its rate, 64kb, 50 packets; or fq_codel, codel, pie, red.",
             shown="100ms",
             unit=_queue,
             metavar="QUEUE",
@@ -122,6 +122,17 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     no_delay: Annotated[
         bool, Option("Leave out delays, jitter, loss and the like, and keep the rates.", panel=LINKS)
     ] = False
+    no_ipv6: Annotated[
+        bool, Option("Give hosts IPv4 addresses alone.", shown="with IPv6", panel=LINKS, common=False)
+    ] = False
+    control_band: Annotated[
+        bool,
+        Option(
+            "On every link, let what is marked for expedited forwarding go first, as control messages are.",
+            panel=LINKS,
+            common=False,
+        ),
+    ] = False
     image: Annotated[
         str | None, Option("Image of the containers.", shown="that of testbed build", panel=CONTAINERS)
     ] = None
@@ -147,7 +158,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return shape.rates_only() if self.no_delay else shape
 
 
-IN_THE_FILE = ("hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue")
+IN_THE_FILE = (
+    "hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue", "no_ipv6",
+    "control_band",
+)  # fmt: skip
 
 
 @takes(UpOptions)
@@ -191,9 +205,6 @@ def up(
         )
     if state.subnet != options.subnet:
         text += f"\nnote: the subnet {options.subnet} is in use here; the hosts are in {state.subnet}"
-    slow = sum(0 < shape.rate_bps < RATE_FLOOR_BPS for shape in timeline.wall_shapes().values())
-    if slow:
-        text += f"\nnote: no link is set below {format_rate(RATE_FLOOR_BPS)}, which {slow} of them get instead of less"
     value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": took_s}
     say(as_json, {**value, "delay_emulated": testbed.delay_emulated, "subnet": state.subnet}, text)
 
@@ -234,7 +245,10 @@ def _of_options(options: UpOptions) -> Timeline:
         )
     hosts = {name: HostSpec(name) for name in names}
     layer = 3 if options.layer is None else options.layer
-    return Timeline(hosts=hosts, links=links, traces=traces, time_scale=scale, layer=layer)
+    return Timeline(
+        hosts=hosts, links=links, traces=traces, time_scale=scale, layer=layer,
+        ipv6=not options.no_ipv6, control_band=options.control_band,
+    )  # fmt: skip
 
 
 def _up_in_uml() -> int:

@@ -76,8 +76,10 @@ def verify(
     """Measure every link and compare it with its settings.
 
     Exit status 1 if a link is off: its rate, by datagrams or by one TCP flow, by over 5 % (10 % below 0.5 Mbit/s); its
-    delay by over 2 ms and 10 %; or its losses outside those of 99 % of such links. A replay is stopped meanwhile, and
-    starts over afterwards.
+    queue by over 5 % and 1.5 packets; its delay by over 2 ms and 10 %; its losses outside those of 99 % of such links;
+    or if frames of some kind (IPv4, IPv6, multicast, broadcast, a second address, VLAN) do not come, pass unshaped, or
+    come through a cut. For that every link is cut for a moment. A replay is stopped meanwhile, and starts over
+    afterwards.
 
     Example: thalweg testbed verify
 
@@ -126,7 +128,7 @@ def verify(
 def _proven(testbed: Testbed) -> list[LinkProof]:
     links = counted(sum(shape.rated for shape in testbed.shapes.values()), "link")
     with spinner(f"measuring {links}") as say_now:
-        return testbed.prove(flows=True, tell=lambda done: say_now(f"measured {done:,} of {links}"))
+        return testbed.prove(flows=True, every_kind=True, tell=lambda done: say_now(f"measured {done:,} of {links}"))
 
 
 def _report(
@@ -141,6 +143,8 @@ def _report(
             "worst_rate_error": max((abs(one.error) for one in checked), default=0.0),
             "worst_tcp_error": max((abs(one.tcp_error or 0.0) for one in checked), default=0.0),
             "worst_delay_error_s": max(map(delay_error_s, proofs), default=0.0),
+            "worst_queue_error": max(map(queue_error, proofs), default=0.0),
+            "kinds_off": sum(not one.kinds_ok for one in proofs),
             "loss_off": sum(not one.loss_ok for one in proofs),
             "stalled": max((one.stalled for one in proofs), default=0.0),
             "delay_emulated": delay_emulated,
@@ -150,6 +154,8 @@ def _report(
     else:
         _proofs_table(proofs)
         for line in _worst(checked):
+            print(line)
+        for line in _of_kinds(proofs):
             print(line)
         slowest = max(proofs, key=lambda one: one.stalled)
         if slowest.stalled >= STALLED:
@@ -175,6 +181,30 @@ def _worst(proofs: list[LinkProof]) -> Iterator[str]:
             )
 
 
+def _of_kinds(proofs: list[LinkProof]) -> Iterator[str]:
+    """What came of frames of every kind, and of the queues."""
+    queues = [one for one in proofs if one.delivered_queue_s is not None and one.asked_queue_s]
+    if queues:
+        worst = max(queues, key=queue_error)
+        yield f"queues of {counted(len(queues), 'link')}: worst error {queue_error(worst):.1%} ({worst.link.text})"
+    sent = [kind for one in proofs for kind in one.kinds]
+    if sent:
+        kinds = ", ".join(dict.fromkeys(kind.kind for kind in sent))
+        came, wanted = sum(kind.came for kind in sent), sum(kind.sent for kind in sent)
+        leaked, cut = sum(kind.through_cut for kind in sent), sum(kind.cut_sent for kind in sent)
+        unshaped = sum(one.unshaped for one in proofs)
+        yield f"{kinds}: {came:,} of {wanted:,} frames came, {unshaped:,} unshaped; through cuts {leaked:,} of {cut:,}"
+
+
+def queue_error(one: LinkProof) -> float:
+    """How far a link's queue is from the one asked, as a share; 0 where none was measured."""
+    return (
+        0.0
+        if one.delivered_queue_s is None or not one.asked_queue_s
+        else abs(one.delivered_queue_s / one.asked_queue_s - 1)
+    )
+
+
 def delay_error_s(one: LinkProof) -> float:
     """How far a link's delay is from the one asked; 0 where none was measured."""
     return 0.0 if one.delivered_delay_s is None else abs(one.delivered_delay_s - one.asked_delay_s)
@@ -183,7 +213,10 @@ def delay_error_s(one: LinkProof) -> float:
 def _proofs_table(proofs: list[LinkProof]) -> None:
     netem = any(one.delivered_delay_s is not None for one in proofs)
     flows = any(one.tcp_error is not None for one in proofs)
+    queues = any(one.delivered_queue_s is not None for one in proofs)
     columns = ["from", "to", "asked", "delivered", "error", *(["one TCP flow", "error"] if flows else [])]
+    if queues:
+        columns.append("queue, ms")
     if netem:
         columns += ["delay, ms", "jitter, ms", "lost (99 % of links)"]
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
@@ -192,6 +225,9 @@ def _proofs_table(proofs: list[LinkProof]) -> None:
         row = [one.src, one.link.goal, format_rate(one.asked_bps), format_rate(one.delivered_bps), error]
         if flows:
             row += [format_rate(one.tcp_bps or 0.0), f"{one.tcp_error:+.2%}"] if one.tcp_error is not None else ["", ""]
+        if queues:
+            found_s = one.delivered_queue_s
+            row.append("" if found_s is None else f"{one.asked_queue_s * 1e3:.4g} → {found_s * 1e3:.1f}")
         if one.delivered_delay_s is not None:
             row.append(f"{one.asked_delay_s * 1e3:g} → {one.delivered_delay_s * 1e3:.1f}")
             jitter = one.delivered_jitter_s if one.asked_jitter_s else None

@@ -19,6 +19,7 @@ import pytest
 from patience import patience
 
 from thalweg.emulation.kernel import htb
+from thalweg.emulation.kernel.names import ipv6_beside
 from thalweg.emulation.kernel.world import BANDED_HOSTS
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.proofs.proof import failures
@@ -33,7 +34,8 @@ NAMES = ["client", "h1", "h2", "h3"]
 
 RECEIVE = """
 import socket, sys
-server = socket.create_server((sys.argv[1], 5000))
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 5000), family=family)
 print("up", flush=True)
 connection, _ = server.accept()
 while connection.recv(1 << 16): pass
@@ -55,22 +57,49 @@ def bed() -> Iterator[NetnsTestbed]:
         yield bed
 
 
-def transfer(bed: NetnsTestbed, source: str, target: str, size_bytes: int) -> None:
-    receiver = bed.run(target, [PYTHON, "-c", RECEIVE, bed.hosts[target]], stdout=subprocess.PIPE)
+def transfer(bed: NetnsTestbed, source: str, target: str, size_bytes: int, ip: str | None = None) -> float:
+    """Send so much by TCP, to an address of the target's, and say how long it took until all was there."""
+    ip = ip or bed.hosts[target]
+    receiver = bed.run(target, [PYTHON, "-c", RECEIVE, ip], stdout=subprocess.PIPE)
     assert receiver.stdout
     assert receiver.stdout.readline() == b"up\n"
-    assert bed.run(source, [PYTHON, "-c", SEND, bed.hosts[target], str(size_bytes)]).wait(patience(30)) == 0
+    begun_s = time.monotonic()
+    assert bed.run(source, [PYTHON, "-c", SEND, ip, str(size_bytes)]).wait(patience(30)) == 0
     assert receiver.wait(patience(30)) == 0
+    took_s = time.monotonic() - begun_s
     receiver.close()
+    return took_s
 
 
-def output(bed: NetnsTestbed, host: str, *argv: str) -> str:
+def output(bed: NetnsTestbed, host: str, *argv: str, status: int = 0) -> str:
     process = bed.run(host, argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout
     text = process.stdout.read().decode()
-    assert process.wait(patience(10)) == 0, text
+    assert process.wait(patience(10)) == status, text
     process.close()
     return text
+
+
+def at_the_bridge(bed: NetnsTestbed, *argv: str) -> str:
+    """What a program says in the supervisor's own namespace, where links are shaped and no host is."""
+    assert bed.supervisor is not None
+    inside = ["nsenter", "--net", "--target", str(bed.supervisor.process.pid)]
+    if bed.supervisor.mode.startswith("user"):
+        inside += ["--user", "--preserve-credentials"]
+    return subprocess.run([*inside, *argv], capture_output=True, text=True, check=True).stdout
+
+
+def port(bed: NetnsTestbed, host: str) -> str:
+    """The interface through which all leaves for a host."""
+    return f"to{[*bed.hosts].index(host) + 1}"
+
+
+def classes(bed: NetnsTestbed) -> dict[str, set[str]]:
+    """The classes of every host's port."""
+    return {
+        host: set(re.findall(r"class htb (\S+)", at_the_bridge(bed, "tc", "class", "show", "dev", port(bed, host))))
+        for host in bed.hosts
+    }
 
 
 def test_of_very_many_links_some_are_set_at_a_time(bed: NetnsTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +120,12 @@ def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.program("tc")
+@pytest.mark.program("tc", "nsenter")
 def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
-    before = set(re.findall(r"class htb (\S+)", output(bed, "h1", "tc", "class", "show", "dev", "eth0")))
-    assert len(before) == 3 * 3 + 1  # one for each link and its two bands, and the interface's
+    before = classes(bed)
+    numbers, of_port = {1, 2, 3, 4}, {htb.INTERFACE_MINOR, htb.OPEN, htb.STRANGERS}
+    for number, host in enumerate(NAMES, 1):  # one for each source, and the port's three
+        assert before[host] == {f"1:{minor:x}" for minor in numbers - {number} | of_port}
     bed.shape({("h1", "h2"): LinkShape(7e6), ("h2", "h1"): LinkShape(32e3), ("h2", "h3"): LinkShape(0.0)})
     proofs = {(one.src, one.dst): one for one in bed.prove([("h1", "h2"), ("h2", "h1"), ("h2", "h3")])}
     assert proofs["h1", "h2"].asked_bps == 7e6
@@ -102,7 +133,7 @@ def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
     assert (proofs["h2", "h3"].asked_bps, proofs["h2", "h3"].delivered_bps) == (0.0, 0.0)
     assert failures(proofs.values()) == []
     bed.shape(dict.fromkeys([("h2", "h1"), ("h2", "h3")], LinkShape(2e6)))
-    assert set(re.findall(r"class htb (\S+)", output(bed, "h1", "tc", "class", "show", "dev", "eth0"))) == before
+    assert classes(bed) == before
 
 
 @pytest.mark.timed
@@ -121,15 +152,45 @@ def test_a_tcp_flow_is_shaped_and_its_counters_prove_it(bed: NetnsTestbed) -> No
     assert sum(one.delivered_bps for one in busy) / sum(one.asked_bps for one in busy) == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.program("ip", "tc")
-def test_a_host_is_alone_with_its_interfaces_and_offloads_are_off(bed: NetnsTestbed) -> None:
+OFFLOADS = """
+import ctypes, fcntl, socket, struct, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    for command in (0x1E, 0x23, 0x2B):  # linux/ethtool.h: ETHTOOL_GTSO, ETHTOOL_GGSO, ETHTOOL_GGRO
+        value = ctypes.create_string_buffer(struct.pack("=II", command, 9))
+        fcntl.ioctl(asking, 0x8946, struct.pack("16sP16x", sys.argv[1].encode(), ctypes.addressof(value)))
+        print(*struct.unpack_from("=I", value, 4))
+"""
+
+
+@pytest.mark.program("ip", "tc", "nsenter")
+def test_a_host_is_alone_with_its_interfaces_and_its_links_are_shaped_outside_with_offloads_off(
+    bed: NetnsTestbed,
+) -> None:
     links = output(bed, "h2", "ip", "-o", "address")
     assert f"inet {bed.hosts['h2']}/16" in links
     assert set(re.findall(r"^\d+: (\S+)", links, re.M)) <= {"lo", "eth0"}
-    neighbours = output(bed, "h2", "ip", "neighbour")
+    neighbours = output(bed, "h2", "ip", "-4", "neighbour")
     assert neighbours.count("PERMANENT") == len(NAMES) - 1
-    details = output(bed, "h2", "tc", "-s", "qdisc", "show", "dev", "eth0")
-    assert details.count("bfifo") == 2 * (len(NAMES) - 1)  # a link has two bands
+    assert output(bed, "h2", "tc", "qdisc", "show", "dev", "eth0").split()[:3] == ["qdisc", "noqueue", "0:"]
+    assert output(bed, "h2", "tc", "class", "show", "dev", "eth0") == ""
+    details = at_the_bridge(bed, "tc", "-s", "qdisc", "show", "dev", port(bed, "h2"))
+    assert details.count("bfifo") == len(NAMES) - 1
+    assert at_the_bridge(bed, PYTHON, "-c", OFFLOADS, port(bed, "h2")).split() == ["0"] * 3
+
+
+@pytest.mark.timed
+@pytest.mark.program("tc")
+def test_what_a_host_does_to_its_own_interface_leaves_its_links_as_they_are(bed: NetnsTestbed) -> None:
+    bed.shape({("h1", "h2"): LinkShape(3e6)})
+    output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "root", status=2)  # there is none
+    for words in ("qdisc add dev eth0 root handle 1: htb default 2", "class add dev eth0 classid 1:2 htb rate 1gbit"):
+        output(bed, "h1", "tc", *words.split())
+    (proof,) = bed.prove([("h1", "h2")])
+    assert (proof.asked_bps, failures([proof])) == (3e6, [])
+    bed.shape({("h1", "h2"): LinkShape(5e6)})  # it is no obstacle either
+    (proof,) = bed.prove([("h1", "h2")])
+    assert (proof.asked_bps, failures([proof])) == (5e6, [])
+    output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "root")
 
 
 def test_processes_see_their_own_numbers_and_we_see_ours(bed: NetnsTestbed) -> None:
@@ -296,57 +357,61 @@ def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.program("tc")
+@pytest.mark.program("tc", "nsenter")
 def test_a_refusal_halfway_spares_the_other_hosts_and_is_made_good_by_the_next_attempt() -> None:
-    obstacle = "qdisc add dev eth0 parent 1:77 handle 1403: pfifo"
     with NetnsTestbed(NAMES) as bed:
-        for words in (
-            "qdisc add dev eth0 root handle 1: htb",
-            "class add dev eth0 parent 1: classid 1:77 htb rate 1mbit",
-            obstacle,
-        ):  # where the queue of h1 → h2 is to be
-            output(bed, "h1", "tc", *words.split())
+        device, first = port(bed, "h2"), ("client", "h2")
+        bed.shape({first: LinkShape(1e6)})
+        obstacle = f"qdisc add dev {device} parent 1:77 handle 1002: pfifo"  # where the queue of h1 → h2 is to be
+        for words in (f"class add dev {device} parent 1: classid 1:77 htb rate 1mbit", obstacle):
+            at_the_bridge(bed, "tc", *words.split())
         everything = dict.fromkeys(pairs(NAMES), LinkShape(5e6))
         for _ in range(2):
             with pytest.raises(TestbedError, match="the kernel refused a link's shape"):
                 bed.shape(everything)
         bed.status()
-        assert set(bed.shapes) == {link for link in everything if link[0] != "h1"}
+        assert set(bed.shapes) == {first, *(link for link in everything if link[1] != "h2")}
         bed.start_sampling(0.05)  # reads classes of which it knows no link
-        output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "parent", "1:77")
+        at_the_bridge(bed, "tc", "qdisc", "del", "dev", device, "parent", "1:77")
         bed.shape(everything)
         assert set(bed.shapes) == set(everything)
         bed.shape({("h1", "h2"): LinkShape(5e6, cut=True)})
-        output(bed, "h1", "tc", *obstacle.split())  # in the way again, now of a change
+        at_the_bridge(bed, "tc", *obstacle.split())  # in the way again, now of a change
         with pytest.raises(TestbedError, match="refused"):
             bed.shape({("h1", "h2"): LinkShape(6e6)})
-        output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "parent", "1:77")
+        at_the_bridge(bed, "tc", "qdisc", "del", "dev", device, "parent", "1:77")
         bed.shape({("h1", "h2"): LinkShape(6e6)})
-        for proof in bed.prove([("h1", "h2"), ("h2", "h1")]):
+        for proof in bed.prove([("h1", "h2"), ("h2", "h1"), first]):
             assert abs(proof.error) < 0.05, proof
+            assert proof.asked_bps == (6e6 if proof.link[:2] == ("h1", "h2") else 5e6)
         assert bed.status()["refusal"] == ""
 
 
 CLASSES = """
+import socket, sys
 from thalweg.emulation.kernel import htb, netlink
-with_statistics = netlink.NetlinkSocket().dump(netlink.RTM_GETTCLASS, htb.class_dump(2))
+index = socket.if_nametoindex(sys.argv[1])
+with_statistics = netlink.NetlinkSocket().dump(netlink.RTM_GETTCLASS, htb.class_dump(index))
 print(*sorted(one.minor for one in map(htb.class_counters, with_statistics) if one))
 """
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(("hosts", "bands"), [(2, (htb.BULK, htb.CONTROL)), (BANDED_HOSTS + 1, ())])
+@pytest.mark.program("nsenter")
+@pytest.mark.parametrize(
+    ("hosts", "control_band", "bands"),
+    [(2, False, ()), (2, True, (htb.BULK, htb.CONTROL)), (BANDED_HOSTS + 1, True, ())],
+)
 def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(
-    hosts: int, bands: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    hosts: int, control_band: bool, bands: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(testbed, "PROVEN_AT_ONCE", 1)
     told: list[int] = []
-    with NetnsTestbed([f"h{number}" for number in range(1, hosts + 1)]) as many:
+    with NetnsTestbed([f"h{number}" for number in range(1, hosts + 1)], control_band=control_band) as many:
         there, back = ("h1", "h2"), ("h2", "h1")
         many.shape({there: LinkShape(2e6, queue=Queue(50, "packets")), back: LinkShape(4e6)})
-        process = many.run("h1", [PYTHON, "-c", CLASSES], stdout=subprocess.PIPE)
-        assert process.stdout
-        assert [int(word) for word in process.stdout.read().split()] == [2, *(2 + band for band in bands)]
+        found = at_the_bridge(many, PYTHON, "-c", CLASSES, "to2").split()
+        assert [int(word) for word in found] == [1, *(1 + band for band in bands), htb.OPEN, htb.STRANGERS]
         assert not failures(many.prove([there, back], tell=told.append))
         assert told == [1, 2]
         many.alter([there], {"rate_bps": 1e6})
@@ -355,3 +420,218 @@ def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(
         assert rates[there].asked_bps == 1e6
         assert rates[back].delivered_bps == 0.0
         assert not failures(rates.values())
+
+
+@pytest.mark.parametrize("control_band", [False, True])
+@pytest.mark.parametrize("queue", [Queue(50, "packets"), Queue(50_000, "bytes"), None])
+def test_whatever_the_source_a_link_has_every_kind_of_queue(queue: Queue | None, *, control_band: bool) -> None:
+    names = [f"h{number}" for number in range(1, 6)]
+    with NetnsTestbed(names, control_band=control_band) as many:
+        shapes = dict.fromkeys(pairs(names), LinkShape(2e6, queue=queue))
+        many.shape(shapes)
+        many.shape({link: shape._replace(cut=True) for link, shape in shapes.items()})
+        many.shape(shapes)
+        many.status()
+        assert many.shapes == shapes
+
+
+def test_a_rate_below_the_least_is_set_and_told_as_the_least_and_people_are_warned(bed: NetnsTestbed) -> None:
+    links = [("h1", "h2"), ("h2", "h1"), ("h3", "h1")]
+    with pytest.warns(
+        UserWarning,
+        match=r"^link h1 → h2 is set to 8.00 kbit/s, the least there is, instead of 100 bit/s \(and 1 more\)$",
+    ):
+        bed.shape({links[0]: LinkShape(100.0), links[1]: LinkShape(7_999.0), links[2]: LinkShape(8_000.0)})
+    assert [bed.shapes[link].rate_bps for link in links] == [8_000.0] * 3
+    bed.status()
+    assert [bed.shapes[link].rate_bps for link in links] == [8_000.0] * 3
+    with pytest.warns(UserWarning, match=r"^link h1 → h2 is set to 8.00 kbit/s, .* instead of 1.00 kbit/s$"):
+        bed.alter([links[0]], {"rate_bps": 1_000.0})
+    with pytest.warns(UserWarning, match=r"^what h1 receives is set to 8.00 kbit/s, .* instead of 1.00 kbit/s$"):
+        bed.limit_hosts({"h1": 9_000.0}, {"h1": 1_000.0})
+    assert (bed.status()["up_bps"], bed.status()["down_bps"]) == ({"h1": 9_000.0}, {"h1": 8_000.0})
+    bed.limit_hosts({"h1": None}, {"h1": None})
+    assert bed.status()["up_bps"] == bed.status()["down_bps"] == {}
+    bed.shape(dict.fromkeys(links, LinkShape(0.0)))  # nothing passes, which is what was asked
+    assert [bed.shapes[link].rate_bps for link in links] == [0.0] * 3
+
+
+# --- more than IPv4 from the address that a host was given -----------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[NetnsTestbed]:
+    with NetnsTestbed(["a", "b", "c"]) as trio:
+        yield trio
+
+
+@pytest.fixture
+def whole(trio: NetnsTestbed) -> NetnsTestbed:
+    """Three hosts with links of 4 Mbit/s. Those that need IPv6 are skipped by a kernel without it."""
+    trio.shape(dict.fromkeys(pairs(["a", "b", "c"]), LinkShape(4e6)))
+    return trio
+
+
+@pytest.fixture
+def six(whole: NetnsTestbed) -> NetnsTestbed:
+    if not whole.hosts_6:
+        pytest.skip("this kernel has no IPv6")
+    return whole
+
+
+@pytest.mark.program("ip")
+def test_hosts_have_an_ipv6_address_beside_and_know_each_others(six: NetnsTestbed) -> None:
+    assert six.hosts_6 == {name: ipv6_beside(ip, 16) for name, ip in six.hosts.items()}
+    assert f"inet6 {six.hosts_6['b']}/64 scope global" in output(six, "b", "ip", "-o", "-6", "address")
+    assert "tentative" not in output(six, "b", "ip", "-o", "-6", "address")
+    neighbours = output(six, "b", "ip", "-6", "neighbour", "show", "nud", "permanent")
+    assert set(re.findall(r"^(fd\S+)", neighbours, re.M)) == {six.hosts_6["a"], six.hosts_6["c"]}
+
+
+@pytest.mark.program("ping")
+def test_a_ping_by_name_goes_by_ipv6_or_ipv4_and_a_cut_stops_both(six: NetnsTestbed) -> None:
+    if six.unnamed:
+        pytest.skip(f"hosts do not know each other by name: {six.unnamed}")
+    for option, addresses in (("-6", six.hosts_6), ("-4", six.hosts)):
+        assert f"({addresses['b']})" in output(six, "a", "ping", option, "-c1", "-W2", "b")
+        assert "1 received" in output(six, "c", "ping", option, "-c1", "-W2", "a")
+    for cut in (("a", "b"), ("b", "a")):
+        six.shape({cut: LinkShape(4e6, cut=True)})
+        for option in ("-6", "-4"):
+            assert "0 received" in output(six, "a", "ping", option, "-c1", "-W1", "b", status=1)
+            assert "1 received" in output(six, "a", "ping", option, "-c1", "-W2", "c")
+        six.shape({cut: LinkShape(4e6)})
+    assert "1 received" in output(six, "a", "ping", "-6", "-c1", "-W2", "b")
+
+
+@pytest.mark.program("ip", "ping")
+def test_without_ipv6_hosts_have_ipv4_alone() -> None:
+    with NetnsTestbed(["a", "b"], ipv6=False) as bed:
+        assert bed.hosts_6 == {}
+        assert output(bed, "a", "ip", "-o", "-6", "address", "show", "dev", "eth0") == ""
+        assert bed.run("a", ["ping", "-6", "-c1", "-W1", ipv6_beside(bed.hosts["b"], 16)]).wait(patience(10)) != 0
+        output(bed, "a", "ping", "-c5", "-i0.2", "-W2", bed.hosts["b"])  # the first may come before a bridge is ready
+
+
+@pytest.mark.timed
+@pytest.mark.program("ip")
+@pytest.mark.parametrize("kind", ["IPv6", "a second address"])
+def test_whatever_address_a_flow_goes_to_its_link_shapes_it(six: NetnsTestbed, kind: str) -> None:
+    ip = six.hosts_6["b"] if kind == "IPv6" else "10.77.99.1"
+    if kind != "IPv6":
+        output(six, "b", "ip", "address", "replace", f"{ip}/16", "dev", "eth0")
+    bits = 8 * 600_000
+    assert 0.9 * bits / 4e6 < transfer(six, "a", "b", 600_000, ip) < 1.3 * bits / 4e6 + 0.3
+    six.shape({("a", "b"): LinkShape(20e6)})
+    assert transfer(six, "a", "b", 600_000, ip) < 0.7 * bits / 4e6
+
+
+HEAR = """
+import socket, struct, sys
+heard = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+heard.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+heard.bind(("::", 6000))
+interface = socket.if_nametoindex("eth0")
+group = socket.inet_aton("239.255.7.7") + struct.pack("=4si", bytes(4), interface)
+heard.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+group_6 = socket.inet_pton(socket.AF_INET6, "ff15::77") + struct.pack("=I", interface)
+heard.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group_6)
+print("up", flush=True)
+while (said := heard.recv(64).decode()) != "end":
+    print(said, flush=True)
+"""
+SAY = """
+import socket, sys
+moment, *ends = sys.argv[1:]
+four = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+four.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+six = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+interface = socket.if_nametoindex("eth0")
+if ends:
+    for ip in ends:
+        four.sendto(b"end", (ip, 6000))
+else:
+    for what, ip in (("group", "239.255.7.7"), ("all", "255.255.255.255"), ("subnet", "10.77.255.255")):
+        four.sendto(f"{moment} {what}".encode(), (ip, 6000))
+    for what, ip in (("group 6", "ff15::77"), ("all 6", "ff02::1")):
+        six.sendto(f"{moment} {what}".encode(), (ip, 6000, 0, interface))
+"""
+KINDS = ("group", "all", "subnet", "group 6", "all 6")
+
+
+def test_what_is_sent_to_groups_and_to_all_reaches_every_host_but_through_a_cut(six: NetnsTestbed) -> None:
+    ears = {host: six.run(host, [PYTHON, "-c", HEAR], stdout=subprocess.PIPE) for host in ("b", "c")}
+    for ear in ears.values():
+        assert ear.stdout
+        assert ear.stdout.readline() == b"up\n"
+
+    def say(*words: str) -> None:
+        assert six.run("a", [PYTHON, "-c", SAY, *words]).wait(patience(30)) == 0
+
+    say("whole")
+    six.shape({("a", "b"): LinkShape(4e6, cut=True), ("c", "b"): LinkShape(4e6, cut=True)})
+    say("cut")
+    six.shape({("a", "b"): LinkShape(4e6)})
+    say("back")
+    say("", six.hosts["b"], six.hosts["c"])  # after all that has passed: a link keeps the order
+    found = {}
+    for host, ear in ears.items():
+        assert ear.stdout
+        found[host] = ear.stdout.read().decode().splitlines()
+        assert ear.wait(patience(10)) == 0
+        ear.close()
+    assert found["b"] == [f"{moment} {kind}" for moment in ("whole", "back") for kind in KINDS]
+    assert found["c"] == [f"{moment} {kind}" for moment in ("whole", "cut", "back") for kind in KINDS]
+
+
+FRAMES = """
+import socket, struct, sys
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+out.bind(("eth0", 0))
+to, *sources = (bytes.fromhex(mac.replace(":", "")) for mac in sys.argv[1:])
+for source in sources:
+    for kind in (0x0806, 0x8100, 0x88B5):  # ARP, a tagged frame, an experiment's: bridges look into none of them
+        out.send(to + source + struct.pack(">H", kind) + bytes(46))
+"""
+
+
+def test_frames_of_an_address_that_no_host_has_are_dropped_and_counted() -> None:
+    with NetnsTestbed(["a", "b", "c"]) as bed:
+        bed.shape(dict.fromkeys(pairs(["a", "b", "c"]), LinkShape(4e6)))
+        assert bed.status()["strangers"] == {}
+        to, own = "02:00:0a:4d:00:02", "02:00:0a:4d:00:01"
+        near = ("06:00:0a:4d:00:01", "02:00:0a:4d:00:05", "02:00:0a:4d:01:01", "02:00:0a:4e:00:01")
+        assert bed.run("a", [PYTHON, "-c", FRAMES, to, own, *near]).wait(patience(30)) == 0
+        stop = time.monotonic() + patience(10)
+        while (told := bed.status()["strangers"]) != {"b": 12} and time.monotonic() < stop:
+            continue
+        assert told == {"b": 12}
+
+
+@pytest.mark.timed
+def test_a_source_whose_link_has_no_shape_passes_beside_one_that_has() -> None:
+    with NetnsTestbed(["a", "b", "c"]) as bed:
+        bed.shape({("a", "b"): LinkShape(1e6)})
+        assert transfer(bed, "c", "b", 3_000_000) < 12  # which would take 24 s at that rate
+        assert bed.status()["strangers"] == {}
+        bed.shape({("c", "b"): LinkShape(4e6)})
+        assert transfer(bed, "c", "b", 600_000) > 1.0
+
+
+@pytest.mark.timed
+def test_what_a_host_sends_and_what_it_receives_are_limited_apart(whole: NetnsTestbed) -> None:
+    whole.limit_hosts({"a": 2e6})
+    proofs = {(one.src, one.dst): one for one in whole.prove()}
+    assert {link: one.asked_bps for link, one in proofs.items()} == {
+        link: 2e6 if link[0] == "a" else 4e6 for link in pairs(["a", "b", "c"])
+    }
+    assert failures(proofs.values()) == []
+    whole.limit_hosts({"a": None}, {"a": 1e6})
+    proofs = {(one.src, one.dst): one for one in whole.prove()}
+    assert {link: one.asked_bps for link, one in proofs.items()} == {
+        link: 1e6 if link[1] == "a" else 4e6 for link in pairs(["a", "b", "c"])
+    }
+    assert failures(proofs.values()) == []
+    assert (whole.status()["up_bps"], whole.status()["down_bps"]) == ({}, {"a": 1e6})
+    whole.limit_hosts(down_bps={"a": None})
+    assert failures(whole.prove()) == []

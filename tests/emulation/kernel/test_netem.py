@@ -35,9 +35,15 @@ def shapes(draw: st.DrawFn) -> LinkShape:
 
 
 def decoded(shape: LinkShape) -> Any:
-    found = tcmsg(htb.leaf(2, 3, shape, "netem"))
+    found = tcmsg(message(shape))
     found.decode()
     return found
+
+
+def message(shape: LinkShape) -> bytes:
+    """netem's own, before that of the queue below it."""
+    made, _ = htb.leaf(2, 3, shape, "netem")
+    return made
 
 
 @given(shapes())
@@ -45,7 +51,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
     found = decoded(shape)
     assert found.get_attr("TCA_KIND") == "netem"
     options = found.get_attr("TCA_OPTIONS")
-    assert options["limit"] == htb.limit(shape, "netem")
+    assert options["limit"] == htb.netem_limit(shape)
     assert options["delay"] == min(round(round(shape.delay_s * 1e9) / 64), 0xFFFF_FFFF)
     for field, share in (("loss", shape.loss), ("duplicate", shape.duplicate)):
         assert options[field] == round(share * 0xFFFF_FFFF)
@@ -53,7 +59,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
     assert options.get_attr("TCA_NETEM_REORDER")["prob_reorder"] == round(shape.reorder * 0xFFFF_FFFF)
     assert options.get_attr("TCA_NETEM_CORRUPT")["prob_corrupt"] == round(shape.corrupt * 0xFFFF_FFFF)
     assert not any(options.get_attr("TCA_NETEM_CORR").values())
-    raw = attributes(_options(htb.leaf(2, 3, shape, "netem")))
+    raw = attributes(_options(message(shape)))
     assert struct.unpack("=q", raw[netem.TCA_NETEM_LATENCY64])[0] == round(shape.delay_s * 1e9)
     assert struct.unpack("=q", raw[netem.TCA_NETEM_JITTER64])[0] == round(shape.jitter_s * 1e9)
     if round(shape.jitter_s * 1e9):  # a table that was given once can only be replaced, by a straight one for uniform
@@ -62,9 +68,9 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
         assert netem.TCA_NETEM_DELAY_DIST not in raw
 
 
-def _options(message: bytes) -> bytes:
+def _options(made: bytes) -> bytes:
     """What follows the fixed part of TCA_OPTIONS."""
-    return attributes(message[36:])[htb.TCA_OPTIONS][24:]
+    return attributes(made[36:])[htb.TCA_OPTIONS][24:]
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.proofs.windows import RateChange, Window, worst_window
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.netns import NetnsTestbed
+from thalweg.emulation.units import MANAGED, Managed
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 pytestmark = [pytest.mark.netns, pytest.mark.timed]
@@ -69,8 +71,10 @@ while connection.recv(1 << 18):
     pass
 """
 SEND_TCP = """
-import socket, sys
+import contextlib, socket, sys
 out = socket.create_connection((sys.argv[1], 5000))
+with contextlib.suppress(OSError):  # others, such as BBR, fill no queue
+    out.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
 print("up", flush=True)
 while True:
     out.sendall(bytes(1 << 16))
@@ -194,95 +198,172 @@ def rate_between(packets: list[tuple[int, float, float]], low_s: float, high_s: 
 
 
 def limited_in_turn(
-    bed: NetnsTestbed, host: str, limits_bps: list[float | None], seconds: float
+    bed: NetnsTestbed, way: str, host: str, limits_bps: list[float | None], seconds: float
 ) -> list[tuple[float, float]]:
-    """When what was in force from when to when: what is now, then the limits."""
+    """When what was in force from when to when: what is now, then the limits. ``way``: ``up`` or ``down``."""
     found, since_s = [], time.time()
     for limit_bps in limits_bps:
         pause(seconds)
         found.append((since_s, time.time()))
-        bed.limit_interfaces({host: limit_bps})
+        up_bps, down_bps = ({host: limit_bps} if way == one else {} for one in ("up", "down"))
+        bed.limit_hosts(up_bps, down_bps)
         since_s = time.time()
     pause(seconds)
     return [*found, (since_s, time.time())]
 
 
-def test_what_a_host_sends_to_all_is_limited_and_shared(bed: NetnsTestbed) -> None:
-    bed.shape({("a", "b"): LinkShape(6e6), ("a", "c"): LinkShape(6e6)})
-    captures = [Capture(bed, target, "a") for target in ("b", "c")]
-    senders = [saturate(bed, "udp", "a", target) for target in ("b", "c")]
-    phases = limited_in_turn(bed, "a", [5e6, 8e6, None], 1.0)
+def test_what_a_host_sends_to_all_is_limited_and_waits_in_one_queue(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "b"): LinkShape(6e6), ("a", "c"): LinkShape(6e6), ("b", "c"): LinkShape(2e6)})
+    captures = [Capture(bed, "b", "a"), Capture(bed, "c", "a", "b")]
+    senders = [saturate(bed, "udp", *link) for link in (("a", "b"), ("a", "c"), ("b", "c"))]
+    phases = limited_in_turn(bed, "up", "a", [5e6, 8e6, None], 1.0)
     for sender in senders:
         sender.kill()
-    packets = [capture.packets() for capture in captures]
-    expected = (6e6, 2.5e6, 4e6, 6e6)
-    for (low_s, high_s), each_bps in zip(phases, expected, strict=True):
-        for one in packets:
-            assert rate_between(one, low_s + 0.15, high_s) == pytest.approx(each_bps, rel=0.06)
-    assert bed.status()["limits"] == {}
+    at_b, at_c = [capture.packets() for capture in captures]
+    from_a = [[one for one in at if one[0] == 0] for at in (at_b, at_c)]
+    others = [one for one in at_c if one[0] == 1]
+    for (low_s, high_s), all_bps in zip(phases, (12e6, 5e6, 8e6, 12e6), strict=True):
+        between = (low_s + 0.25, high_s)
+        assert rate_between(from_a[0] + from_a[1], *between) == pytest.approx(all_bps, rel=0.06)
+        for one in from_a:  # each has its own rate at most, and neither is kept from sending
+            assert 0.2 * all_bps < rate_between(one, *between) < 6e6 * 1.06
+        assert rate_between(others, *between) == pytest.approx(2e6, rel=0.06)  # another host's links are its own
+    assert bed.status()["up_bps"] == bed.status()["down_bps"] == {}
 
 
-def test_what_a_host_receives_from_all_is_limited(bed: NetnsTestbed) -> None:
-    bed.shape({("a", "c"): LinkShape(6e6), ("b", "c"): LinkShape(6e6)})
-    bed.limit_interfaces({"c": 8e6})
-    capture = Capture(bed, "c", "a", "b")
-    senders = [saturate(bed, "udp", source, "c") for source in ("a", "b")]
-    phases = limited_in_turn(bed, "c", [4e6, None], 1.2)
+def test_what_a_host_receives_from_all_is_limited_and_shared(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "c"): LinkShape(6e6), ("b", "c"): LinkShape(6e6), ("a", "b"): LinkShape(2e6)})
+    bed.limit_hosts(down_bps={"c": 8e6})
+    captures = [Capture(bed, "c", "a", "b"), Capture(bed, "b", "a")]
+    senders = [saturate(bed, "udp", *link) for link in (("a", "c"), ("b", "c"), ("a", "b"))]
+    phases = limited_in_turn(bed, "down", "c", [4e6, None], 1.2)
     for sender in senders:
         sender.kill()
-    packets = capture.packets()
+    at_c, at_b = (capture.packets() for capture in captures)
     for (low_s, high_s), all_bps in zip(phases, (8e6, 4e6, 12e6), strict=True):
-        assert rate_between(packets, low_s + 0.25, high_s) == pytest.approx(all_bps, rel=0.06)
+        between = (low_s + 0.25, high_s)
+        assert rate_between(at_c, *between) == pytest.approx(all_bps, rel=0.06)
+        for source in (0, 1):
+            one = [packet for packet in at_c if packet[0] == source]
+            assert rate_between(one, *between) == pytest.approx(all_bps / 2, rel=0.06)
+        assert rate_between(at_b, *between) == pytest.approx(2e6, rel=0.06)
 
 
-def test_a_limited_interfaces_links_are_proven_at_its_rate(bed: NetnsTestbed) -> None:
-    bed.limit_interfaces({"a": 2e6, "c": 1e6})  # before there is a link
+def test_a_limited_hosts_links_are_proven_at_its_rate(bed: NetnsTestbed) -> None:
+    limits: dict[str, float | None] = {"a": 2e6, "c": 1e6}
+    bed.limit_hosts(limits, limits)  # before there is a link
     bed.shape(dict.fromkeys(LINKS, LinkShape(5e6)))
     proofs = {(one.src, one.dst): one for one in bed.prove()}
     asked = {("a", "b"): 2e6, ("b", "a"): 2e6, ("a", "c"): 1e6, ("c", "a"): 1e6, ("b", "c"): 1e6, ("c", "b"): 1e6}
     assert {link: one.asked_bps for link, one in proofs.items()} == asked
     assert failures(proofs.values()) == []
-    with pytest.raises(UsageError, match=r"interface of a: .* outside what can be emulated"):
-        bed.limit_interfaces({"a": 1e12})
+    for up_bps, down_bps in (({"a": 1e12}, {}), ({}, {"a": 1e12})):
+        with pytest.raises(UsageError, match=r"all that a sends or receives: .* outside what can be emulated"):
+            bed.limit_hosts(up_bps, down_bps)
     with pytest.raises(UsageError, match="unknown host 'x'"):
-        bed.limit_interfaces({"x": 1e6})
+        bed.limit_hosts({"x": 1e6})
 
 
+@pytest.mark.parametrize(("up_bps", "down_bps"), [(3e6, None), (None, 2e6), (3e6, 2e6)])
+def test_what_a_host_sends_and_what_it_receives_are_limited_each_by_itself(
+    bed: NetnsTestbed, up_bps: float | None, down_bps: float | None
+) -> None:
+    bed.shape(dict.fromkeys(LINKS, LinkShape(8e6)))
+    bed.limit_hosts({"a": up_bps}, {"a": down_bps})
+    captures = [Capture(bed, "b", "a"), Capture(bed, "a", "b")]
+    senders = [saturate(bed, "udp", *link) for link in (("a", "b"), ("b", "a"))]
+    pause(0.5)
+    since_s = time.time()
+    pause(1.0)
+    until_s = time.time()
+    for sender in senders:
+        sender.kill()
+    sent, received = (rate_between(capture.packets(), since_s, until_s) for capture in captures)
+    assert sent == pytest.approx(up_bps or 8e6, rel=0.06)
+    assert received == pytest.approx(down_bps or 8e6, rel=0.06)
+
+
+# Says how long questions took to be answered, ten that are not urgent and three that are.
 PING = """
-import socket, sys, time
+import itertools, socket, sys, time
 if sys.argv[1] == "answer":
     there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     there.bind((sys.argv[2], 7000))
     print("up", flush=True)
     while True:
         there.sendto(*there.recvfrom(64))
-took_s = []
 for urgent, times in ((0, 10), (0xB8, 3)):
     here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     here.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, urgent)
-    here.settimeout(10)
-    for _ in range(times):
+    here.settimeout(2)
+    took_s = []
+    for number in itertools.count():
         began_s = time.monotonic()
-        here.sendto(b"there?", (sys.argv[2], 7000))
-        here.recvfrom(64)
-        took_s.append(time.monotonic() - began_s)
-print(*took_s)
+        here.sendto(b"%d" % number, (sys.argv[2], 7000))
+        try:
+            while here.recv(64) != b"%d" % number:
+                pass
+            took_s.append(time.monotonic() - began_s)
+        except TimeoutError:  # the queue was full
+            continue
+        if len(took_s) == times:
+            break
+    print(*took_s)
 """
 
 
-def test_a_queue_is_as_long_as_asked_and_what_is_urgent_does_not_wait_in_it(bed: NetnsTestbed) -> None:
-    bed.shape({("a", "b"): LinkShape(2e6, queue=Queue(0.3)), ("b", "a"): LinkShape(2e6)})
-    sender = saturate(bed, "tcp", "a", "b")
-    there = bed.run("b", [PYTHON, "-c", PING, "answer", bed.hosts["b"]], stdout=subprocess.PIPE)
+def asked_beside_tcp(bed: NetnsTestbed, source: str, target: str, begin_s: float = 1.5) -> list[list[float]]:
+    """How long questions took that were asked beside a flow of TCP, usual ones and urgent ones."""
+    sender = saturate(bed, "tcp", source, target)
+    there = bed.run(target, [PYTHON, "-c", PING, "answer", bed.hosts[target]], stdout=subprocess.PIPE)
     assert there.stdout
     assert there.stdout.readline() == b"up\n"
-    pause(1.5)
-    here = bed.run("a", [PYTHON, "-c", PING, "ask", bed.hosts["b"]], stdout=subprocess.PIPE)
+    pause(begin_s)
+    here = bed.run(source, [PYTHON, "-c", PING, "ask", bed.hosts[target]], stdout=subprocess.PIPE)
     assert here.stdout
-    took_s = [float(word) for word in here.stdout.read().split()]
-    sender.kill()
-    assert 0.12 < max(took_s[:10]) < 0.35, took_s
-    assert max(took_s[10:]) < 0.06, took_s
+    took_s = [[float(word) for word in here.stdout.readline().split()] for _ in range(2)]
+    for process in (sender, there):
+        process.kill()
+    assert [*map(len, took_s)] == [10, 3]
+    return took_s
+
+
+@pytest.mark.parametrize("control_band", [False, True])
+def test_a_queue_is_as_long_as_asked_and_what_is_urgent_waits_in_it_but_for_a_band_of_its_own(
+    *, control_band: bool
+) -> None:
+    with NetnsTestbed(NAMES, control_band=control_band) as bed:
+        bed.shape({("a", "b"): LinkShape(2e6, queue=Queue(0.3)), ("b", "a"): LinkShape(2e6)})
+        usual, urgent = asked_beside_tcp(bed, "a", "b")
+    assert 0.12 < max(usual) < 0.35, usual
+    if control_band:
+        assert max(urgent) < 0.06, urgent
+    else:
+        assert 0.1 < max(urgent) < 0.35, urgent
+
+
+@pytest.mark.program("tc", "nsenter")
+def test_a_queues_length_is_proven_and_one_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
+    queues = {
+        ("a", "b"): (LinkShape(8e6), 0.1),
+        ("b", "a"): (LinkShape(8e6, queue=Queue(0.3)), 0.3),
+        ("a", "c"): (LinkShape(8e6, queue=Queue(50_000, "bytes")), 0.05),
+        ("c", "b"): (LinkShape(8e6, queue=Queue(40, "packets")), None),  # of the proof's own size
+    }
+    bed.shape({link: shape for link, (shape, _) in queues.items()})
+    proofs = {(one.src, one.dst): one for one in bed.prove()}
+    assert failures(proofs.values()) == []
+    for link, (_, queue_s) in queues.items():
+        one = proofs[link]
+        assert one.asked_queue_s == (pytest.approx(queue_s) if queue_s else pytest.approx(40 * one.queue_step_s))
+        assert one.delivered_queue_s == pytest.approx(one.asked_queue_s, rel=0.05, abs=1.5 * one.queue_step_s + 0.001)
+    assert bed.supervisor is not None
+    change = ["tc", "qdisc", "change", "dev", "to1", "parent", "1:2", "handle", "1002:", "bfifo", "limit", "200000"]
+    subprocess.run(["nsenter", "--net", "--target", str(bed.supervisor.process.pid), *change], check=True)
+    (wrong,) = bed.prove([("b", "a")])
+    assert (wrong.rate_ok, wrong.queue_ok) == (True, False)
+    (line,) = failures([wrong])
+    assert re.fullmatch(r"link b → a queues for (19|20|21)\d instead of 300 ms", line)
 
 
 def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
@@ -405,8 +486,10 @@ def test_copies_and_reordering(bed: NetnsTestbed) -> None:
     assert failures([doubled]) == []
     assert 0.1 * doubled.sent < doubled.duplicates < 0.3 * doubled.sent
     with_netem = {link: LinkShape(2e6, 0.01, duplicate=0.2), ("a", "c"): LinkShape(2e6, 0.01)}
+    bed.shape(with_netem)  # at another port
+    assert failures(bed.prove()) == []
     with suppress(CapabilityError):  # by the kernel's version, in which case nothing changes
-        bed.shape(with_netem)
+        bed.shape({("c", "b"): LinkShape(2e6, 0.01)})
         assert failures(bed.prove()) == []
     early = proven(bed, link, LinkShape(2e6, 0.05, reorder=0.2))
     assert failures([early]) == []
@@ -414,15 +497,41 @@ def test_copies_and_reordering(bed: NetnsTestbed) -> None:
     assert early.duplicates == 0
 
 
+@pytest.mark.netem  # which says that it is a kernel with more than one discipline
+@pytest.mark.parametrize("delay_s", [0.0, 0.02])
+@pytest.mark.parametrize("discipline", MANAGED)
+def test_a_discipline_keeps_a_queue_short_and_lets_the_rate_pass(
+    bed: NetnsTestbed, discipline: Managed, delay_s: float
+) -> None:
+    shape = LinkShape(4e6, delay_s, queue=Queue(0.1, "s", discipline))
+    try:
+        bed.shape({("a", "b"): shape, ("b", "a"): LinkShape(4e6)})
+    except CapabilityError as error:
+        pytest.skip(str(error))
+    bed.status()
+    assert bed.shapes["a", "b"] == shape
+    (proof,) = bed.prove([("a", "b")])
+    assert failures([proof]) == []
+    assert proof.delivered_queue_s is None
+    proof = proven(bed, ("a", "b"), LinkShape(4e6, delay_s, queue=Queue(0.3)))  # in place of it, and back
+    assert failures([proof]) == []
+    assert proof.asked_queue_s == pytest.approx(0.3)
+    assert failures([proven(bed, ("a", "b"), shape)]) == []
+    usual, _ = asked_beside_tcp(bed, "a", "b", 3.0)
+    assert median(usual) < delay_s + 0.07, usual
+
+
 @pytest.mark.netem
-@pytest.mark.program("tc")
+@pytest.mark.program("tc", "nsenter")
 def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
-    """The shape is changed behind the testbed's back, from inside the host."""
+    """The shape is changed behind the testbed's back, at the bridge's port towards b."""
     link = ("a", "b")
     right = proven(bed, link, LinkShape(2e6, 0.03))
     assert failures([right]) == []
-    change = ["tc", "qdisc", "change", "dev", "eth0", "parent", "1:402", "handle", "4402:", "netem"]
-    assert bed.run("a", [*change, "delay", "40ms", "loss", "5%", "limit", "256"]).wait(patience(10)) == 0
+    assert bed.supervisor is not None
+    change = ["tc", "qdisc", "change", "dev", "to2", "parent", "1:1", "handle", "4001:", "netem"]
+    inside = ["nsenter", "--net", "--target", str(bed.supervisor.process.pid)]
+    subprocess.run([*inside, *change, "delay", "40ms", "loss", "5%", "limit", "256"], check=True)
     (wrong,) = bed.prove([link])
     assert not wrong.delay_ok
     assert not wrong.loss_ok

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.kernel import netem
-from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape
+from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape, Queue
 from thalweg.emulation.proofs.delay import binomial_interval, with_passage
 from thalweg.emulation.proofs.proof import LinkProof, failures
-from thalweg.emulation.proofs.rate import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
+from thalweg.emulation.proofs.rate import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament, waiting_s
 from thalweg.middleware.network.view import NET, Link
 
 
@@ -151,3 +151,42 @@ def test_a_flow_has_its_own_error_and_tells_alone_what_datagrams_cannot() -> Non
     assert line == "link a → b gives one TCP flow 0.9 instead of 1 Mbit/s (-10.0%)"
     assert failures([proof(1e9, -0.3, 0.98e9, 0.6)]) == []
     assert len(failures([proof(1e9, 0.0, 0.9e9), proof(1e9, -0.3, None, 0.6)])) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "found_s", "step_s", "holds"),
+    [
+        (0.1, 0.1, 0.001, True),
+        (0.1, 0.107, 0.001, True),  # 5 %, a datagram and a half, and the clocks
+        (0.1, 0.108, 0.001, False),
+        (0.1, 0.0935, 0.001, True),
+        (0.1, 0.092, 0.001, False),
+        (0.1, 0.13, 0.02, True),  # few datagrams make up the queue
+        (0.1, 0.0, 0.001, False),  # there is none
+        (0.1, None, 0.0, True),  # not measured
+        (0.0, 0.004, 0.001, True),  # it keeps itself short
+    ],
+)
+def test_a_queue_is_as_long_as_asked_within_a_datagram_and_a_half(
+    asked_s: float, found_s: float | None, step_s: float, *, holds: bool
+) -> None:
+    one = msgspec.structs.replace(
+        FILLED, asked_queue_s=asked_s, delivered_queue_s=found_s, queue_step_s=step_s, delivered_bps=1e6, error=0.0
+    )
+    assert one.queue_ok == holds
+    said = [] if holds else [f"link a → b queues for {(found_s or 0) * 1e3:.3g} instead of {asked_s * 1e3:.3g} ms"]
+    assert failures([one]) == said
+
+
+@pytest.mark.parametrize(
+    ("shape", "queue_s"),
+    [
+        (LinkShape(4e6), 0.1),
+        (LinkShape(8e6), 0.2),  # an interface lets half of the rate pass that the queue is for
+        (LinkShape(8e6, queue=Queue(20_000, "bytes")), 0.04),
+        (LinkShape(8e6, queue=Queue(25, "packets")), 0.05),
+        (LinkShape(8e6, 0.5, queue=Queue(25, "packets")), 0.05),  # what is under way does not wait
+    ],
+)
+def test_a_full_queue_takes_as_long_as_its_bytes_or_packets_at_the_rate(shape: LinkShape, queue_s: float) -> None:
+    assert waiting_s(shape, 4e6, 8_000) == pytest.approx(queue_s)

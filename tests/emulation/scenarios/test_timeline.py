@@ -102,7 +102,7 @@ def test_an_impossible_event_is_refused_before_anything_is_set(tmp_path: Path) -
     untouched = Recorder()
     with pytest.raises(UsageError, match="link h1 → h2, as an event changes it: 5000 Mbit/s"):
         apply(compile_timeline(found), untouched)  # type: ignore[arg-type]
-    assert (untouched.shaped, untouched.limits) == ({}, {})
+    assert (untouched.shaped, *untouched.limits) == ({}, {}, {})
 
 
 def test_churn_is_the_same_every_time_and_as_long_as_asked(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ class Recorder:
         self.shaped: dict[Any, LinkShape] = {}
         self.replayed: list[Any] = []
         self.changed: list[LinkChange] = []
-        self.limits: dict[str, float] = {}
+        self.limits: tuple[dict[str, float], dict[str, float]] = ({}, {})
 
     def shape(self, links: dict[Any, LinkShape], tell: Any = None) -> None:
         self.shaped |= links
@@ -197,9 +197,9 @@ class Recorder:
     def _change(self, changes: Iterable[LinkChange]) -> None:
         self.changed += changes
 
-    def limit_interfaces(self, limits_bps: dict[str, float], via: str) -> None:
+    def limit_hosts(self, up_bps: dict[str, float], down_bps: dict[str, float], via: str) -> None:
         assert via == "net"
-        self.limits |= limits_bps
+        self.limits = self.limits[0] | up_bps, self.limits[1] | down_bps
 
 
 def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None:
@@ -210,14 +210,29 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
     found = scenario(tmp_path, event("outage", 3, from_="h1", to="h2"), head)
     moving = Recorder()
     assert apply(compile_timeline(found), moving) is not None  # type: ignore[arg-type]
-    assert moving.limits == dict.fromkeys(("client", "h1", "h2"), 6e6)
+    assert moving.limits == (dict.fromkeys(("client", "h1", "h2"), 6e6),) * 2
     assert moving.shaped["h1", "h2"] == LinkShape(2e6, 0.01)
     traces, *more = moving.replayed
     assert {link: trace.mean_bps for link, trace in traces.items()} == {("h1", "h2"): 1e6}
     assert more == [2.0]
     assert moving.changed == [LinkChange(3.0, ("h1", "h2"), CUT)]
-    with pytest.raises(UsageError, match="cannot limit interfaces; leave out interface_rate"):
+    with pytest.raises(UsageError, match="cannot limit what hosts send or receive; leave out interface_rate, up_rate"):
         apply(compile_timeline(found), open_testbed("loopback", list(found.hosts)))
+
+
+def test_what_hosts_send_and_receive_is_limited_apart_and_by_the_lower_of_its_limits(tmp_path: Path) -> None:
+    head = (
+        'time_scale = 2\ninterface_rate = "3mbit"\nup_rate = "2mbit"\ndown_rate = "4mbit"\n'
+        'hosts = ["client", { name = "h1", interface_rate = "1mbit", down_rate = "0.5mbit" }]\n'
+        '[links]\nrate = "8mbit"\n'
+    )
+    asked = Recorder()
+    assert apply(compile_timeline(scenario(tmp_path, "", head)), asked) is None  # type: ignore[arg-type]
+    assert asked.limits == ({"client": 4e6, "h1": 2e6}, {"client": 6e6, "h1": 1e6})
+    one_way = Recorder()
+    head = 'down_rate = "4mbit"\nhosts = ["client", "h1"]\n[links]\nrate = "8mbit"\n'
+    assert apply(compile_timeline(scenario(tmp_path, "", head)), one_way) is None  # type: ignore[arg-type]
+    assert one_way.limits == ({}, {"client": 4e6, "h1": 4e6})
 
 
 @pytest.mark.timed

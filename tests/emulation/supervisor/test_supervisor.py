@@ -22,13 +22,14 @@ from thalweg.emulation.kernel import namespaces
 from thalweg.emulation.kernel.htb import ClassCounters
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.supervisor import parts, requests
 from thalweg.emulation.supervisor import sampler as samplers
 from thalweg.emulation.supervisor import server as supervisors
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.connection import MAX_LINE_BYTES, Connection
 from thalweg.emulation.supervisor.server import Supervisor
+from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.network.view import NET, Link
 
@@ -43,8 +44,8 @@ class FakeWorld:
     """Links that only remember; ``broken`` is raised by whatever the kernel would be asked."""
 
     def __init__(self) -> None:
-        hosts = {name: SimpleNamespace(name=name, number=i, via=NET) for i, name in enumerate(NAMES, 1)}
-        self.ends = hosts
+        hosts = {name: SimpleNamespace(name=name, number=i, via=NET, ip6="") for i, name in enumerate(NAMES, 1)}
+        self.hosts = self.ends = hosts
         self.links: dict[tuple[str, ...], Any] = {
             Link(one, other): SimpleNamespace(
                 shape=LinkShape(1e6),
@@ -55,7 +56,10 @@ class FakeWorld:
             )
             for one, other in (("a", "b"), ("b", "a"), ("a", "c"))
         }
-        self.limits: dict[str, float] = {}
+        self.up_bps: dict[str, float] = {}
+        self.down_bps: dict[str, float] = {}
+        self.dropped: dict[str, int] = {}
+        self.gone: set[str] = set()
         self.netem_works = True
         self.broken: Exception | None = None
         self.read = 0
@@ -66,11 +70,23 @@ class FakeWorld:
         for link, shape in shapes:
             self.links[link].shape = shape
 
-    def counters(self, source: str) -> dict[str, ClassCounters]:
+    def counters(self, target: str) -> dict[str, ClassCounters]:
         if self.broken is not None:
             raise self.broken
         self.read += 1
-        return {"b": ClassCounters(2, 1000 * self.read, 0), "x": ClassCounters(9, 1, 0)} if source == "a" else {}
+        return {"a": ClassCounters(1, 1000 * self.read, 0), "x": ClassCounters(9, 1, 0)} if target == "b" else {}
+
+    def limit_hosts(self, up_bps: dict[str, float | None], down_bps: dict[str, float | None]) -> None:
+        if self.broken is not None:
+            raise self.broken
+        for kept, asked in ((self.up_bps, up_bps), (self.down_bps, down_bps)):
+            kept |= {host: bps for host, bps in asked.items() if bps is not None}
+
+    def strangers(self) -> dict[str, int]:
+        return self.dropped
+
+    def manages(self, discipline: str) -> bool:
+        return discipline == "codel"
 
     def crowded(self, shapes: list[tuple[Link, LinkShape]]) -> list[Link]:
         return [link for link, shape in shapes if shape.duplicate]
@@ -227,13 +243,40 @@ def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without
 
 
 def test_a_kernel_that_refuses_second_interfaces_is_told_in_one_line(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise NetlinkError(95, "Operation not supported", 3)
 
     monkeypatch.setattr(namespaces, "NamespaceWorld", refuse)
     asked = requests.Build({"a": "10.77.0.1"}, 16, 3, {"leased": {"a": "10.78.0.1"}})
     with pytest.raises(TestbedError, match=r"^the kernel refused the testbed second interfaces.*not supported$"):
         bed.client.call(asked)
+
+
+def test_what_hosts_send_and_receive_is_limited_apart_and_told(bed: Bed) -> None:
+    bed.client.call(requests.LimitHosts({"a": 1e6}, {"b": 2e6}))
+    bed.world.dropped = {"c": 3}
+    status = bed.status()
+    assert (status["up_bps"], status["down_bps"], status["strangers"]) == ({"a": 1e6}, {"b": 2e6}, {"c": 3})
+    bed.world.broken = NetlinkError(95, "Operation not supported", 0)
+    with pytest.raises(CapabilityError, match=r"Operation not supported; .* takes the modules ifb, sch_ingress"):
+        bed.client.call(requests.LimitHosts({"a": 1e6}, {"b": 2e6}))
+    with pytest.raises(CapabilityError, match=r"Operation not supported$"):
+        bed.client.call(requests.LimitHosts({"a": None}, {"b": 2e6}))
+
+
+def test_a_discipline_that_the_kernel_lacks_is_refused_and_one_that_it_has_is_not(bed: Bed) -> None:
+    before = {link: state.shape for link, state in bed.world.links.items()}
+    shapes = [(("a", "b"), LinkShape(1e6, queue=Queue(0.1, "s", one))) for one in MANAGED]
+    for link, shape in shapes:
+        assert shape.queue is not None
+        if shape.queue.discipline != "codel":
+            with pytest.raises(CapabilityError, match=f"no {shape.queue.discipline}: .*sch_{shape.queue.discipline}"):
+                bed.client.call(requests.ShapeLinks([(link, shape)]))
+            assert {link: state.shape for link, state in bed.world.links.items()} == before
+        else:
+            bed.client.call(requests.ShapeLinks([(link, shape)]))
+            before[Link(*link)] = shape
+    assert before["a", "b"].queue == Queue(0.1, "s", "codel")
 
 
 # --- limits -----------------------------------------------------------------------------------------
@@ -254,8 +297,7 @@ BEYOND: list[dict[str, Any]] = [
     *({"op": "signal", "pid": 1, "signal": number} for number in (0, -9, 65, 10**30)),
     {"op": "shape", "links": [[["a", "b"], [1e300]]]},
     {"op": "shape", "links": [[["a", "b"], [1e6, 1e9]]]},
-    {"op": "limit_interfaces", "limits": {"a": -1.0}},
-    {"op": "limit_interfaces", "limits": {"a": 1e300}},
+    *({"op": "limit_hosts", way: {"a": bps}} for way in ("up_bps", "down_bps") for bps in (-1.0, 1e300)),
     {"op": "status", "id": -1},
     {"op": "status", "id": 10**30},
     {"op": "status", "fds": -1},
@@ -274,6 +316,7 @@ def test_a_figure_beyond_its_limits_is_refused(bed: Bed, request_: dict[str, Any
     assert "\n" not in answer["error"]
     assert all(link.shape == LinkShape(1e6) for link in bed.world.links.values())
     assert bed.supervisor._samplers == {}
+    assert bed.world.up_bps == bed.world.down_bps == {}
 
 
 @pytest.mark.parametrize("row", [(-1.0, 0, 0), (float("inf"), 0, 0), (1.0, 7, 0), (1.0, 0, -1), (1.0, 0, float("nan"))])

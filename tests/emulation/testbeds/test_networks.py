@@ -11,6 +11,7 @@ from thalweg import Testbed, TestbedError, UsageError
 from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.proof import failures
 from thalweg.emulation.testbeds.docker import DockerTestbed
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -96,13 +97,21 @@ def test_links_of_all_networks_are_proven_replayed_and_sampled(bed: Testbed) -> 
 @pytest.mark.timed
 @pytest.mark.netns
 def test_a_cable_is_limited_for_itself(bed: Testbed) -> None:
-    bed._bed.limit_interfaces({"a": 2e6}, "leased")
     into = [Link("b", "a", "leased"), Link("c", "a", "leased"), Link("b", "a")]
-    proofs = {one.link: one.asked_bps for one in bed._bed.prove(into)}
-    assert proofs == {into[0]: 2e6, into[1]: 2e6, into[2]: pytest.approx(bed.links[into[2]].rate_bps)}
-    bed._bed.limit_interfaces({"a": None}, "leased")
+    out = [Link(link.target, link.source, link.via) for link in into]
+    own = {link: bed.links[link].rate_bps for link in (*into, *out)}
+    for up_bps, down_bps, limited in (({}, {"a": 2e6}, into[:2]), ({"a": 2e6}, {}, out[:2])):
+        bed._bed.limit_hosts(up_bps, down_bps, "leased")
+        proofs = bed._bed.prove([*into, *out])
+        assert failures(proofs) == []
+        asked = {one.link: one.asked_bps for one in proofs}
+        assert asked == {link: 2e6 if link in limited else pytest.approx(bps) for link, bps in own.items()}
+        status = bed._bed.status()
+        assert status["up_bps"] == {f"{host}.leased": bps for host, bps in up_bps.items()}
+        assert status["down_bps"] == {f"{host}.leased": bps for host, bps in down_bps.items()}
+        bed._bed.limit_hosts({"a": None}, {"a": None}, "leased")
     with pytest.raises(UsageError, match="no network 'leesed'; did you mean 'leased'"):
-        bed._bed.limit_interfaces({"a": 1e6}, "leesed")
+        bed._bed.limit_hosts({"a": 1e6}, via="leesed")
 
 
 @pytest.mark.timed

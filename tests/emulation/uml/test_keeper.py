@@ -66,7 +66,9 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     assert sleeper.wait(patience(20)) == -signal.SIGTERM
     with Terminal("testbed", "exec", "h1", "--", "bash", "--norc", "--noediting", size=(40, 100)) as terminal:
         terminal.begin()
-        assert terminal.ask("hostname; getent hosts client; stty size") == ["h1", "10.77.0.1       client", "40 100"]
+        found = terminal.ask("hostname; getent ahostsv4 client; getent hosts client; stty size")
+        assert [found[0], found[1].split()[0], found[-1]] == ["h1", "10.77.0.1", "40 100"]
+        assert found[-2].split() == [testbed.hosts_6.get("client", "10.77.0.1"), "client"]
         terminal.type("cat\nshown\n")
         terminal.until("shown\r\n")
         terminal.ask(CTRL_C)

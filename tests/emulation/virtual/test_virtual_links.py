@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.traces.changed import ChangedRates
 from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, ShapedLink, Transfer, max_min_rates
 from thalweg.middleware.network.view import Link
 
 HOSTS = "abcd"
 KB_A_SECOND = BandwidthTrace("1 kB/s", np.array([0.0]), np.array([8000.0]))
+MEGABIT = BandwidthTrace.constant("megabit", 1e6)
+Links = Mapping[Link, LinkRate]
 Sent = tuple[float, str, str, int, int]  # (at, source, target, bytes, rank)
 
 
@@ -31,13 +34,15 @@ class Network:
     def __init__(
         self,
         model: str,
-        links: Mapping[Link, LinkRate] | None = None,
+        links: Links | None = None,
         startup_s: float = 0.0,
         hosts: str = HOSTS,
-        interfaces_bps: Mapping[str, float] = {},
+        **config: Any,
     ) -> None:
         self.links = dict.fromkeys(permutations(hosts, 2), KB_A_SECOND) if links is None else links
-        self.model = MODELS[model](self.links, startup_s, self._schedule, self._arrived, interfaces_bps)
+        self.model = MODELS[model](
+            self.links, WorldConfig(startup_s=startup_s, **config), self._schedule, self._arrived
+        )
         self.now = 0.0
         self.went: list[tuple[Any, float, float]] = []
         self.answers: dict[Any, Sent] = {}  # sent when the item arrives
@@ -50,7 +55,7 @@ class Network:
     def _schedule(self, at_s: float, call: Callable[[Any], None], what: Any) -> None:
         self._scheduled += 1
         heapq.heappush(self._queue, (at_s, self._scheduled, call, what))
-        if isinstance(what, Transfer):
+        if isinstance(what, Transfer) and call != self._arrived:
             assert what.number in self.waits, "it goes a second time"
             self.going[what.number] = self.waits.pop(what.number)
 
@@ -191,22 +196,28 @@ def test_rates_are_shared_anew_when_a_message_begins_or_ends_and_when_a_link_cha
     assert went == [(2, 1.0, 2.0), (1, 0.0, 6.0), (0, 0.0, 7.0)]
 
 
-@given(
-    st.lists(st.tuples(pairs, st.floats(0, 10)), min_size=1, max_size=12),
-    st.dictionaries(st.sampled_from(HOSTS), st.floats(0.1, 20)),
-)
-def test_shared_rates_are_max_min_fair(flows: list[tuple[tuple[str, str], float]], limits: dict[str, float]) -> None:
-    """None exceeds its link, no interface is exceeded, and whatever does not fill its link is at a full interface
-    where none of the others is faster."""
+few_limits = st.dictionaries(st.sampled_from(HOSTS), st.floats(0.1, 20))
+
+
+@given(st.lists(st.tuples(pairs, st.floats(0, 10)), min_size=1, max_size=12), few_limits, few_limits, few_limits)
+def test_shared_rates_are_max_min_fair(
+    flows: list[tuple[tuple[str, str], float]], both: dict[str, float], up: dict[str, float], down: dict[str, float]
+) -> None:
+    """None exceeds its link, no limit is exceeded, and whatever does not fill its link is within a full limit where
+    none of the others is faster."""
     ends, most = [end for end, _ in flows], [rate for _, rate in flows]
-    rates = max_min_rates(most, ends, limits)
-    used = {host: sum(rate for rate, end in zip(rates, ends, strict=True) if host in end) for host in limits}
-    assert all(used[host] <= limit + 1e-9 for host, limit in limits.items())
-    for rate, end, limit in zip(rates, ends, most, strict=True):
-        assert rate <= limit
-        full = [host for host in end if host in limits and used[host] >= limits[host] - 1e-9]
-        fastest = (max(r for r, other in zip(rates, ends, strict=True) if host in other) for host in full)
-        assert rate == limit or any(rate >= most_here - 1e-9 for most_here in fastest)
+    rates = max_min_rates(most, ends, both, up, down)
+    limits = [  # each with those that it bounds
+        *((limit, [i for i, end in enumerate(ends) if host in end]) for host, limit in both.items()),
+        *((limit, [i for i, end in enumerate(ends) if host == end[0]]) for host, limit in up.items()),
+        *((limit, [i for i, end in enumerate(ends) if host == end[1]]) for host, limit in down.items()),
+    ]
+    used = [sum(rates[i] for i in bound) for _, bound in limits]
+    assert all(total <= limit + 1e-9 for total, (limit, _) in zip(used, limits, strict=True))
+    full = [bound for total, (limit, bound) in zip(used, limits, strict=True) if total >= limit - 1e-9]
+    for i, rate in enumerate(rates):
+        assert rate <= most[i]
+        assert rate == most[i] or any(rate >= max(rates[k] for k in bound) - 1e-9 for bound in full if i in bound)
 
 
 @given(messages, st.sampled_from([0.0, 0.5]))
@@ -301,7 +312,9 @@ def test_independent_links_carry_bulk_in_order_without_rest_and_control_at_once(
 # --- delays and losses ------------------------------------------------------------------------------
 
 
-def shaped(model: str, sizes: Sequence[int], limit_bps: float = 0.0, **figures: Any) -> list[tuple[float, float]]:
+def shaped(
+    model: str, sizes: Sequence[int], limits: Mapping[str, Mapping[str, float]] = {}, **figures: Any
+) -> list[tuple[float, float]]:
     """When each of some messages from a to b, all sent at 0, had left and was there; links of 1 kB/s so shaped."""
     shape = LinkShape(8000.0, **figures)
     rates = BandwidthTrace("cut", np.array([0.0]), np.array([0.0])) if shape.cut else KB_A_SECOND
@@ -314,8 +327,8 @@ def shaped(model: str, sizes: Sequence[int], limit_bps: float = 0.0, **figures: 
     def schedule(at_s: float, call: Callable[[Any], None], what: Any) -> None:
         heapq.heappush(queue, (at_s, next(numbers), call, what))
 
-    limits = {"a": limit_bps} if limit_bps else {}
-    network = MODELS[model](links, 0.0, schedule, lambda transfer: there.append((transfer.ends_s, now)), limits)
+    config = WorldConfig(startup_s=0.0, **limits)  # type: ignore[arg-type]
+    network = MODELS[model](links, config, schedule, lambda transfer: there.append((transfer.ends_s, now)))
     for number, size in enumerate(sizes):
         network.send(Transfer(number, "a", "b", size, BULK, None), 0.0)
     while queue:
@@ -352,5 +365,218 @@ def test_a_link_that_is_cut_for_good_carries_nothing(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["independent", "shared"])
-def test_a_limited_interface_sends_at_its_rate(model: str) -> None:
-    assert [left for left, _ in shaped(model, [1000, 1000], limit_bps=4000.0)] == [2.0, 4.0]
+@pytest.mark.parametrize(
+    ("limits", "times"),
+    [
+        ({"interfaces_bps": {"a": 4000.0}}, [2.0, 4.0]),
+        ({"up_bps": {"a": 4000.0}}, [2.0, 4.0]),
+        ({"down_bps": {"b": 4000.0}}, [2.0, 4.0]),
+        ({"up_bps": {"b": 4000.0}, "down_bps": {"a": 4000.0}}, [1.0, 2.0]),  # of the other way
+        ({"interfaces_bps": {"a": 4000.0}, "up_bps": {"a": 2000.0}}, [4.0, 8.0]),
+        ({"interfaces_bps": {"b": 2000.0}, "down_bps": {"b": 4000.0}}, [4.0, 8.0]),
+        ({"up_bps": {"a": 6000.0}, "down_bps": {"b": 5000.0}}, [1.6, 3.2]),
+    ],
+)
+def test_a_host_sends_and_receives_at_the_lesser_of_its_rates(
+    model: str, limits: Mapping[str, Mapping[str, float]], times: list[float]
+) -> None:
+    assert [left for left, _ in shaped(model, [1000, 1000], limits)] == pytest.approx(times)
+
+
+def steady(rates: LinkRate | float = 8000.0, *shapes: tuple[float, LinkShape], hosts: str = HOSTS) -> Links:
+    """Shaped links between all hosts, without delays; at 1 kB/s a usual queue holds 9.084 s, the floor of its size."""
+    followed = BandwidthTrace.constant("steady", rates) if isinstance(rates, float) else rates
+    given = shapes or ((0.0, LinkShape(8000.0)),)
+    return {Link(*pair): ShapedLink(followed, given, " ".join(pair)) for pair in permutations(hosts, 2)}
+
+
+def test_independent_links_of_a_host_take_turns_at_its_up_rate_and_others_at_its_down_rate() -> None:
+    network = Network("independent", steady(), up_bps={"a": 8000.0}, down_bps={"a": 4000.0})
+    sends = [bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "b", "a", 1), bulk(0, "d", "a", 1)]
+    assert network.run(sends) == [(0, 0.0, 1.0), (1, 0.0, 2.0), (2, 0.0, 2.0), (3, 0.0, 4.0)]
+
+
+def test_with_shared_links_an_up_rate_is_shared_by_what_a_host_sends_alone() -> None:
+    sends = [bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "d", "a", 2)]
+    network = Network("shared", up_bps={"a": 8000.0})
+    assert network.run(sends) == [(0, 0.0, 2.0), (1, 0.0, 2.0), (2, 0.0, 2.0)]
+    # the third is all that a receives; a kB/s is its link's
+    sends = [bulk(0, "b", "a", 1), bulk(0, "c", "a", 1), bulk(0, "a", "d", 2)]
+    network = Network("shared", down_bps={"a": 8000.0})
+    assert network.run(sends) == [(0, 0.0, 2.0), (1, 0.0, 2.0), (2, 0.0, 2.0)]
+
+
+def test_with_shared_links_an_interface_is_shared_by_what_a_host_sends_and_receives_within_its_other_rates() -> None:
+    network = Network("shared", interfaces_bps={"a": 10_000.0}, up_bps={"a": 4000.0}, down_bps={"a": 5000.0})
+    # 0.25 kB/s to each of b and c, 0.625 from d: the interface would leave that 0.75
+    assert network.run([bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "d", "a", 2.5)]) == [
+        (0, 0.0, 4.0), (1, 0.0, 4.0), (2, 0.0, 4.0),
+    ]  # fmt: skip
+    network = Network("shared", interfaces_bps={"a": 6000.0}, up_bps={"a": 2000.0}, down_bps={"a": 8000.0})
+    # 0.125 kB/s each, and 0.5 from d; once those are through at 8 s, 0.75 for what is left
+    assert network.run([bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "d", "a", 7)]) == [
+        (0, 0.0, 8.0), (1, 0.0, 8.0), (2, 0.0, 12.0),
+    ]  # fmt: skip
+
+
+# --- without a band for control messages ----------------------------------------------------------------
+
+
+QUEUED = pytest.mark.parametrize("model", ["independent", "shared"])
+
+
+def ends(network: Network, sends: Sequence[Sent], *items: int) -> list[float]:
+    """When these messages were through."""
+    found = {item: ended_s for item, _, ended_s in network.run(sends)}
+    return [found[item] for item in items]
+
+
+@QUEUED
+def test_a_control_message_waits_for_the_bulk_of_its_link_that_is_there(model: str) -> None:
+    sends = [
+        bulk(0, "a", "b", 2), probe(0, "a", "b", 1), bulk(2, "a", "c", 9), control(1, "a", "b", 0.5),
+        bulk(1.5, "a", "b", 4),  # comes later, and does not count
+        control(1, "b", "a", 0.5), control(1, "a", "c", 0.5), control(20, "a", "b", 0.5),  # beside no bulk
+    ]  # fmt: skip
+    network = Network(model, control_band=False)
+    assert ends(network, sends, 0, 1, 4) == [2.0, 3.0, 7.0]  # it takes nothing from bulk
+    assert network.went[0][0] == 5
+    found = {item: (began_s, ended_s) for item, began_s, ended_s in network.went}
+    assert [found[item] for item in (3, 5, 6, 7)] == [(1.0, 3.5), (1.0, 1.5), (1.0, 1.5), (20.0, 20.5)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_with_a_band_or_a_single_interface_no_control_message_waits_in_a_queue(model: str) -> None:
+    sends = [bulk(0, "a", "b", 4), control(1, "a", "b", 2), control(1.5, "a", "b", 1)]
+    with_band, without = (Network(model, control_band=banded).run(sends) for banded in (True, False))
+    assert with_band == Network(model).run(sends)
+    assert (with_band == without) is (model == "single")
+    if model != "single":
+        assert with_band == [(2, 1.5, 2.5), (1, 1.0, 3.0), (0, 0.0, 4.0)]
+
+
+@QUEUED
+def test_start_up_costs_are_nothing_that_waits_in_a_queue(model: str) -> None:
+    both = [bulk(0, "a", "b", 2), bulk(0, "a", "b", 2)]  # their bytes go from 0.5 to 2.5 s and from 3 to 5 s
+    for at_s, end_s in ((0.0, 4.5), (0.5, 4.5), (1.0, 4.5), (2.0, 4.5), (2.25, 4.75), (3.5, 5.0), (4.5, 5.0), (5, 5.5)):
+        network = Network(model, startup_s=0.5, control_band=False)
+        assert ends(network, [*both, control(at_s, "a", "b", 0)], 0, 1, 2) == [2.5, 5.0, end_s]
+
+
+@QUEUED
+def test_a_control_message_waits_at_most_for_a_full_queue(model: str) -> None:
+    megabit: Links = dict.fromkeys(permutations(HOSTS, 2), MEGABIT)
+    sends = [bulk(0, "a", "b", 125), control(0.2, "a", "b", 1.25), control(0.95, "a", "b", 1.25)]  # 1 s of bulk
+    for links in (megabit, steady(1e6)):
+        found = ends(Network(model, links, control_band=False), sends, 0, 1, 2)
+        assert found == pytest.approx([1.0, 0.31, 1.01])  # the usual queue: 100 ms; 50 ms of bulk are left
+    sends = [bulk(0, "a", "b", 60), control(1, "a", "b", 1)]
+    for slow in (None, steady()):
+        assert ends(Network(model, slow, control_band=False), sends, 1) == pytest.approx([11.084])  # six frames
+
+
+@QUEUED
+@pytest.mark.parametrize(
+    ("queue", "waits_s"),
+    [(Queue(0.5), 0.5), (Queue(0.01), 0.072672), (Queue(25_000, "bytes"), 0.2), (Queue(10, "packets"), 0.12112)],
+)
+def test_a_link_has_its_own_queue(model: str, queue: Queue, waits_s: float) -> None:
+    network = Network(model, steady(1e6, (0.0, LinkShape(1e6, queue=queue))), control_band=False)
+    sends = [bulk(0, "a", "b", 250), control(1, "a", "b", 1.25)]
+    assert ends(network, sends, 1) == pytest.approx([1.01 + waits_s])
+
+
+@QUEUED
+def test_a_queue_has_the_size_of_the_moment_and_empties_at_the_rates_that_follow(model: str) -> None:
+    steps = BandwidthTrace("steps", np.array([0.0, 2.0, 4.0, 5.0]), np.array([1e6, 2e6, 0.0, 1e6]), 100.0)
+    shapes = [(0.0, LinkShape(1e6, queue=Queue(0.5))), (2.5, LinkShape(1e6, queue=Queue(0.2)))]
+    # 62.5 kB: of which 12.5 until 2 s; 125 kB; 50 kB; six frames (the rate is 0) from 5 s on
+    for at_s, end_s in ((1.0, 1.5), (1.9, 2.2), (2.4, 2.9), (3.0, 3.2), (4.5, 5.072672)):
+        network = Network(model, steady(steps, *shapes), control_band=False)
+        assert ends(network, [bulk(0, "a", "b", 2000), control(at_s, "a", "b", 0)], 1) == pytest.approx([end_s])
+
+
+@QUEUED
+def test_control_messages_of_a_link_stay_in_order(model: str) -> None:
+    shapes = (0.0, LinkShape(1e6, queue=Queue(0.5))), (1.0, LinkShape(1e6, queue=Queue(0.1)))
+    network = Network(model, steady(1e6, *shapes), control_band=False)
+    sends = [bulk(0, "a", "b", 1250), control(0.9, "a", "b", 0.125), control(1.1, "a", "b", 0.125)]
+    network.run(sends)
+    assert [item for item, _, _ in network.went] == [1, 2, 0]
+    assert [ended_s for _, _, ended_s in network.went] == pytest.approx([1.401, 1.401, 10.0])  # not at 1.201
+    sends = [control(0, "a", "b", 4), control(1, "a", "b", 1), control(1, "a", "c", 1)]
+    assert ends(Network(model, control_band=False), sends, 0, 1, 2) == [4.0, 4.0, 2.0]
+
+
+@QUEUED
+def test_bytes_that_are_lost_wait_again_and_no_control_message_waits_for_their_round_trips(model: str) -> None:
+    shapes = [(0.0, LinkShape(8000.0, delay_s=5.0, loss=0.1)), (0.5, LinkShape(8000.0))]
+    lossy = ShapedLink(KB_A_SECOND, shapes, "a b")
+    extra_bytes, waits_s = lossy.again(Transfer(1, "a", "b", 14_480, BULK, 0), 0.0, 5.0)
+    assert extra_bytes
+    assert waits_s >= 10
+    busy_s = (14_480 + extra_bytes) / 1000
+    for at_s, left_s in ((busy_s - 2, busy_s), (busy_s + 0.5, busy_s + 0.5)):
+        network = Network(model, steady(8000.0, *shapes), control_band=False)
+        found = ends(network, [bulk(0, "a", "b", 14.48), control(at_s, "a", "b", 0)], 0, 1)
+        assert found == pytest.approx([busy_s + waits_s, left_s])
+
+
+@QUEUED
+def test_bulk_for_which_a_link_is_cut_for_good_keeps_a_control_message_for_a_queue_at_most(model: str) -> None:
+    rates = ChangedRates([0.0, 20.0], [KB_A_SECOND, BandwidthTrace.constant("cut", 0.0)])
+    sends = [bulk(0, "a", "b", 25), control(1, "a", "b", 1), control(10.5, "a", "b", 1), control(12, "a", "b", 1)]
+    (found,) = Network(model, steady(rates, hosts="ab"), control_band=False).run(sends)
+    # the second has 9.084 s to wait, and half a second too little for itself; the third waits until the cut
+    assert found == pytest.approx((1, 1.0, 11.084))
+
+
+def test_bulk_that_shares_an_interface_keeps_a_control_message_as_long_as_it_takes_itself() -> None:
+    megabit: Links = dict.fromkeys(permutations(HOSTS, 2), MEGABIT)
+    ways: list[dict[str, Any]] = [{"up_bps": {"a": 5e5}}, {"down_bps": {"b": 5e5}}, {"interfaces_bps": {"a": 5e5}}]
+    for limits in ways:
+        # two messages of 40 ms each at half the link's rate, of which 60 ms are left
+        sends = [bulk(0, "a", "b", 2.5), bulk(0, "a", "b", 2.5), control(0.02, "a", "b", 1.25)]
+        network = Network("shared", megabit, control_band=False, **limits)
+        assert ends(network, sends, 0, 1, 2) == pytest.approx([0.04, 0.08, 0.09])
+        # at most as long as the link alone takes for its queue
+        sends = [bulk(0, "a", "b", 250), control(0.02, "a", "b", 1.25)]
+        assert ends(Network("shared", megabit, control_band=False, **limits), sends, 1) == pytest.approx([0.13])
+    # it has half of the up rate until 30 ms, and then all of it, with which it still needs 10 ms
+    sends = [bulk(0, "a", "b", 4.375), bulk(0, "a", "c", 1.875), control(0.04, "a", "b", 1.25)]
+    network = Network("shared", megabit, control_band=False, up_bps={"a": 1e6})
+    assert ends(network, sends, 0, 1, 2) == pytest.approx([0.05, 0.03, 0.06])
+
+
+@pytest.mark.parametrize("startup_s", [0.0, 0.5])
+@given(sends=messages)
+def test_without_limits_control_messages_wait_on_shared_links_as_on_independent_ones(
+    startup_s: float, sends: list[Sent]
+) -> None:
+    steps = BandwidthTrace("steps", np.array([0.0, 0.3, 1.1]), np.array([8000.0, 3000.0, 20_000.0]), 1.7)
+    links: dict[Link, LinkRate] = dict.fromkeys(permutations(HOSTS, 2), steps)
+    links |= {Link("a", "b"): Window(steps, 1.0), Link("b", "a"): KB_A_SECOND}
+    one, other = ({item: times for item, *times in Network(model, links, startup_s, control_band=False).run(sends)}
+                  for model in ("shared", "independent"))  # fmt: skip
+    assert one.keys() == other.keys()
+    for item, times in one.items():
+        assert times == pytest.approx(other[item], abs=1e-9)
+
+
+@QUEUED
+@given(sends=messages)
+def test_of_any_messages_control_waits_for_the_bulk_before_it_up_to_a_queue(model: str, sends: list[Sent]) -> None:
+    went = {item: (began_s, ended_s) for item, began_s, ended_s in Network(model, control_band=False).run(sends)}
+    for link in permutations(HOSTS, 2):
+        free_s = left_s = 0.0
+        for number in sorted(range(len(sends)), key=lambda number: sends[number][0]):
+            at_s, source, target, size_bytes, rank = sends[number]
+            if (source, target) != link:
+                continue
+            if rank == CONTROL:
+                queued_s = min(max(0.0, free_s - at_s), 9.084)
+                left_s = max(left_s, at_s + queued_s + size_bytes / 1000)
+                assert went[number] == pytest.approx((at_s, left_s))
+            else:
+                free_s = max(at_s, free_s) + size_bytes / 1000
+                assert went[number][1] == pytest.approx(free_s)

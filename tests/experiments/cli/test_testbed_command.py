@@ -115,11 +115,14 @@ def test_hosts_know_each_other_by_name(folder: Path) -> None:
     up = call("up", "--hosts", "2", "--name", "lab")
     if by_address := re.search(r"note: (hosts know each other by address only, because .*)", up):
         pytest.skip(by_address[1])
-    done = run_exec("h1", "--", "sh", "-c", "hostname; ping -c1 -q client; getent hosts h1 localhost")
-    assert done.stdout.splitlines()[0] == "h1"
-    assert done.stdout.splitlines()[1].startswith("PING client (10.77.0.1) ")
-    names = {name: line.split()[0] for line in done.stdout.splitlines()[-2:] for name in line.split()[1:]}
-    assert names["h1"] == "10.77.0.2"
+    asked = "hostname; ping -4 -c1 -q client | head -1; ping -6 -c1 -q client | head -1; getent hosts h1 localhost"
+    done = run_exec("h1", "--", "sh", "-c", asked)
+    hostname, ping, ping_6, *found = done.stdout.splitlines()
+    assert hostname == "h1"
+    assert "(10.77.0.1) " in ping  # without a name, if it has addresses of both families
+    assert ping_6.startswith("PING client(client (fd74:6877:a4d::a4d:1)) ")
+    names = {name: line.split()[0] for line in found for name in line.split()[1:]}
+    assert names["h1"] == "fd74:6877:a4d::a4d:2"
     assert ip_address(names["localhost"]).is_loopback
     assert "h1" not in Path("/etc/hosts").read_text().split()
 
@@ -305,7 +308,7 @@ def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     single = Typer()
     single.command()(doctor)
     told = json.loads(CliRunner().invoke(single, ["--json"]).output)
-    names = "netns netem user_namespaces docker user_mode_linux records analysis java"
+    names = "netns netem managed_queues host_rates user_namespaces docker user_mode_linux records analysis java"
     assert set(told["capabilities"]) == set(names.split())
     assert told["capabilities"]["java"] == {"works": False, "detail": "no Java; install it"}
     shown = CliRunner().invoke(single, []).output

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +19,23 @@ import pyarrow.parquet as pq
 import pytest
 from patience import patience
 
+from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.scenarios.hosts import HostSpec
+from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, Transfer
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
 from thalweg.experiments.runs.config import COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runs.session import Outcome
-from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
+from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed, carrying
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
 from thalweg.experiments.views.tables import links_line
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import PlanResult, Task
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators import Operator
@@ -239,6 +248,40 @@ def test_a_run_has_the_delays_of_a_trace_and_says_so(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("interface", "own", "common"),
+    [("independent", 'up_rate = "250kbit"', ""), ("shared", 'up_rate = "250kbit"', ""),
+     ("independent", "", 'down_rate = "500kbit"'), ("shared", "", 'down_rate = "500kbit"')],
+)  # fmt: skip
+def test_hosts_send_and_receive_at_the_rates_of_a_scenario_file(
+    interface: str, own: str, common: str, tmp_path: Path
+) -> None:
+    """Both servers' images go to the client: at a megabit each, at 250 kbit/s of one, or at 500 kbit/s together."""
+    mean_s = {}
+    for name, line, key in (("free", "", ""), ("limited", common, own)):
+        host = "[[hosts]]\nname = "
+        hosts = f'{host}"client"\n{line}\n{host}"h1"\n{host}"h2"\n{key}\n'
+        (tmp_path / f"{name}.toml").write_text(f'{hosts}[links]\nrate = "1mbit"\n')
+        options: dict[str, Any] = {"servers": 2, "images": 20, "image_deviation": 0.0, "interface": interface}
+        options |= {"scenario": str(tmp_path / f"{name}.toml"), "placements": ("download-all",)}
+        execute(tmp_path / name, **options)
+        mean_s[name] = summarize_run(tmp_path / name).placements["download-all"].mean_interarrival_s
+    assert mean_s == {"free": pytest.approx(0.16, rel=0.15), "limited": pytest.approx(0.64, rel=0.15)}
+
+
+def test_a_run_has_a_band_for_control_messages_unless_a_scenario_file_says_no(tmp_path: Path) -> None:
+    """Without the band, what a server tells the client waits behind the server's images."""
+    found = {}
+    for says in ("", "control_band = true", "control_band = false"):
+        (tmp_path / "wan.toml").write_text(f'hosts = 5\n{says}\n[links]\nrate = "0.1mbit"\nqueue = "2s"\n')
+        folder = tmp_path / (says or "nothing")
+        options: dict[str, Any] = {"scenario": str(tmp_path / "wan.toml"), "placements": ("one-shot", "download-all")}
+        execute(folder, **options, validate=True)
+        found[says] = [row["detail"]["digest"] for row in rows(folder, "log")]
+    assert found[""] == found["control_band = true"]
+    assert found[""] != found["control_band = false"]
+
+
 def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "one.csv").write_text("time_s,bandwidth_bps\n0,80000\n60,80000\n")
@@ -308,6 +351,32 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
     assert framed.rate_at(3.0) == 8000.0
     for size_bytes, packets in ((0, 0), (1, 1), (PACKET_PAYLOAD_BYTES, 1), (PACKET_PAYLOAD_BYTES + 1, 2)):
         assert framed.transfer_time_s(size_bytes, 5.0) == pytest.approx((size_bytes + packets * HEADER_BYTES) / 1000)
+
+
+@pytest.mark.parametrize("interface", ["independent", "shared"])
+def test_a_full_queue_takes_its_time_with_headers_and_on_the_wall_of_a_testbed(interface: str) -> None:
+    """Without a size of its own a link has 100 ms of the wall, 300 where time runs three times as fast."""
+    hosts = {name: HostSpec(name) for name in "ab"}
+    for queue, time_scale, waits_s in ((None, 1.0, 0.1), (None, 3.0, 0.3), (Queue(0.2), 3.0, 0.2)):
+        shapes = {Link(*pair): LinkShape(1e6, queue=queue) for pair in (("a", "b"), ("b", "a"))}
+        timeline = Timeline(hosts=hosts, links=shapes, traces={}, time_scale=time_scale)
+        due: list[tuple[float, int, Any, Any]] = []
+        came: list[Transfer] = []
+        numbers = itertools.count()
+        links = carrying(timeline.rates(), interface, timeline)
+        config = WorldConfig(interface, startup_s=0.0, control_band=False)
+        model = MODELS[interface](links, config, partial(_later, due, numbers), came.append)
+        model.send(Transfer(1, "a", "b", 10**6, BULK, None), 0.0)
+        _later(due, numbers, 1.0, partial(model.send, now=1.0), Transfer(2, "a", "b", 0, CONTROL, None))
+        while due:
+            _, _, call, what = heapq.heappop(due)
+            call(what)
+        assert [one.number for one in came] == [2, 1]
+        assert came[0].ends_s == pytest.approx(1.0 + waits_s)
+
+
+def _later(due: list[Any], numbers: Iterator[int], at_s: float, call: Callable[[Any], None], what: Any) -> None:
+    heapq.heappush(due, (at_s, next(numbers), call, what))
 
 
 def test_links_have_the_delays_of_a_latency_matrix(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Frames of every kind are sent over links and through cuts, and what leaks is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from patience import patience
+
+from thalweg.emulation.kernel.world import HostSpace, Port
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs import kinds
+from thalweg.emulation.proofs.proof import KindProof, LinkProof, failures
+from thalweg.emulation.testbeds.netns import NetnsTestbed
+from thalweg.emulation.wan import Testbed
+
+LINK = LinkShape(5e6)
+FOREIGN = """
+import socket, sys
+sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+sender.bind(("eth0", 0))
+frame = bytes.fromhex(sys.argv[1] + "00005e00010a" + "0800") + bytes(60)
+for _ in range(7):
+    sender.send(frame)
+"""
+COUNT = """
+import socket
+got = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+got.bind(("eth0", 3))
+got.settimeout(0.5)
+print("up", flush=True)
+found = 0
+try:
+    while True:
+        found += bytes.fromhex("00005e00010a") in got.recv(2000)
+except TimeoutError:
+    print(found, flush=True)
+"""
+
+
+def end(number: int, ip6: str = "") -> HostSpace:
+    """A host that exists on paper."""
+    mac = f"02:00:0a:4d:00:{number:02x}"
+    return HostSpace(f"h{number}", number, f"10.77.0.{number}", mac, -1, None, 2, Port(3, None), ip6=ip6)  # type: ignore[arg-type]
+
+
+def test_frames_are_those_of_their_protocols() -> None:
+    one, other = end(1, "fd00::1"), end(2, "fd00::2")
+    frames = {kind: kinds.frame(kind, one, other, b"mark") for kind in kinds.KINDS}
+    assert all(frame[6:12] == one.mac_bytes and frame.endswith(b"mark") for frame in frames.values())
+    assert [frame[:6].hex() for frame in frames.values()] == [
+        "02000a4d0002", "02000a4d0002", "01005e7f4d07", "ffffffffffff", "02000a4d0002", "02000a4d0002",
+    ]  # fmt: skip
+    assert [frame[12:14].hex() for frame in frames.values()] == ["0800", "86dd", "0800", "0800", "0800", "8100"]
+    assert frames["VLAN"][14:18].hex() == "004d0800"
+    for kind, frame in frames.items():
+        if kind != "IPv6":
+            header = frame[-32:-12]
+            total = sum(int.from_bytes(header[i : i + 2], "big") for i in range(0, 20, 2))
+            assert (total & 0xFFFF) + (total >> 16) == 0xFFFF  # the checksum holds: RFC 1071
+    assert frames["a second address"][30:34] not in (bytes((10, 77, 0, 1)), bytes((10, 77, 0, 2)))
+    assert frames["IPv6"][22:54] == bytes.fromhex("fd00" + "00" * 13 + "01" + "fd00" + "00" * 13 + "02")
+
+
+def test_a_leak_is_named() -> None:
+    proof = LinkProof("a", "b", 1e6, 1e6, 0.0, 1.0, 1, "udp")
+    passes = KindProof("IPv4", 25, 25, 25, 25, 0)
+    rows = (KindProof("IPv6", 25, 25, 25, 25, 3), KindProof("VLAN", 25, 25, 0, 25, 0), passes)
+    leaking = LinkProof("a", "b", 1e6, 1e6, 0.0, 1.0, 1, "udp", kinds=rows, unshaped=4)
+    assert proof.kinds_ok
+    assert not leaking.kinds_ok
+    (line,) = failures([proof, leaking])
+    assert line == (
+        "link a → b lets IPv6 through a cut: 3 of 25 frames come; loses VLAN: 0 of 25 frames come;"
+        " lets 4 frames pass unshaped"
+    )
+
+
+@pytest.mark.netns
+def test_all_kinds_follow_a_link_and_none_passes_a_cut() -> None:
+    with NetnsTestbed(["a", "b", "c"]) as bed:
+        bed.shape({("a", "b"): LINK, ("b", "a"): LINK, ("a", "c"): LINK._replace(rate_bps=1e6)})
+        proofs = bed.prove(every_kind=True)
+        assert failures(proofs) == []
+        for one in proofs:
+            assert [kind.kind for kind in one.kinds] == [*kinds.KINDS]
+            assert all(kind.came == kind.sent >= 1 and kind.cut_sent == 25 for kind in one.kinds)
+        assert bed.status()["strangers"] == {}
+        assert all(not shape.cut for shape in bed.shapes.values())
+
+
+@pytest.mark.netns
+@pytest.mark.program("tc", "nsenter")
+def test_a_port_that_has_lost_its_classes_is_found() -> None:
+    with NetnsTestbed(["a", "b"]) as bed:
+        bed.shape({("a", "b"): LINK, ("b", "a"): LINK})
+        assert bed.supervisor is not None
+        shared = Path("/proc/self/ns/net").readlink()
+        inside = [one for one in psutil.Process(bed.supervisor.process.pid).children(recursive=True)
+                  if Path(f"/proc/{one.pid}/ns/net").readlink() != shared]  # fmt: skip
+        target = str(inside[0].pid if inside else bed.supervisor.process.pid)
+        users = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        words = ["nsenter", *users, "--net", "--target", target, "tc", "filter", "del", "dev", "to2", "parent", "1:"]
+        subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        stranger = {one.link: one for one in bed.prove([("a", "b")], every_kind=True)}
+        (line,) = failures(stranger.values())
+        assert "loses IPv4: 0 of" in line
+        assert bed.status()["strangers"]["b"] > 0
+
+
+@pytest.mark.netns
+def test_frames_from_an_unknown_address_are_dropped_and_told() -> None:
+    with Testbed.open("netns", ["a", "b", "c"], rate="10mbit") as bed:
+        assert bed._bed.status()["strangers"] == {}
+        counting = bed.start("b", [sys.executable, "-c", COUNT], stdout=subprocess.PIPE)
+        assert counting.stdout is not None
+        assert counting.stdout.readline() == b"up\n"
+        bed.run("a", [sys.executable, "-c", FOREIGN, "ffffffffffff"], check=True, timeout_s=patience(10))
+        assert counting.stdout.readline() == b"0\n"
+        assert bed._bed.status()["strangers"] == {"b": 7, "c": 7}
