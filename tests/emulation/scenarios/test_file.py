@@ -70,6 +70,37 @@ def test_hosts_are_a_number_names_sites_or_tables(folder: Path) -> None:
     assert compile_timeline(limited).wall_interfaces_bps == {"a": 2e7, "b": 1e7}  # on the wall
 
 
+def test_hosts_have_rates_of_all_that_they_send_and_receive(folder: Path) -> None:
+    hosts = 'hosts = ["a", {name = "b", up_rate = "1mbit", down_rate = {net = "8mbit"}}]\n'
+    timeline = compile_timeline(scenario(folder, 'down_rate = "9mbit"\ntime_scale = 10\n' + hosts + LINKS))
+    assert timeline.up_bps == {"b": 1e6}
+    assert timeline.down_bps == {"a": 9e6, "b": 8e6}
+    assert timeline.interfaces_bps == {}
+    assert (timeline.ipv6, timeline.control_band) == (True, None)
+    told = compile_timeline(scenario(folder, "ipv6 = false\ncontrol_band = false\n" + HOSTS + LINKS))
+    assert (told.ipv6, told.control_band) == (False, False)
+
+
+def test_a_testbed_gets_the_lesser_of_what_hosts_and_their_interfaces_have(folder: Path) -> None:
+    class Told:
+        """A testbed that keeps what it is told."""
+
+        limits: tuple[object, ...] = ()
+
+        def limit_hosts(self, *limits: object) -> None:
+            self.limits = limits
+
+        def shape(self, *_: object) -> None:
+            pass
+
+    hosts = (
+        'interface_rate = "4mbit"\ntime_scale = 2\nhosts = ["a", {name = "b", up_rate = "1mbit", down_rate = 5e6}]\n'
+    )
+    told = Told()
+    compile_timeline(scenario(folder, hosts + LINKS)).shape_testbed(told)  # type: ignore[arg-type]
+    assert told.limits == ({"a": 8e6, "b": 2e6}, {"a": 8e6, "b": 8e6}, "net")
+
+
 def test_hosts_without_a_site_get_one_that_was_measured_with_the_others(folder: Path) -> None:
     text = 'hosts = ["a", "b", "c@aws:y"]\n' + LINKS + 'latency = "rtt"\n'
     found = scenario(folder, text)
@@ -226,6 +257,14 @@ EVENT = HOSTS + LINKS + "[[event]]\nat = 1\n"  # lines 1 to 5
         (HOSTS + LINKS + '[[link]]\nhost = "h1"\nboth = true', 6, "leave out both"),
         (HOSTS + LINKS + '[[link]]\nfrom = "h1"\ntrace = "no.csv"', 6, "No such file"),
         (HOSTS + LINKS + '[link]\nfrom = "h1"', 4, r"write \[\[link\]\] before each"),
+        ('hosts = ["client", "localhost"]\n' + LINKS, 1, "'localhost' is what every host calls itself"),
+        ('hosts = ["client",\n"0x7f000001"]\n' + LINKS, 2, "'0x7f000001' is an address to every program"),
+        ('hosts = ["H1", "h1"]\n' + LINKS, 1, "'H1' and 'h1' are both 'h1' as hostnames"),
+        ('hosts = ["a.b", "a-b"]\n' + LINKS, 1, "'a.b' and 'a-b' are both 'a-b' as hostnames"),
+        ('ipv6 = "no"\n' + HOSTS + LINKS, 1, "ipv6"),
+        ('hosts = ["a", {name = "b", up_rate = {leased = 5}}]\n' + LINKS, 1, "up_rate: there is no network 'leased'"),
+        ('hosts = ["a", "b"]\ndown_rate = "8 mbits"\n' + LINKS, 2, "down_rate: '8 mbits' is not a rate"),
+        (HOSTS + LINKS + 'queue = "fq"', 4, "queue; write it as 100ms, 64kb, as a number of packets, or as fq_codel"),
         (EVENT, 4, "needs a kind: change, outage"),
         (EVENT + 'kind = "outrage"', 6, "no 'outrage'; did you mean 'outage'"),
         (EVENT + 'kind = "outage"\nhost = "h1"\nrate = 5', 8, "'outage' has no key 'rate'"),
