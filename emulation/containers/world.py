@@ -54,6 +54,7 @@ class ContainerWorld(World):
             end.netlink.request(interfaces.alone(end.interface, end.ip, prefix_length))
             if end.ip6:
                 end.netlink.request(interfaces.alone_6(end.interface, end.ip6))
+        self.close_further_networks()
         bridges = {self._mine[end.port.interface].bridge for end in self.ends.values()}
         self._own.request(interfaces.detach_senders(index) for index in bridges if index is not None)
         machine.let_pass(run_id, [self._mine[index].name for index in bridges if index is not None])

@@ -4,7 +4,8 @@ Links are shaped at the bridge's port towards the receiver, where every frame fo
 sender's own interface Linux's TCP small queues keep the queue empty.) On each port stands one htb root with one class
 for the interface. Every source has a class of its own below that, with the rate of its link. The class is chosen by the
 source's hardware address, whatever the protocol: IPv4, IPv6, ARP, multicast, a tagged frame. Frames of a source whose
-link has no shape go to ``OPEN``, which has no limit. Frames of an address that no host has go to ``STRANGERS``, which
+link has no shape go to ``OPEN``, which has the interface's limit alone, or in a network where not all are joined to
+``CLOSED``, which swallows them. Frames of an address that no host has go to ``STRANGERS``, which
 swallows and counts them.
 
 Filters are u32's: one looks at the last byte of the source address and leads to one of 256 lists, each with the
@@ -77,6 +78,7 @@ from thalweg.emulation.units import Managed
 
 QUANTUM_BYTES = FRAME_BYTES  # what a link borrows at a time where its interface is limited
 UNLIMITED_BPS = 400e9  # an interface without a rate of its own: more than a core moves
+BORROWED_BPS = 8.0  # assured to a class that borrows all it sends: the least that htb takes
 UNLIMITED_SEGMENTS = 65_535  # as an interface has it at first
 UPLINK_QUEUE_BPS = 2e9  # for an uplink that is not limited, a queue as for this rate
 ETHERNET_HEADER_BYTES = 14
@@ -84,7 +86,12 @@ SEGMENT_HEADER_BYTES = 52  # IPv4 and TCP with time stamps
 URGENT = 0xB8  # the type of service of expedited forwarding
 ROOT = 0x0001_0000
 BULK, CONTROL = 0x400, 0x800  # a link's bands, added to its number, which is that of a host (at most 1023)
-INTERFACE_MINOR, OPEN, STRANGERS = 0xC00, 0xC01, 0xC02  # above all of these, and below 0x1000: see ``_LEAVES``
+INTERFACE_MINOR, OPEN, STRANGERS, CLOSED = (
+    0xC00,
+    0xC01,
+    0xC02,
+    0xC03,
+)  # above all of these, and below 0x1000: see ``_LEAVES``
 INTERFACE = ROOT | INTERFACE_MINOR
 UPLINK = 1  # the one class of an ifb device
 INGRESS_HANDLE, INGRESS_PARENT = 0xFFFF_0000, 0xFFFF_FFF1
@@ -234,10 +241,16 @@ def interface_class(index: int, rate_bps: float | None) -> bytes:
     return htb_class(index, INTERFACE_MINOR, rate_bps, parent=ROOT)
 
 
-def port(index: int) -> Iterator[bytes]:
-    """What a port has besides its links, below a root whose packets go to ``STRANGERS``."""
+def port(index: int, *, joins_all: bool = True) -> Iterator[bytes]:
+    """What a port has besides its links, below a root whose packets go to ``STRANGERS``.
+
+    ``joins_all``: without a class ``CLOSED``.
+    """
     yield interface_class(index, None)
-    yield htb_class(index, OPEN, UNLIMITED_BPS)
+    yield htb_class(index, OPEN, UNLIMITED_BPS, assured_bps=BORROWED_BPS)
+    if not joins_all:
+        yield htb_class(index, CLOSED, UNLIMITED_BPS, parent=ROOT)
+        yield from leaf(index, CLOSED, LinkShape(0.0))
     yield htb_class(index, STRANGERS, UNLIMITED_BPS, parent=ROOT)
     yield from leaf(index, STRANGERS, LinkShape(0.0))
     yield _filter(index, SOURCES, number(TCA_U32_DIVISOR, BUCKETS))
@@ -265,7 +278,7 @@ def through(index: int, device: int) -> Iterator[bytes]:
 def bands(index: int, minor: int) -> Iterator[bytes]:
     """The two classes below a link's; they have no rate of their own, and are made once."""
     for rank, band in enumerate((CONTROL, BULK)):
-        yield htb_class(index, minor | band, UNLIMITED_BPS, assured_bps=8.0, parent=ROOT | minor, rank=rank)
+        yield htb_class(index, minor | band, UNLIMITED_BPS, assured_bps=BORROWED_BPS, parent=ROOT | minor, rank=rank)
 
 
 def not_through(index: int) -> bytes:

@@ -55,6 +55,7 @@ AF_BRIDGE = 7  # linux/socket.h
 MAIN_TABLE, STATIC, LINK_SCOPE, UNICAST, UNREACHABLE = 254, 4, 253, 1, 7  # linux/rtnetlink.h
 ALONE, ALONE_6 = 32, 128  # the prefixes of an address by itself
 IFA_F_NODAD = 0x02  # linux/if_addr.h
+NTF_STICKY = 0x40  # linux/neighbour.h
 MAKE = NLM_F_CREATE | NLM_F_EXCL
 
 
@@ -212,8 +213,8 @@ def _neighbour(index: int, ip: str, mac: str) -> bytes:
 
 
 def bridge_entry(port: int, mac: str) -> bytes:
-    """A static forwarding entry, so that the bridge never floods."""
-    fields = {"family": AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
+    """A forwarding entry that stays: the bridge never floods, and no host gets another's frames by its address."""
+    fields = {"family": AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER | NTF_STICKY}
     return _encoded(ndmsg(), RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, (("NDA_LLADDR", mac),), **fields)
 
 

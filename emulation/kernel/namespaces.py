@@ -3,8 +3,8 @@
 One namespace a host, held by an open file descriptor (nothing is bound under /run, so nothing can be left
 there); a cable from each into a bridge in the supervisor's own namespace, and one more for each further network
 (``eth1``, …), into a bridge of its own. Neighbours and the bridges' tables are filled in statically, and IPv6 keeps
-quiet (``QUIET``), so that no packet travels that no program sent. In a further network a host reaches those to which it
-has a link; there is no way to others.
+quiet (``QUIET``). So no packet travels that no program sent, but for one report of groups by IPv6 from each host as it
+comes up. In a further network a host reaches those to which it has a link; there is no way to others.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class NamespaceWorld(World):
                     furnished.append(interfaces.address(end.interface, end.ip6, interfaces.ALONE_6))
                 end.netlink.request(furnished)
         self._own.request(interfaces.up(BRIDGE_INDEX + k) for k in range(1 + len(networks)))
+        self.close_further_networks()
         self.unnamed, self._hostname = "", ""
         try:
             known = {cable: [end.ip, *filter(None, [end.ip6])] for cable, end in self.ends.items()}

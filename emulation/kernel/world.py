@@ -311,7 +311,7 @@ class World(ABC):
             if error.errno != errno.EEXIST:  # an attempt that failed later has made it
                 raise
         try:
-            self._request(target, [*htb.port(index), *self._open(end, asked)])
+            self._request(target, [*htb.port(index, joins_all=end.via == NET), *self._open(end, asked)])
         except OSError:  # the next attempt begins anew
             self._request(target, [htb.no_root(index)])
             raise
@@ -325,9 +325,16 @@ class World(ABC):
         for source in self.ends.values():
             link = Link(source.name, target.name, target.via)
             if source.via == target.via and source is not target and link not in asked:
-                yield htb.to_class(index, source.number, source.mac_bytes, htb.OPEN)
+                minor = htb.OPEN if target.via == NET else htb.CLOSED
+                yield htb.to_class(index, source.number, source.mac_bytes, minor)
         if (mac := self.bridge_mac(target)) is not None:
             yield htb.to_class(index, MACHINE, mac, htb.OPEN)
+
+    def close_further_networks(self) -> None:
+        """Let nothing pass, of any protocol, between hosts of a further network that have no link there."""
+        for cable, end in self.ends.items():
+            if end.via != NET:
+                self._root(cable)
 
     def bridge_mac(self, _: HostSpace) -> bytes | None:
         """The hardware address with which the machine itself speaks to a host; None where it does not."""
@@ -399,36 +406,51 @@ class World(ABC):
         links; those that compete for what it receives get equal parts. Raises OSError where the kernel cannot.
         """
         for name, asked_bps in up_bps.items():
-            rate_bps = _kept(self.up_bps, name, asked_bps)
-            if rate_bps is not None or name in self._uplinks:
-                device = self._uplink(name)
+            rate_bps = None if asked_bps is None else floored(asked_bps)
+            wanted = name not in self.gone and (rate_bps is not None or name in self._uplinks)
+            if wanted and (device := self._uplink(name)) is not None:
                 self._request(name, [*htb.uplink(device, rate_bps)])
+            _keep(self.up_bps, name, rate_bps)
         for name, asked_bps in down_bps.items():
-            rate_bps = _kept(self.down_bps, name, asked_bps)
+            if asked_bps is None and name not in self.down_bps:
+                continue
             self._root(name)
-            batch = [htb.interface_class(self.ends[name].port.interface, rate_bps)]
+            before = self.down_bps.get(name)
+            _keep(self.down_bps, name, None if asked_bps is None else floored(asked_bps))
+            batch = [htb.interface_class(self.ends[name].port.interface, self.down_bps.get(name))]
             batch += [self._class(link, state.shape) for link, state in self.links.items() if link.ends[1] == name]
-            self._request(name, batch)
+            try:
+                self._request(name, batch)
+            except OSError:
+                _keep(self.down_bps, name, before)
+                raise
         for source, end in self.ends.items():  # also those whose links are not shaped send to limited ones
             self._ask(end.netlink, source, self._segmenting(source))
 
-    def _uplink(self, source: Cable) -> int:
-        """The ifb device through which all goes that a host sends; made when it is first needed."""
-        if source not in self._uplinks:
-            port = self.ends[source].port
-            name = f"{self.uplink}{len(self._uplinks)}"
-            port.netlink.request([self.ifb(name)])
-            index = socket.if_nametoindex(name)
-            try:
-                port.netlink.request([htb.root(index, self.layer, htb.UPLINK), *htb.uplink(index, None)])
-                port.netlink.request(htb.through(port.interface, index))
-            except OSError:  # the next attempt begins anew
-                for undo in (htb.not_through(port.interface), self.no_interface(index)):
-                    with suppress(OSError):  # it did not come so far
-                        port.netlink.request([undo])
-                raise
-            self._uplinks[source] = index
-        return self._uplinks[source]
+    def _uplink(self, source: Cable) -> int | None:
+        """The ifb device through which all goes that a host sends; made when it is first needed.
+
+        None of a host that has ended.
+        """
+        if source in self._uplinks:
+            return self._uplinks[source]
+        port = self.ends[source].port
+        name = f"{self.uplink}{len(self._uplinks)}"
+        port.netlink.request([self.ifb(name)])
+        index = socket.if_nametoindex(name)
+        try:
+            port.netlink.request([htb.root(index, self.layer, htb.UPLINK), *htb.uplink(index, None)])
+            self._ask(port.netlink, source, [*htb.through(port.interface, index)])
+        except OSError:  # the next attempt begins anew
+            for undo in (htb.not_through(port.interface), self.no_interface(index)):
+                with suppress(OSError):  # it did not come so far
+                    port.netlink.request([undo])
+            raise
+        if source in self.gone:
+            port.netlink.request([self.no_interface(index)])
+            return None
+        self._uplinks[source] = index
+        return index
 
     uplink = "up"
     """What the names of devices for what hosts send begin with."""
@@ -474,13 +496,12 @@ class World(ABC):
 MACHINE = 1023  # numbers the machine's own address, where it is on a bridge with at most 1000 containers
 
 
-def _kept(limits_bps: dict[Cable, float], name: Cable, asked_bps: float | None) -> float | None:
-    """Keep a limit, or forget it; the rate that is really set."""
-    if asked_bps is None:
+def _keep(limits_bps: dict[Cable, float], name: Cable, rate_bps: float | None) -> None:
+    """Keep a limit, or forget it."""
+    if rate_bps is None:
         limits_bps.pop(name, None)
-        return None
-    limits_bps[name] = floored(asked_bps)
-    return limits_bps[name]
+    else:
+        limits_bps[name] = rate_bps
 
 
 def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ Source: packet(7), socket.htons(ETH_P_ALL); RFC 791, 768, 8200, 1112 (section 6.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -31,6 +32,7 @@ KINDS = ("IPv4", "IPv6", "multicast", "broadcast", "a second address", "VLAN")
 FLOODED = ("multicast", "broadcast")
 MOST, FRAMES = 25, 30_000  # of a kind on a link, and in all
 SHARE_S = 0.4  # of a link's time, at its rate
+LOOK_S = 0.01
 SETTLE_S, CUT_S = 0.3, 0.1  # until frames have come that are not delayed; and for those that should not
 PORT = 47_810  # any: the namespaces are ours
 FRAME_BYTES = 96  # of the longest
@@ -53,12 +55,13 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
     shapes = {link: world.links[link].shape for link in proofs if world.links[link].shape.passes}
     if not shapes:
         return {}
-    slowest_bps = min(min(shape.set_bps, world.limit_bps(link)) for link, shape in shapes.items())
+    slowest_bps = min(_share_bps(world, shapes).values())
     fitting = min(_fitting_bytes(world, shapes), slowest_bps * SHARE_S / 8) / (FRAME_BYTES * len(KINDS))
     through_cut = max(1, min(MOST, FRAMES // (len(KINDS) * len(shapes))))
     count = max(1, min(through_cut, int(fitting)))
     with ExitStack() as stack:
         lot = _Lot(world, shapes, stack)
+        _drain(world, shapes, go_on)
         before = _passed(world, shapes)
         lot.send(0, count)
         latest_s = max(delay.latest_s(shape) for shape in shapes.values())
@@ -80,6 +83,36 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
         rows = tuple(KindProof(kind, count, wanted, came[kind], through_cut, lot.came[1, link, kind]) for kind in KINDS)
         found[link] = msgspec.structs.replace(proofs[link], kinds=rows, unshaped=unshaped)
     return found
+
+
+def _share_bps(world: World, shapes: Mapping[Link, LinkShape]) -> dict[Link, float]:
+    """Return the rate that each link has while all of them send at once, as links share the limits of hosts."""
+    leaving, coming = (Counter(link.ends[i] for link in shapes) for i in (0, 1))
+    found = {}
+    for link, shape in shapes.items():
+        source, target = link.ends
+        up_bps = world.up_bps.get(source, math.inf) / leaving[source]
+        found[link] = min(shape.set_bps, up_bps, world.down_bps.get(target, math.inf) / coming[target])
+    return found
+
+
+def _drain(world: World, shapes: Mapping[Link, LinkShape], go_on: Callable[[], None]) -> None:
+    """Wait until nothing waits for these links, at most as long as full queues take: a flow may have left much."""
+    left = {link.ends[1] for link in shapes}
+    queues_s = max(shape.queue_bytes * 8 / bps for shape, bps in zip(
+        shapes.values(), _share_bps(world, shapes).values(), strict=True))  # fmt: skip
+    uplinks_s = max((LinkShape(bps).queue_bytes * 8 / bps for bps in world.up_bps.values()), default=0.0)
+    stop_s = time.monotonic() + queues_s + uplinks_s + SETTLE_S
+    if uplinks_s:  # whose queues are not told
+        left, uplinks_stop_s = set(left), time.monotonic() + uplinks_s
+        while time.monotonic() < uplinks_stop_s:
+            go_on()
+            time.sleep(LOOK_S)
+    while left and time.monotonic() < stop_s:
+        go_on()
+        left = {target for target in left if any(one.backlog_bytes for one in world.counters(target).values())}
+        if left:
+            time.sleep(LOOK_S)
 
 
 def _fitting_bytes(world: World, shapes: Mapping[Link, LinkShape]) -> float:

@@ -52,6 +52,7 @@ TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link kept waiting for more of the tim
 AHEAD_S = 0.05  # worth of rate that is sent at once, besides what fills the queue …
 AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
 QUEUED_DATAGRAMS = 50  # that a queue holds, as far as they can be so small
+LIMITED_BURSTS = 3  # that may pass at first where an interface is limited: its own, and those that are borrowed
 FAST_BPS, AHEAD_FACTOR_FAST = 1e8, 1.05  # from this rate on it is all that a process can send
 QUEUE_SPARE, LONGEST_QUEUE_S = 1.05, 1.0  # what is sent for a queue to be full; a longer one is not measured …
 BOUNDED = ("fifo", "packets")  # … and only these are as long as asked: others keep themselves short
@@ -157,10 +158,11 @@ class _Stream:
             payload = max(DATAGRAM_BYTES[0], min(payload, fitting))
         self._payload = bytearray(payload)
         self._bits = 8 * (len(self._payload) + HEADERS_BYTES[layer])
-        least_s = self._burst_s + LEAST_PACKETS * self._bits / self._pace_bps if shape.passes else 0.0
+        bursts = 1 if rate_bps >= shape.set_bps else LIMITED_BURSTS
+        least_s = bursts * self._burst_s + LEAST_PACKETS * self._bits / self._pace_bps if shape.passes else 0.0
         self.seconds = max(seconds, least_s) + self._last_s - self._first_s
         self.queue_s = waiting_s(shape, self._pace_bps, self._bits)
-        bounded = shape.passes and queue_kind(shape) in BOUNDED
+        bounded = shape.passes and queue_kind(shape) in BOUNDED and not shape.reorder  # which passes the queue by
         self._queue_told = bounded and self.queue_s <= LONGEST_QUEUE_S and queue_told
         self._ahead_s = self.queue_s * QUEUE_SPARE + AHEAD_S if self._queue_told else AHEAD_S
         self._filled_s, self._waiting_s = 0.0, 0.0
@@ -258,7 +260,11 @@ class _Stream:
         """What is expected of packets of ``size`` bytes if the link is as asked."""
         bursts, bucket_s, slack_s = 1, self._burst_s, self._last_s - self._first_s
         if self.rate_bps < self.shape.set_bps:  # an interface's bucket, from which the assured part borrows
-            bursts, bucket_s, slack_s = 3, burst_bytes(self.rate_bps) * 8 / self.rate_bps, slack_s + self._burst_s
+            bursts, bucket_s, slack_s = (
+                LIMITED_BURSTS,
+                burst_bytes(self.rate_bps) * 8 / self.rate_bps,
+                slack_s + self._burst_s,
+            )
         packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
         return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
 

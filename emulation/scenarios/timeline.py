@@ -130,8 +130,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for own in ways:
                 both = {host: min(interfaces.get(end, math.inf), own.get(end, math.inf)) * self.time_scale
                         for host in self.hosts for end in [cable_of(host, via)]}  # fmt: skip
-                limits.append({host: bps for host, bps in both.items() if bps < math.inf})
-            if any(limits):
+                limits.append({host: bps if bps < math.inf else None for host, bps in both.items()})
+            if any(bps is not None for one in limits for bps in one.values()) or testbed.limited:
                 testbed.limit_hosts(limits[0], limits[1], via)
         testbed.shape(self.wall_shapes(), tell)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from typing import Any, ClassVar, Unpack
 
 import psutil
 
-from thalweg.emulation.containers import engine, machine
+from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.image import check_code, default_image
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.containers.process import ContainerProcess
@@ -155,10 +156,12 @@ class DockerTestbed(Testbed):
 
     def _make_container(self, client: Any, name: str) -> Any:
         api, ip, network = client.api, self._addresses[name], self._network_names[NET]
-        known = [f"{plain(host)}:{one}" for host, address in self._addresses.items() for one in self._both(address)]
-        for via, addresses in self._networks.items():
-            known += [f"{plain(host)}.{via}:{one}" for host, address in addresses.items()
-                      for one in self._both(address)]  # fmt: skip
+        known = []
+        for via, addresses in {NET: self._addresses, **self._networks}.items():
+            suffix = "" if via == NET else f".{via}"
+            for host, address in addresses.items():
+                called = [one for one in dict.fromkeys((host, plain(host))) if _HOSTNAME.fullmatch(one)]
+                known += [f"{one}{suffix}:{known_ip}" for one in called for known_ip in self._both(address)]
         command = [*IDLE]
         if self._asked.serve:
             command = ["thalweg", "host", "--name", name, "--listen", f"tcp://{ip}:{PORT}", "--insecure"]
@@ -172,6 +175,7 @@ class DockerTestbed(Testbed):
             security_opt=["no-new-privileges"],
             init=True,
             extra_hosts=known,
+            sysctls={"net.ipv4.ip_forward": "0"},  # as hosts of the other backends
             binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._asked.mounts},
             log_config={"Type": "json-file", "Config": {"max-size": "4m"}},
         )
@@ -230,6 +234,8 @@ class DockerTestbed(Testbed):
         finally:
             super().down(grace_s)
             if ours:
+                from thalweg.emulation.containers import machine  # which imports what Linux alone has
+
                 engine.remove(self.run_id)
                 machine.remove(self.run_id)
 
@@ -303,6 +309,9 @@ class DockerTestbed(Testbed):
                     file.seek(0)
                     with tarfile.open(fileobj=file) as archive:
                         _extract(archive, folder.parent)
+
+
+_HOSTNAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 LOGS = "/tmp/thalweg-launched"

@@ -102,6 +102,8 @@ class Testbed(ABC):
             raise UsageError(wrong)
         self.layer, self.ipv6, self.control_band = layer, ipv6, control_band
         self._names = tuple(hosts)
+        self.limited = False
+        """Whether hosts may have rates of all that they send or receive."""
         self._addresses_6: dict[str, str] | None = None  # once it has been asked for
         self._addresses: dict[str, str] = {}
         self._connection: SupervisorClient | None = None
@@ -183,7 +185,8 @@ class Testbed(ABC):
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
         self._shapes = {Link(*link): shape for link, shape in shapes}
         self._replay_delays = answer.pop("replay_delays", False)
-        self._addresses_6 = answer.pop("ipv6")
+        self.limited = bool(answer.get("up_bps") or answer.get("down_bps"))
+        self._addresses_6 = answer.pop("ipv6", {})  # a testbed of an earlier version has none
         return answer
 
     # --- processes ------------------------------------------------------------------------------------
@@ -279,6 +282,7 @@ class Testbed(ABC):
         told = [floored_note(f"what {host} {does}", bps) for does, some in (("sends", up_bps), ("receives", down_bps))
                 for host, bps in some.items() if bps is not None]  # fmt: skip
         self._client.call(requests.LimitHosts(dict(up_bps), dict(down_bps), via))
+        self.limited = True
         self._tell(told)
 
     def _check(self, link: Link, shape: LinkShape) -> None:

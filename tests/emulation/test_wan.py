@@ -120,6 +120,15 @@ def test_what_is_played_sets_rates_and_leaves_what_is_cut(bed: Testbed, tmp_path
     bed.play(wan)
     assert bed.links["a", "b"] == LinkShape(4 * MBIT)  # type: ignore[index]
     assert bed.links["b", "a"].cut  # type: ignore[index]
+    assert bed._bed.status()["up_bps"] == bed._bed.status()["down_bps"] == {}
+    wan.write_text('hosts = ["a", { name = "b", up_rate = "1mbit", down_rate = "2mbit" }]\n[links]\nrate = "4mbit"\n')
+    bed.play(wan)
+    status = bed._bed.status()
+    assert (status["up_bps"], status["down_bps"]) == ({"b": MBIT}, {"b": 2 * MBIT})
+    wan.write_text('hosts = ["a", "b"]\n[links]\nrate = "4mbit"\n')
+    bed.play(wan)  # takes the place of what was played before
+    assert bed._bed.status()["up_bps"] == bed._bed.status()["down_bps"] == {}
+    bed.cut("b", "a")
     trace.write_text("time_s,loss\n0,1\n1000,0\n")
     bed.play(trace, "a", "c")
     assert bed.links["a", "c"] == LinkShape(10 * MBIT, cut=True)  # type: ignore[index]

@@ -16,6 +16,7 @@ import msgspec
 from rich.table import Table
 
 from thalweg.emulation.kernel.names import end_name
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.packages import install_line
 from thalweg.emulation.proofs.proof import RATE_ERROR, RATE_FROM_BPS
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
@@ -23,13 +24,15 @@ from thalweg.emulation.units import format_rate
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import output
 from thalweg.middleware.errors import CapabilityError, TestbedError
+from thalweg.middleware.files import read_bounded
 from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.platform.python import find_program
 
 TOOL = "iperf3"
-SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, 524  # of TCP; on links below …
-SLOW_BPS = 2e5
-DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES = 1400, 476
+SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, (524, 256)  # of TCP; in one flow and in four on links below …
+SLOW_BPS = 1e6  # … where flows also keep less on its way than a queue holds: a loss there costs seconds
+DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES, SLOW_DATAGRAMS_BPS = 1400, 476, 2e5
+CONTROL = "cubic"  # BBR, which a machine may have by default, does not fill a link to the brim
 HEADERS_BYTES = {"tcp": {3: 52, 2: 66}, "udp": {3: 28, 2: 42}}
 FOUR = ("-P", "4")
 RUNS = (("-P", "1"), FOUR, ("-u", "-w", "2M"))
@@ -74,13 +77,22 @@ def measure(bed: Backend) -> list[Measured]:
     shapes = {link: shape for link, shape in bed.shapes.items() if shape.rated and shape.passes}
     status = bed.status()
     found = []
+    control = ("-C", CONTROL) if _has_control(bed) else ()
     for link, shape in shapes.items():
         source, target = map(end_name, link.ends)
         up_bps, down_bps = status["up_bps"].get(source, math.inf), status["down_bps"].get(target, math.inf)
         asked_bps = min(shape.set_bps, up_bps, down_bps)
         there = wan.on(link.via)
         one, four, udp = (
-            None if more == FOUR and asked_bps < FOUR_BPS else _run(there, bed.layer, link, asked_bps, [tool, *more])
+            None
+            if more == FOUR and asked_bps < FOUR_BPS
+            else _run(
+                there,
+                bed.layer,
+                link,
+                shape._replace(rate_bps=asked_bps),
+                [tool, *more, *(() if "-u" in more else control)],
+            )
             for more in RUNS
         )
         assert one is not None
@@ -90,18 +102,31 @@ def measure(bed: Backend) -> list[Measured]:
     return found
 
 
-def _run(wan: Testbed, layer: int, link: Link, asked_bps: float, command: Sequence[str]) -> float:
-    """The rate that one run of iperf3 got, in bits of the layer."""
-    slow, udp = asked_bps < SLOW_BPS, "-u" in command
-    size = (SLOW_DATAGRAM_BYTES if slow else DATAGRAM_BYTES) if udp else SLOW_SEGMENT_BYTES if slow else SEGMENT_BYTES
+def _has_control(bed: Backend) -> bool:
+    """Return whether hosts may choose that congestion control: those without privileges choose of a list."""
+    known = "allowed" if bed.backend == "docker" else "available"
+    try:
+        return CONTROL.encode() in read_bounded(f"/proc/sys/net/ipv4/tcp_{known}_congestion_control").split()
+    except OSError:
+        return False
+
+
+def _run(wan: Testbed, layer: int, link: Link, shape: LinkShape, command: Sequence[str]) -> float:
+    """The rate that one run of iperf3 got of a link of that shape, in bits of the layer."""
+    asked_bps, udp, flows = shape.rate_bps, "-u" in command, 4 if FOUR[1] in command else 1
+    slow = asked_bps < SLOW_BPS
+    if udp:
+        size = SLOW_DATAGRAM_BYTES if asked_bps < SLOW_DATAGRAMS_BPS else DATAGRAM_BYTES
+    else:
+        size = SLOW_SEGMENT_BYTES[flows > 1] if slow else SEGMENT_BYTES
     packet = size + HEADERS_BYTES["udp" if udp else "tcp"][layer]
-    seconds = max(LEAST_S, PACKETS * 8 * packet / asked_bps)
+    seconds = max(LEAST_S, flows * PACKETS * 8 * packet / asked_bps)
     begin_s = max(BEGIN_S, seconds / 4)
     words = [*command, "-c", wan.hosts[link.target], "-J", "-t", f"{seconds:.0f}", "-O", f"{begin_s:.0f}"]
     if udp:
         words += ["-l", str(size), "-b", f"{MORE * asked_bps * size / packet:.0f}"]
     elif slow:
-        words += ["-M", str(size + 12), "-l", "4K", "-w", "32K"]
+        words += ["-M", str(size + 12), "-l", "2K", "-w", str(shape.queue_bytes // (2 * flows))]
     server = wan.start(link.target, [command[0], "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None

@@ -55,6 +55,9 @@ def status(
             print(f"  {via}: {addresses_text(addresses)}")
         for host, why in row.get("ended", {}).items():
             print(f"  {host}: {why}")
+        for key, does in (("up_bps", "sends"), ("down_bps", "receives")):
+            for host, bps in row.get(key, {}).items():
+                print(f"  {host} {does} at most {format_rate(bps)} in all")
         for host, frames in row.get("strangers", {}).items():
             print(f"  {host}: {counted(frames, 'frame')} from hardware addresses that no host has, which were dropped")
         if row.get("shapes"):

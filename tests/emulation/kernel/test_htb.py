@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import pyroute2  # noqa: F401  (as a whole: others may have imported parts of it)
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pyroute2  # noqa: F401  (as a whole: others may have imported parts of it)
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+import pyroute2  # noqa: F401  (as a whole: others may have imported parts of it)
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,24 @@ sender.bind(("eth0", 0))
 frame = bytes.fromhex(sys.argv[1] + "00005e00010a" + "0800") + bytes(60)
 for _ in range(7):
     sender.send(frame)
+"""
+RECEIVED = """
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 5000))
+print("up", flush=True)
+for _ in range(50):  # a burst, and what waits, first
+    s.recv(2000)
+begun, bits = time.monotonic(), 0
+while (now := time.monotonic()) - begun < 1:
+    bits += 8 * (len(s.recv(2000)) + 28)
+print(round(bits / (now - begun)), flush=True)
+"""
+FLOOD = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    s.sendto(bytes(1400), (sys.argv[1], 5000))
 """
 COUNT = """
 import socket
@@ -122,3 +141,40 @@ def test_frames_from_an_unknown_address_are_dropped_and_told() -> None:
         bed.run("a", [sys.executable, "-c", FOREIGN, "ffffffffffff"], check=True, timeout_s=patience(10))
         assert counting.stdout.readline() == b"0\n"
         assert bed._bed.status()["strangers"] == {"b": 7, "c": 7}
+
+
+@pytest.mark.netns
+def test_what_a_flow_has_left_in_a_slow_links_queue_passes_first() -> None:
+    with NetnsTestbed(["a", "b"]) as bed:
+        bed.shape(dict.fromkeys((("a", "b"), ("b", "a")), LinkShape(128e3)))
+        assert failures(bed.prove(flows=True, every_kind=True)) == []
+
+
+@pytest.mark.netns
+def test_links_that_share_a_hosts_rate_are_not_given_more_than_it_holds() -> None:
+    with NetnsTestbed(["a", "b", "c", "d"]) as bed:
+        bed.shape(dict.fromkeys(permutations("abcd", 2), LinkShape(1e6)))
+        bed.limit_hosts({"a": 64e3}, {"b": 200e3})
+        assert failures(bed.prove(every_kind=True)) == []
+
+
+@pytest.mark.netns
+def test_a_hosts_down_rate_holds_for_links_that_have_no_rate() -> None:
+    with Testbed.open("netns", ["a", "b", "c"]) as bed:
+        bed.set("a", down_rate="1mbit")
+        receiving = bed.start("a", [sys.executable, "-c", RECEIVED, bed.hosts["a"]], stdout=subprocess.PIPE)
+        assert receiving.stdout is not None
+        assert receiving.stdout.readline() == b"up\n"
+        sending = bed.start("b", [sys.executable, "-c", FLOOD, bed.hosts["a"]])
+        bits = int(receiving.stdout.readline())
+        sending.kill()
+        assert bits == pytest.approx(1e6, rel=0.1)
+
+
+@pytest.mark.netns
+@pytest.mark.program("ping")
+def test_a_host_that_takes_anothers_address_gets_none_of_its_frames() -> None:
+    with Testbed.open("netns", ["a", "b", "c"], rate="10mbit") as bed:
+        forged = FOREIGN.replace("00005e00010a", "02000a4d0002")  # that of b
+        bed.run("a", [sys.executable, "-c", forged, "ffffffffffff"], check=True, timeout_s=patience(10))
+        assert bed.run("c", ["ping", "-c1", "-W2", bed.hosts["b"]], timeout_s=patience(10)).returncode == 0

@@ -180,12 +180,13 @@ class Recorder:
     """A testbed that keeps what it is asked."""
 
     backend = "recorder"
+    limited = False
 
     def __init__(self) -> None:
         self.shaped: dict[Any, LinkShape] = {}
         self.replayed: list[Any] = []
         self.changed: list[LinkChange] = []
-        self.limits: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self.limits: tuple[dict[str, float | None], dict[str, float | None]] = ({}, {})
 
     def shape(self, links: dict[Any, LinkShape], tell: Any = None) -> None:
         self.shaped |= links
@@ -197,7 +198,7 @@ class Recorder:
     def _change(self, changes: Iterable[LinkChange]) -> None:
         self.changed += changes
 
-    def limit_hosts(self, up_bps: dict[str, float], down_bps: dict[str, float], via: str) -> None:
+    def limit_hosts(self, up_bps: dict[str, float | None], down_bps: dict[str, float | None], via: str) -> None:
         assert via == "net"
         self.limits = self.limits[0] | up_bps, self.limits[1] | down_bps
 
@@ -232,7 +233,11 @@ def test_what_hosts_send_and_receive_is_limited_apart_and_by_the_lower_of_its_li
     one_way = Recorder()
     head = 'down_rate = "4mbit"\nhosts = ["client", "h1"]\n[links]\nrate = "8mbit"\n'
     assert apply(compile_timeline(scenario(tmp_path, "", head)), one_way) is None  # type: ignore[arg-type]
-    assert one_way.limits == ({}, {"client": 4e6, "h1": 4e6})
+    assert one_way.limits == ({"client": None, "h1": None}, {"client": 4e6, "h1": 4e6})
+    free = Recorder()
+    free.limited = True  # by what was played before
+    assert apply(compile_timeline(scenario(tmp_path, "")), free) is None  # type: ignore[arg-type]
+    assert {bps for limits in free.limits for bps in limits.values()} == {None}
 
 
 @pytest.mark.timed

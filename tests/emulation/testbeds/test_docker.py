@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from patience import patience
 
-from thalweg.emulation.containers import engine
+from thalweg.emulation.containers import engine, machine
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds import detached, known
@@ -230,18 +231,27 @@ def test_a_testbed_from_up_to_down(folder: Path, docker_image: str) -> None:
     assert followed.stdout == "begun\n", followed.stderr
     proven = json.loads(call("verify", "--json").stdout)
     assert proven["links"]["worst_rate_error"] < 0.05
+    assert call("exec", "h1", "--", "cat", "/proc/sys/net/ipv4/ip_forward").stdout == "0\n"
+    assert call("set", "--up-rate", "5mbit").returncode == 0
+    assert any(name.startswith(machine.mark(made["id"])) for _, name in socket.if_nameindex())
     engine.containers_of(made["id"])["h1"].kill()
+    assert call("set", "--up-rate", "6mbit").returncode == 0
     assert "h1: its container has ended (status 137" in call("status").stdout
     assert json.loads(call("down", "--json").stdout) == {"removed": [made["id"]]}
     assert nothing_left(made["id"])
+    assert not any(name.startswith(machine.mark(made["id"])) for _, name in socket.if_nameindex())
     assert list(folder.iterdir()) == []
 
 
 def test_a_supervisor_that_is_killed_leaves_what_down_removes(folder: Path, docker_image: str) -> None:
     made = json.loads(call("up", "--backend", "docker", "--image", docker_image, "--hosts", "2", "--json").stdout)
     (state,) = known.known_testbeds()
+    assert call("set", "--up-rate", "5mbit").returncode == 0
     subprocess.run(["kill", "-KILL", str(state.pid)], check=True)
     assert "crashed" in call("status").stdout
     (folder / f"{made['id']}.json").unlink()  # as if it had never been written
     assert detached.take_down() == [made["id"]]
     assert nothing_left(made["id"])
+    assert not any(name.startswith(machine.mark(made["id"])) for _, name in socket.if_nameindex())
+    rules = subprocess.run(["iptables", "-S"], capture_output=True, text=True, check=False).stdout
+    assert machine.mark(made["id"]) not in rules

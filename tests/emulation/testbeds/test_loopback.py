@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -140,3 +141,16 @@ def test_loopback_has_no_links_and_says_so() -> None:
         assert bed.samples() == []
         assert not bed.delay_emulated
         assert isinstance(bed, Testbed)
+
+
+def test_a_testbed_of_an_earlier_version_says_nothing_of_addresses_of_ipv6() -> None:
+    class Earlier:
+        """The connection to its supervisor."""
+
+        def call(self, _: object) -> dict[str, Any]:
+            return {"shapes": [], "limits": {}, "replaying": False}
+
+    bed = open_testbed("netns", ["a"])
+    bed.attach(Earlier())  # type: ignore[arg-type]
+    assert bed.status() == {"limits": {}, "replaying": False}
+    assert dict(bed.hosts_6) == {}

@@ -42,6 +42,21 @@ def said(bed: Testbed, host: str, *words: str) -> str:
 
 
 @pytest.mark.netns
+@pytest.mark.program("ip", "ping")
+def test_where_there_is_no_link_nothing_passes_of_any_protocol(bed: Testbed) -> None:
+    def reaches(source: str, target: str) -> bool:
+        shown = bed.run(target, ["ip", "-6", "-o", "addr", "show", "dev", "eth1", "scope", "link"], check=True).stdout
+        there = f"{shown.split('inet6 ')[1].split('/')[0]}%eth1"
+        return bed.run(source, ["ping", "-6", "-c1", "-W1", there]).returncode == 0
+
+    if not bed.hosts_6:
+        pytest.skip("this kernel has no IPv6")
+    assert reaches("a", "b")
+    assert not reaches("b", "c")
+    assert bed._bed.status()["strangers"] == {}
+
+
+@pytest.mark.netns
 @pytest.mark.program("ip")
 def test_each_network_has_an_interface_addresses_and_those_links_that_it_was_given(bed: Testbed) -> None:
     leased, spare = bed.on("leased"), bed.on("spare")
