@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from patience import patience
 
 from thalweg import Testbed, TestbedError, UsageError
 from thalweg.emulation.containers import engine
@@ -47,7 +48,7 @@ def test_where_there_is_no_link_nothing_passes_of_any_protocol(bed: Testbed) -> 
     def reaches(source: str, target: str) -> bool:
         shown = bed.run(target, ["ip", "-6", "-o", "addr", "show", "dev", "eth1", "scope", "link"], check=True).stdout
         there = f"{shown.split('inet6 ')[1].split('/')[0]}%eth1"
-        return bed.run(source, ["ping", "-6", "-c1", "-W1", there]).returncode == 0
+        return bed.run(source, ["ping", "-6", "-c3", "-i0.2", f"-W{patience(1)}", there]).returncode == 0
 
     if not bed.hosts_6:
         pytest.skip("this kernel has no IPv6")
