@@ -102,6 +102,7 @@ class Testbed(ABC):
             raise UsageError(wrong)
         self.layer, self.ipv6, self.control_band = layer, ipv6, control_band
         self._names = tuple(hosts)
+        self._place = {name: number for number, name in enumerate(hosts)}
         self.limited = False
         """Whether hosts may have rates of all that they send or receive."""
         self._addresses_6: dict[str, str] | None = None  # once it has been asked for
@@ -183,7 +184,9 @@ class Testbed(ABC):
         """
         answer = self._client.call(requests.Status())
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
-        self._shapes = {Link(*link): shape for link, shape in shapes}
+        found = [(Link(*link), shape) for link, shape in shapes]
+        found.sort(key=lambda one: (one[0].via, self._place[one[0].source], self._place[one[0].target]))
+        self._shapes = dict(found)
         self._replay_delays = answer.pop("replay_delays", False)
         self.limited = bool(answer.get("up_bps") or answer.get("down_bps"))
         self._addresses_6 = answer.pop("ipv6", {})  # a testbed of an earlier version has none
@@ -249,6 +252,7 @@ class Testbed(ABC):
         for link, shape in asked:
             self._check(link, shape)
         told = [floored_note(f"link {link.text}", shape.rate_bps) for link, shape in asked]
+        asked.sort(key=lambda one: (one[0].via, self._place[one[0].target]))  # the links to a host are set at its port
         for begin in range(0, len(asked), AT_ONCE):
             some = asked[begin : begin + AT_ONCE]
             client.call(requests.ShapeLinks([*some]))

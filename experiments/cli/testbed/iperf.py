@@ -30,7 +30,8 @@ from thalweg.middleware.platform.python import find_program
 
 TOOL = "iperf3"
 SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, (524, 256)  # of TCP; in one flow and in four on links below …
-SLOW_BPS = 1e6  # … where flows also keep less on its way than a queue holds: a loss there costs seconds
+SLOW_BPS = 3e6
+FITTING_BPS = 2e7  # below this, flows keep less on its way than a queue holds: a loss moves what a short time brings
 DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES, SLOW_DATAGRAMS_BPS = 1400, 476, 2e5
 CONTROL = "cubic"  # BBR, which a machine may have by default, does not fill a link to the brim
 HEADERS_BYTES = {"tcp": {3: 52, 2: 66}, "udp": {3: 28, 2: 42}}
@@ -126,7 +127,9 @@ def _run(wan: Testbed, layer: int, link: Link, shape: LinkShape, command: Sequen
     if udp:
         words += ["-l", str(size), "-b", f"{MORE * asked_bps * size / packet:.0f}"]
     elif slow:
-        words += ["-M", str(size + 12), "-l", "2K", "-w", str(shape.queue_bytes // (2 * flows))]
+        words += ["-M", str(size + 12), "-l", "2K"]
+    if not udp and asked_bps < FITTING_BPS:
+        words += ["-w", str(shape.queue_bytes // (2 * flows))]
     server = wan.start(link.target, [command[0], "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
