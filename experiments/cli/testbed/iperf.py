@@ -30,7 +30,7 @@ from thalweg.middleware.platform.python import find_program
 
 TOOL = "iperf3"
 SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, (524, 256)  # of TCP; in one flow and in four on links below …
-SLOW_BPS = 3e6
+SLOW_BPS = 1.2e6
 FITTING_BPS = 2e7  # below this, flows keep less on its way than a queue holds: a loss moves what a short time brings
 DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES, SLOW_DATAGRAMS_BPS = 1400, 476, 2e5
 CONTROL = "cubic"  # BBR, which a machine may have by default, does not fill a link to the brim
