@@ -143,6 +143,7 @@ class World(ABC):
         self._segments: dict[Cable, int] = {}  # what the interfaces are set to
         self._unsure: set[Link] = set()  # the kernel refused something of their batch
         self._uplinks: dict[Cable, int] = {}  # ifb devices
+        self._uncounted: dict[Cable, int] = {}  # frames that came before the classes of their senders were there
         self._managed: dict[Managed, bool] = {}  # disciplines that were tried
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
@@ -242,8 +243,10 @@ class World(ABC):
             batch = [message for link, shape in asked.items() for message in self._messages(link, shape)]
             began_s = time.monotonic()
             try:
-                self._root(target, asked)
+                fresh = self._root(target, asked)
                 self._request(target, batch)
+                if fresh:
+                    self._uncounted[target] = self._dropped(target)
             except OSError as error:
                 refusal = refusal or error
                 self._unsure |= asked.keys()
@@ -299,10 +302,13 @@ class World(ABC):
                 raise
             self.gone.add(cable)
 
-    def _root(self, target: Cable, asked: Container[Link] = ()) -> None:
-        """Give a port what it needs before its first link; ``asked``: the links that get a class of their own next."""
+    def _root(self, target: Cable, asked: Container[Link] = ()) -> bool:
+        """Give a port what it needs before its first link; ``asked``: the links that get a class of their own next.
+
+        Whether it has been given that now.
+        """
         if target in self._rooted:
-            return
+            return False
         end = self.ends[target]
         index = end.port.interface
         try:
@@ -318,6 +324,7 @@ class World(ABC):
         if target not in self.gone:
             offloads_off(socket.if_indextoname(index))
         self._rooted.add(target)
+        return True
 
     def _open(self, target: HostSpace, asked: Container[Link]) -> Iterator[bytes]:
         """Let sources whose links have no shape pass, with the machine itself where it is on the bridge."""
@@ -333,8 +340,8 @@ class World(ABC):
     def close_further_networks(self) -> None:
         """Let nothing pass, of any protocol, between hosts of a further network that have no link there."""
         for cable, end in self.ends.items():
-            if end.via != NET:
-                self._root(cable)
+            if end.via != NET and self._root(cable):
+                self._uncounted[cable] = self._dropped(cable)
 
     def bridge_mac(self, _: HostSpace) -> bytes | None:
         """The hardware address with which the machine itself speaks to a host; None where it does not."""
@@ -414,7 +421,8 @@ class World(ABC):
         for name, asked_bps in down_bps.items():
             if asked_bps is None and name not in self.down_bps:
                 continue
-            self._root(name)
+            if self._root(name):
+                self._uncounted[name] = self._dropped(name)
             before = self.down_bps.get(name)
             _keep(self.down_bps, name, None if asked_bps is None else floored(asked_bps))
             batch = [htb.interface_class(self.ends[name].port.interface, self.down_bps.get(name))]
@@ -482,15 +490,17 @@ class World(ABC):
 
     def strangers(self) -> dict[Cable, int]:
         """Of every cable to which frames came that no class of a host matched, how many, which were dropped."""
-        found = {}
-        for cable in self._rooted - self.gone:
-            port = self.ends[cable].port
+        told = {cable: self._dropped(cable) - self._uncounted.get(cable, 0) for cable in self._rooted}
+        return {cable: frames for cable, frames in told.items() if frames > 0}
+
+    def _dropped(self, cable: Cable) -> int:
+        """The frames that no class of a host has matched so far."""
+        port = self.ends[cable].port
+        if cable not in self.gone:
             with suppress(OSError):  # a host that has ended meanwhile
                 answers = port.netlink.get(netlink.RTM_GETTCLASS, htb.class_body(port.interface, htb.STRANGERS))
-                told = [one for one in map(htb.class_counters, answers) if one is not None]
-                if told and told[0].drops:
-                    found[cable] = told[0].drops
-        return found
+                return sum(one.drops for one in map(htb.class_counters, answers) if one is not None)
+        return 0
 
 
 MACHINE = 1023  # numbers the machine's own address, where it is on a bridge with at most 1000 containers
