@@ -186,19 +186,20 @@ class Testbed:
         of every one. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
         Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
         """
-        figures, limits = _figures(rate, delay, jitter, loss, queue), (_limit(up_rate), _limit(down_rate))
-        if limits != (KEEP, KEEP):
-            self._limit_hosts(source, target, *limits)
-        if figures or limits == (KEEP, KEEP):
+        figures, limited = _figures(rate, delay, jitter, loss, queue), up_rate is not None or down_rate is not None
+        if limited:
+            self._limit_hosts(source, target, up_rate, down_rate)
+        if figures or not limited:
             self._alter(self._named(source, target, both=both), figures)
 
-    def _limit_hosts(self, host: str | None, target: str | None, *limits: float | None) -> None:
+    def _limit_hosts(self, host: str | None, target: str | None, *rates: Quantity | None) -> None:
+        """Set the sending and the receiving rate of a host, or of all hosts. None keeps a rate."""
         if target is not None:
             raise UsageError(f"up_rate and down_rate are of a host, not of the link to {target!r}; name {host!r} alone")
         if host is not None:
             self._named(host, None, both=False)
         chosen = [*self.hosts] if host is None else [host]
-        up_bps, down_bps = ({} if limit == KEEP else dict.fromkeys(chosen, limit) for limit in limits)
+        up_bps, down_bps = ({} if rate is None else dict.fromkeys(chosen, _limit(rate)) for rate in rates)
         self._bed.limit_hosts(up_bps, down_bps, self._network or NET)
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
@@ -403,17 +404,12 @@ def _figures(
     return {name: read(value) for name, value, read in asked if value is not None}
 
 
-KEEP = -1.0  # of a limit that is not given
-
-
-def _limit(rate: Quantity | None) -> float | None:
-    """A limit in bit/s; None for none, ``KEEP`` where it stays."""
-    if rate is None:
-        return KEEP
-    return None if rate == UNLIMITED else units.rate_bps(rate)
-
-
 UNLIMITED = "unlimited"
+
+
+def _limit(rate: Quantity) -> float | None:
+    """Return a host's rate in bit/s, or None for no limit."""
+    return None if rate == UNLIMITED else units.rate_bps(rate)
 
 
 def _text(file: IO[bytes]) -> str:

@@ -141,10 +141,13 @@ def is_held(marks: dict[str, str]) -> bool:
 
 
 def remove(run_id: str) -> bool:
-    """Remove the containers and networks of a testbed; whether there were any. Idempotent.
+    """Remove the containers and networks of a testbed, and its devices and rules. Idempotent.
 
-    Raises TestbedError when the engine does not let them go.
+    Return whether the engine had any. Raises TestbedError when the engine does not let them go.
     """
+    from thalweg.emulation.containers import machine  # which imports what Linux alone has
+
+    machine.remove(run_id)
     _, client = sdk()
     wanted = {"label": [f"{RUN}={run_id}"]}
     found, stop = False, time.monotonic() + REMOVAL_S

@@ -37,7 +37,7 @@ class ContainerWorld(World):
         be entered.
         """
         super().__init__(layer, control_band=control_band)
-        self._run_id, self.uplink = run_id, f"{machine.mark(run_id)}."
+        self.uplink = f"{machine.mark(run_id)}."
         self._mine = interfaces.present()
         try:
             for number, one in enumerate(containers, 1):
@@ -84,10 +84,7 @@ class ContainerWorld(World):
         return Port(other_end, self._own)
 
     def bridge_mac(self, end: HostSpace) -> bytes | None:
-        """The machine itself speaks to containers, from the engine's bridge."""
+        """Return the address of the engine's bridge, from which the machine itself speaks to containers."""
         bridge = self._mine[end.port.interface].bridge
         found = None if bridge is None else self._mine.get(bridge)
         return None if found is None else bytes.fromhex(found.mac.replace(":", ""))
-
-    def end(self) -> None:
-        machine.remove(self._run_id)

@@ -242,9 +242,9 @@ def interface_class(index: int, rate_bps: float | None) -> bytes:
 
 
 def port(index: int, *, joins_all: bool = True) -> Iterator[bytes]:
-    """What a port has besides its links, below a root whose packets go to ``STRANGERS``.
+    """Return messages that create a port's own classes and the table of its filters, below a root.
 
-    ``joins_all``: without a class ``CLOSED``.
+    ``joins_all``: all hosts of the network have links, so that no class ``CLOSED`` is needed.
     """
     yield interface_class(index, None)
     yield htb_class(index, OPEN, UNLIMITED_BPS, assured_bps=BORROWED_BPS)
@@ -266,7 +266,7 @@ def uplink(index: int, rate_bps: float | None) -> Iterator[bytes]:
 
 
 def through(index: int, device: int) -> Iterator[bytes]:
-    """Have all that enters by an interface take the way through an ifb device."""
+    """Return messages that redirect all frames that enter by an interface to an ifb device."""
     parts = (text(TCA_KIND, "ingress"), attribute(TCA_OPTIONS, b""))
     yield message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, _tc(index, INGRESS_HANDLE, INGRESS_PARENT, 0, *parts))
     mirred = struct.pack("=IIiiiiI", 0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, device)
@@ -282,7 +282,7 @@ def bands(index: int, minor: int) -> Iterator[bytes]:
 
 
 def not_through(index: int) -> bytes:
-    """Have what enters by an interface take no other way any more."""
+    """Return a message that undoes ``through``."""
     return message(RTM_DELQDISC, 0, _tc(index, INGRESS_HANDLE, INGRESS_PARENT, 0))
 
 

@@ -135,13 +135,13 @@ def _mac(ip: str) -> str:
 
 
 def _set_ipv6(settings: Mapping[str, int]) -> None:
-    """Of interfaces that are made later in this thread's namespace; a kernel without IPv6 needs none."""
+    """Set defaults of IPv6 for interfaces that are created later in this thread's namespace."""
     for name, value in settings.items():
         _write(f"{IPV6}/conf/default/{name}", value)
 
 
 def _write(setting: str, value: int) -> None:
-    """Set what this thread's namespace has of its own, if this kernel has it, and lets us."""
+    """Write a setting of this thread's network namespace. Nothing happens if the kernel lacks or protects it."""
     with suppress(OSError), open(setting, "w") as file:
         file.write(str(value))
 

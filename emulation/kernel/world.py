@@ -243,10 +243,7 @@ class World(ABC):
             batch = [message for link, shape in asked.items() for message in self._messages(link, shape)]
             began_s = time.monotonic()
             try:
-                fresh = self._root(target, asked)
-                self._request(target, batch)
-                if fresh:
-                    self._uncounted[target] = self._dropped(target)
+                self._at_port(target, batch, asked)
             except OSError as error:
                 refusal = refusal or error
                 self._unsure |= asked.keys()
@@ -265,9 +262,9 @@ class World(ABC):
             raise refusal
 
     def _before_links(self, asked: Mapping[Link, LinkShape]) -> OSError | None:
-        """Have hosts send as large packets as their links bear, and know ways where not all are joined.
+        """Set the size of TCP's packets at the sources of these links, and give the sources routes to new targets.
 
-        What the kernel refused first.
+        Return the first refusal of the kernel, if any.
         """
         by_source: dict[Cable, dict[Link, LinkShape]] = {}
         for link, shape in asked.items():
@@ -287,12 +284,24 @@ class World(ABC):
                 self._segments.pop(source, None)
         return refusal
 
+    def _at_port(self, target: Cable, batch: list[bytes], asked: Container[Link] = ()) -> None:
+        """Send a batch to a host's port. If the port has no root yet, set it up first.
+
+        ``asked``: the links to which the batch gives classes of their own.
+        """
+        fresh = target not in self._rooted
+        if fresh:
+            self._root(target, asked)
+        self._request(target, batch)
+        if fresh:  # frames of links whose filters came last do not count as strangers
+            self._uncounted[target] = self._dropped(target)
+
     def _request(self, target: Cable, batch: list[bytes]) -> None:
-        """Have the kernel side of a host's port do it."""
+        """Send a batch to a host's port."""
         self._ask(self.ends[target].port.netlink, target, batch)
 
     def _ask(self, asking: netlink.NetlinkSocket, cable: Cable, batch: list[bytes]) -> None:
-        """Have the kernel do it. A host without its interface has ended: it is asked nothing any more."""
+        """Send a batch to the kernel. If the interface is absent, the host has ended, and gets no further batches."""
         if cable in self.gone or not batch:
             return
         try:
@@ -302,19 +311,14 @@ class World(ABC):
                 raise
             self.gone.add(cable)
 
-    def _root(self, target: Cable, asked: Container[Link] = ()) -> bool:
-        """Give a port what it needs before its first link; ``asked``: the links that get a class of their own next.
-
-        Whether it has been given that now.
-        """
-        if target in self._rooted:
-            return False
+    def _root(self, target: Cable, asked: Container[Link]) -> None:
+        """Create a port's root, its own classes, and the filters of all sources but those of the links ``asked``."""
         end = self.ends[target]
         index = end.port.interface
         try:
             self._request(target, [htb.root(index, self.layer, htb.STRANGERS)])
         except netlink.NetlinkError as error:
-            if error.errno != errno.EEXIST:  # an attempt that failed later has made it
+            if error.errno != errno.EEXIST:  # a root of others stays, and gets our classes
                 raise
         try:
             self._request(target, [*htb.port(index, joins_all=end.via == NET), *self._open(end, asked)])
@@ -324,10 +328,9 @@ class World(ABC):
         if target not in self.gone:
             offloads_off(socket.if_indextoname(index))
         self._rooted.add(target)
-        return True
 
     def _open(self, target: HostSpace, asked: Container[Link]) -> Iterator[bytes]:
-        """Let sources whose links have no shape pass, with the machine itself where it is on the bridge."""
+        """Return the filters of sources whose links have no shape, and of the machine if it is on the bridge."""
         index = target.port.interface
         for source in self.ends.values():
             link = Link(source.name, target.name, target.via)
@@ -340,8 +343,8 @@ class World(ABC):
     def close_further_networks(self) -> None:
         """Let nothing pass, of any protocol, between hosts of a further network that have no link there."""
         for cable, end in self.ends.items():
-            if end.via != NET and self._root(cable):
-                self._uncounted[cable] = self._dropped(cable)
+            if end.via != NET:
+                self._at_port(cable, [])
 
     def bridge_mac(self, _: HostSpace) -> bytes | None:
         """The hardware address with which the machine itself speaks to a host; None where it does not."""
@@ -407,10 +410,11 @@ class World(ABC):
         yield htb.to_class(index, source.number, source.mac_bytes, bulk)
 
     def limit_hosts(self, up_bps: Mapping[Cable, float | None], down_bps: Mapping[Cable, float | None]) -> None:
-        """Limit, in place, all that these cables send together, and all that they receive together; None lifts it.
+        """Set the total rates of hosts in place, for sending (``up_bps``) and receiving (``down_bps``), by cable.
 
-        Links of a limited host still have their own rates. What it sends waits in one queue before it reaches the
-        links; those that compete for what it receives get equal parts. Raises OSError where the kernel cannot.
+        None removes a limit. Links of a limited host keep their own rates. The packets that the host sends wait in one
+        queue before they reach its links. The links to the host share its receiving rate equally. Raises OSError if the
+        kernel refuses.
         """
         for name, asked_bps in up_bps.items():
             rate_bps = None if asked_bps is None else floored(asked_bps)
@@ -421,14 +425,12 @@ class World(ABC):
         for name, asked_bps in down_bps.items():
             if asked_bps is None and name not in self.down_bps:
                 continue
-            if self._root(name):
-                self._uncounted[name] = self._dropped(name)
             before = self.down_bps.get(name)
             _keep(self.down_bps, name, None if asked_bps is None else floored(asked_bps))
             batch = [htb.interface_class(self.ends[name].port.interface, self.down_bps.get(name))]
             batch += [self._class(link, state.shape) for link, state in self.links.items() if link.ends[1] == name]
             try:
-                self._request(name, batch)
+                self._at_port(name, batch)
             except OSError:
                 _keep(self.down_bps, name, before)
                 raise
@@ -436,9 +438,9 @@ class World(ABC):
             self._ask(end.netlink, source, self._segmenting(source))
 
     def _uplink(self, source: Cable) -> int | None:
-        """The ifb device through which all goes that a host sends; made when it is first needed.
+        """Return the ifb device that limits a host's sending. Create it at the first call.
 
-        None of a host that has ended.
+        Return None if the host has ended.
         """
         if source in self._uplinks:
             return self._uplinks[source]
@@ -461,10 +463,7 @@ class World(ABC):
         return index
 
     uplink = "up"
-    """What the names of devices for what hosts send begin with."""
-
-    def end(self) -> None:  # noqa: B027  (what is in namespaces made for this ends with them)
-        """Remove what would stay on the machine."""
+    """Prefix of the names of ifb devices."""
 
     @property
     def limited(self) -> bool:
@@ -475,6 +474,30 @@ class World(ABC):
         """What the interfaces at a link's ends let pass; infinity where neither is limited."""
         source, target = link.ends
         return min(self.up_bps.get(source, math.inf), self.down_bps.get(target, math.inf))
+
+    def shares_bps(self, links: Iterable[Link]) -> dict[Link, float]:
+        """Return the rate of each of these links while all of them send at once and share the rates of hosts."""
+        chosen = [*links]
+        leaving, coming = (Counter(link.ends[i] for link in chosen) for i in (0, 1))
+        found = {}
+        for link in chosen:
+            source, target = link.ends
+            up_bps = self.up_bps.get(source, math.inf) / leaving[source]
+            down_bps = self.down_bps.get(target, math.inf) / coming[target]
+            found[link] = min(self.links[link].shape.set_bps, up_bps, down_bps)
+        return found
+
+    def holds_packets(self, links: Iterable[Link]) -> bool:
+        """Return whether packets wait at the ports of the targets, or in the uplinks of the sources."""
+        ends = [link.ends for link in links]
+        if any(one.backlog_bytes for target in {end[1] for end in ends} for one in self.counters(target).values()):
+            return True
+        for source in {end[0] for end in ends} & self._uplinks.keys():
+            body = htb.class_body(self._uplinks[source], htb.UPLINK)
+            answers = self.ends[source].port.netlink.get(netlink.RTM_GETTCLASS, body)
+            if any(one.backlog_bytes for one in map(htb.class_counters, answers) if one is not None):
+                return True
+        return False
 
     def counters(self, target: Cable) -> dict[str, htb.ClassCounters]:
         """For every shaped link to ``target`` its counters, by source."""
@@ -489,12 +512,12 @@ class World(ABC):
         return counted
 
     def strangers(self) -> dict[Cable, int]:
-        """Of every cable to which frames came that no class of a host matched, how many, which were dropped."""
+        """Return by cable the number of frames that were dropped, as their source address is no host's."""
         told = {cable: self._dropped(cable) - self._uncounted.get(cable, 0) for cable in self._rooted}
         return {cable: frames for cable, frames in told.items() if frames > 0}
 
     def _dropped(self, cable: Cable) -> int:
-        """The frames that no class of a host has matched so far."""
+        """Return the drops of the class ``STRANGERS`` at a host's port so far."""
         port = self.ends[cable].port
         if cable not in self.gone:
             with suppress(OSError):  # a host that has ended meanwhile

@@ -19,7 +19,6 @@ import select
 import socket
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
@@ -200,7 +199,8 @@ def _trains(
     go_on: Callable[[], None],
 ) -> dict[Link, LinkProof]:
     shapes = {link: world.links[link].shape for link in proofs}
-    leaving, coming = Counter(link.ends[0] for link in proofs), Counter(link.ends[1] for link in proofs)
+    shares_bps, ends = world.shares_bps(proofs), [link.ends for link in proofs]
+    leaving, coming = (dict.fromkeys(end[i] for end in ends) for i in (0, 1))
     bits = 8 * (_DATAGRAM.size + HEADERS_BYTES[world.layer])
     with ExitStack() as stack:
         receivers = [open_receiver(world, cable, TRAIN_PORT, stack) for cable in coming]
@@ -208,9 +208,7 @@ def _trains(
         trains = []
         for link in proofs:
             source, target = link.ends
-            up_bps = world.up_bps.get(source, math.inf) / leaving[source]
-            rate_bps = min(shapes[link].set_bps, up_bps, world.down_bps.get(target, math.inf) / coming[target])
-            interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * rate_bps))
+            interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * shares_bps[link]))
             count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
             to = (world.ends[target].ip, TRAIN_PORT)
             trains.append(_Train(shapes[link], to, senders[source], interval_s, count))

@@ -10,7 +10,6 @@ Source: packet(7), socket.htons(ETH_P_ALL); RFC 791, 768, 8200, 1112 (section 6.
 
 from __future__ import annotations
 
-import math
 import select
 import socket
 import struct
@@ -22,6 +21,7 @@ from ipaddress import IPv4Address
 
 import msgspec
 
+from thalweg.emulation.kernel.htb import queue_kind
 from thalweg.emulation.kernel.world import HostSpace, World
 from thalweg.emulation.links.shape import PACKET_BYTES, LinkShape
 from thalweg.emulation.proofs import delay
@@ -40,7 +40,7 @@ MAGIC = b"thalweg\x01"
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, ETH_P_8021Q = 0x0003, 0x0800, 0x86DD, 0x8100
 PACKET_OUTGOING, SO_RCVBUFFORCE = 4, 33
 RECEIVE_BYTES = 1 << 24
-GROUP, ALL_HOSTS, SECOND = "239.255.77.7", "255.255.255.255", 2  # the last: of the subnet's addresses, from the end
+GROUP, ALL_HOSTS, SECOND = "239.255.77.7", "255.255.255.255", 2  # the last: so far below the end of a block of 256
 VLAN = 77
 
 _MARK = struct.Struct("=8sBHBH")  # what is sent, in which round, from which source, of which kind, which one
@@ -55,13 +55,13 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
     shapes = {link: world.links[link].shape for link in proofs if world.links[link].shape.passes}
     if not shapes:
         return {}
-    slowest_bps = min(_share_bps(world, shapes).values())
+    slowest_bps = min(world.shares_bps(shapes).values())
     fitting = min(_fitting_bytes(world, shapes), slowest_bps * SHARE_S / 8) / (FRAME_BYTES * len(KINDS))
     through_cut = max(1, min(MOST, FRAMES // (len(KINDS) * len(shapes))))
     count = max(1, min(through_cut, int(fitting)))
     with ExitStack() as stack:
         lot = _Lot(world, shapes, stack)
-        _drain(world, shapes, go_on)
+        _drain(world, shapes, slowest_bps, go_on)
         before = _passed(world, shapes)
         lot.send(0, count)
         latest_s = max(delay.latest_s(shape) for shape in shapes.values())
@@ -85,42 +85,22 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
     return found
 
 
-def _share_bps(world: World, shapes: Mapping[Link, LinkShape]) -> dict[Link, float]:
-    """Return the rate that each link has while all of them send at once, as links share the limits of hosts."""
-    leaving, coming = (Counter(link.ends[i] for link in shapes) for i in (0, 1))
-    found = {}
-    for link, shape in shapes.items():
-        source, target = link.ends
-        up_bps = world.up_bps.get(source, math.inf) / leaving[source]
-        found[link] = min(shape.set_bps, up_bps, world.down_bps.get(target, math.inf) / coming[target])
-    return found
-
-
-def _drain(world: World, shapes: Mapping[Link, LinkShape], go_on: Callable[[], None]) -> None:
-    """Wait until nothing waits for these links, at most as long as full queues take: a flow may have left much."""
-    left = {link.ends[1] for link in shapes}
-    queues_s = max(shape.queue_bytes * 8 / bps for shape, bps in zip(
-        shapes.values(), _share_bps(world, shapes).values(), strict=True))  # fmt: skip
-    uplinks_s = max((LinkShape(bps).queue_bytes * 8 / bps for bps in world.up_bps.values()), default=0.0)
-    stop_s = time.monotonic() + queues_s + uplinks_s + SETTLE_S
-    if uplinks_s:  # whose queues are not told
-        left, uplinks_stop_s = set(left), time.monotonic() + uplinks_s
-        while time.monotonic() < uplinks_stop_s:
-            go_on()
-            time.sleep(LOOK_S)
-    while left and time.monotonic() < stop_s:
+def _drain(world: World, shapes: Mapping[Link, LinkShape], slowest_bps: float, go_on: Callable[[], None]) -> None:
+    """Wait until all queues of these links and their sources are empty. An earlier flow may have filled them."""
+    fullest = max(shape.queue_bytes for shape in shapes.values())
+    uplinks = max((LinkShape(bps).queue_bytes for bps in world.up_bps.values()), default=0)
+    stop_s = time.monotonic() + (fullest + uplinks) * 8 / slowest_bps + SETTLE_S
+    while world.holds_packets(shapes) and time.monotonic() < stop_s:
         go_on()
-        left = {target for target in left if any(one.backlog_bytes for one in world.counters(target).values())}
-        if left:
-            time.sleep(LOOK_S)
+        time.sleep(LOOK_S)  # the kernel tells nobody when a queue becomes empty
 
 
 def _fitting_bytes(world: World, shapes: Mapping[Link, LinkShape]) -> float:
     """Return the bytes that may be sent over every link at once without filling a queue."""
     waiting = []
     for shape in shapes.values():
-        counted = shape.queue is not None and shape.queue.unit == "packets"
-        waiting.append(shape.queue_bytes * (FRAME_BYTES / PACKET_BYTES if counted else 1.0))
+        small = FRAME_BYTES / PACKET_BYTES if queue_kind(shape) == "packets" else 1.0
+        waiting.append(shape.queue_bytes * small)
     leaving = Counter(link.ends[0] for link in shapes)
     waiting += [LinkShape(bps).queue_bytes / leaving[end] for end, bps in world.up_bps.items() if end in leaving]
     return min(waiting)

@@ -51,7 +51,7 @@ AGAIN = (0.3, 0.35), (0.1, 0.35), (0.0, 0.35), (0.0, 0.7), (0.0, 1.4)
 TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link kept waiting for more of the time is measured again, so many times
 AHEAD_S = 0.05  # worth of rate that is sent at once, besides what fills the queue …
 AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
-QUEUED_DATAGRAMS = 50  # that a queue holds, as far as they can be so small
+QUEUED_DATAGRAMS = 50  # that a queue holds, as far as they can be so small: its length is told by whole ones
 LIMITED_BURSTS = 3  # that may pass at first where an interface is limited: its own, and those that are borrowed
 FAST_BPS, AHEAD_FACTOR_FAST = 1e8, 1.05  # from this rate on it is all that a process can send
 QUEUE_SPARE, LONGEST_QUEUE_S = 1.05, 1.0  # what is sent for a queue to be full; a longer one is not measured …
@@ -151,9 +151,7 @@ class _Stream:
         self._first_s = 0.0 if shape.reorder else max(0.0, shape.delay_s + early_s)
         self._last_s = shape.delay_s + late_s
         payload = datagram_bytes(rate_bps, seconds)
-        if queue_told and (
-            shape.queue is None or shape.queue.unit != "packets"
-        ):  # the queue is as long as some of them
+        if queue_told and queue_kind(shape) != "packets":
             fitting = shape.queue_bytes // QUEUED_DATAGRAMS - HEADERS_BYTES[layer]
             payload = max(DATAGRAM_BYTES[0], min(payload, fitting))
         self._payload = bytearray(payload)
@@ -183,7 +181,7 @@ class _Stream:
         return self._last_s + min(queued_s, self.queue_s + self._burst_s)
 
     def fill(self) -> bool:
-        """Send what is due; whether that was all."""
+        """Send the datagrams that are due, up to ``FILL_DATAGRAMS``. Return whether all of them were sent."""
         now_s = time.time()
         self._waiting_s -= now_s - self._filled_s
         if not self._fillings or self._waiting_s < 0:  # the link has run dry
@@ -240,7 +238,7 @@ class _Stream:
         )  # fmt: skip
 
     def _found_queue_s(self) -> float | None:
-        """The median of what datagrams waited that found the queue full; None where that is no queue's length."""
+        """Return the median wait of the datagrams that found the queue full. Return None if too few did."""
         if not self._queue_told:
             return None
         full = {number for first, end in self._brimful[1:] for number in range(first, end)}  # the first fills it
@@ -260,20 +258,16 @@ class _Stream:
         """What is expected of packets of ``size`` bytes if the link is as asked."""
         bursts, bucket_s, slack_s = 1, self._burst_s, self._last_s - self._first_s
         if self.rate_bps < self.shape.set_bps:  # an interface's bucket, from which the assured part borrows
-            bursts, bucket_s, slack_s = (
-                LIMITED_BURSTS,
-                burst_bytes(self.rate_bps) * 8 / self.rate_bps,
-                slack_s + self._burst_s,
-            )
+            bursts, slack_s = LIMITED_BURSTS, slack_s + self._burst_s
+            bucket_s = burst_bytes(self.rate_bps) * 8 / self.rate_bps
         packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
         return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
 
 
 def waiting_s(shape: LinkShape, rate_bps: float, packet_bits: int) -> float:
-    """How long a packet of so many bits waits in a link's full queue."""
-    queue = shape.queue
-    if queue is not None and queue.unit == "packets":
-        return math.ceil(queue.size) * packet_bits / rate_bps
+    """Return the seconds that a packet of so many bits waits in a link's full queue."""
+    if shape.queue is not None and queue_kind(shape) == "packets":
+        return math.ceil(shape.queue.size) * packet_bits / rate_bps
     return shape.queue_bytes * 8 / rate_bps
 
 
@@ -390,7 +384,7 @@ class _Filler:
                     all_sent = [stream.fill() for stream in filled.values()]
                     self._receive()
                     if all(all_sent):
-                        time.sleep(CLOCK_S)
+                        time.sleep(CLOCK_S)  # until more is due: streams go by the clock
                 until_s = max(until_s, stop_s + max(stream.tail_s for stream in filled.values()))
             if self._world.limited:  # else queues of other links are no matter
                 self.drain(until_s)

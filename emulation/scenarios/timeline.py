@@ -107,13 +107,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def up_bps(self) -> dict[Cable, float]:
-        """What is limited of all that hosts send, besides their interfaces."""
+        """The total sending rates of hosts (``up_rate``), by cable. The limits of interfaces are not among them."""
         hosts = self.hosts.values()
         return {cable_of(one.name, via): bps for one in hosts for via, bps in (one.up_bps or {}).items()}
 
     @property
     def down_bps(self) -> dict[Cable, float]:
-        """What is limited of all that hosts receive, besides their interfaces."""
+        """The total receiving rates of hosts (``down_rate``), by cable, likewise."""
         hosts = self.hosts.values()
         return {cable_of(one.name, via): bps for one in hosts for via, bps in (one.down_bps or {}).items()}
 

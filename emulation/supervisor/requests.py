@@ -143,7 +143,7 @@ class AlterLinks(Request, tag="alter"):
 
 
 class LimitHosts(Request):
-    """Limit all that hosts send (``up_bps``) and all that they receive in a network, in bit/s; None lifts it."""
+    """Set the total sending and receiving rates of hosts in a network, in bit/s. None removes a limit."""
 
     up_bps: dict[str, float | None] = {}
     down_bps: dict[str, float | None] = {}

@@ -496,9 +496,6 @@ class Supervisor:
 
     def end(self) -> None:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
-        if self._world is not None:
-            with suppress(OSError):
-                self._world.end()
         if self._owns_containers:
             from thalweg.emulation.containers import engine
 

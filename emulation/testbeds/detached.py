@@ -136,7 +136,7 @@ def take_down(asked: str | None = None) -> list[str]:
             try:
                 _end(state)
                 if state.backend == "docker":
-                    _remove_containers(state.id)
+                    engine.remove(state.id)
             except TestbedError as error:  # the others are taken down all the same
                 failed.append(error)
                 continue
@@ -151,18 +151,11 @@ def take_down(asked: str | None = None) -> list[str]:
         if chosen in (None, identity):
             if supervisor is not None:
                 wait_ended(supervisor, END_S)
-            _remove_containers(identity)
+            engine.remove(identity)
             removed.append(identity)
     if failed:
         raise failed[0]
     return removed
-
-
-def _remove_containers(identity: str) -> None:
-    from thalweg.emulation.containers import machine  # which imports what Linux alone has
-
-    engine.remove(identity)
-    machine.remove(identity)
 
 
 def _meant(asked: str, known: Sequence[str]) -> str:

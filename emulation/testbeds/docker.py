@@ -195,12 +195,12 @@ class DockerTestbed(Testbed):
         return client.containers.get(made["Id"])
 
     def _both(self, address: str) -> list[str]:
-        """A host's address, and that of IPv6 beside it if it has one."""
+        """Return an IPv4 address of a host, followed by the IPv6 address beside it if hosts have IPv6."""
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         return [address, ipv6_beside(address, prefix_length)] if self.ipv6 else [address]
 
     def _end(self, address: str) -> dict[str, str]:
-        """The same for the engine."""
+        """Return the addresses of a host as arguments of the engine's API."""
         return dict(zip(("ipv4_address", "ipv6_address"), self._both(address), strict=False))
 
     def _described(self) -> list[Container]:
@@ -234,10 +234,7 @@ class DockerTestbed(Testbed):
         finally:
             super().down(grace_s)
             if ours:
-                from thalweg.emulation.containers import machine  # which imports what Linux alone has
-
                 engine.remove(self.run_id)
-                machine.remove(self.run_id)
 
     # --- processes and files --------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class Testbed(ABC):
 
     @property
     def hosts_6(self) -> Mapping[str, str]:
-        """Their IPv6 addresses, likewise, of those that have one; known once it is up."""
+        """Host names to IPv6 addresses. It is empty without IPv6, and can be asked for once the testbed is up."""
         if self._addresses_6 is None:
             self.status()
         return MappingProxyType(self._addresses_6 or {})
@@ -272,11 +272,11 @@ class Testbed(ABC):
         down_bps: Mapping[str, float | None] = {},
         via: str = NET,
     ) -> None:
-        """Limit all that hosts send together in a network, and all that they receive together; None lifts it.
+        """Set the total rates of hosts in a network in place, for sending (``up_bps``) and receiving (``down_bps``).
 
-        In place: nothing is lost by it. Links keep their own rates. What a host sends waits in one queue; those that
-        compete for what it receives get equal parts of it. Raises UsageError for an unknown host or a rate out of
-        range, and CapabilityError where the testbed cannot do it.
+        None removes a limit. No packet is lost. Links keep their own rates. The packets that a host sends wait in one
+        queue. The links to a host share its receiving rate equally. Raises UsageError for an unknown host or a rate
+        out of range, and CapabilityError if the testbed cannot do it.
         """
         for host, rate_bps in (*up_bps.items(), *down_bps.items()):
             self._known(host)
@@ -333,7 +333,7 @@ class Testbed(ABC):
 
     @staticmethod
     def _tell(told: Sequence[str]) -> None:
-        """Warn of what is not as it was asked; of many only the first, and how many."""
+        """Issue one warning: the first of these notes that is not empty, and the number of others."""
         some = [note for note in told if note]
         if some:
             more = f" (and {len(some) - 1} more)" if len(some) > 1 else ""
@@ -431,7 +431,7 @@ class Testbed(ABC):
 
 
 def _outside() -> int:
-    """How many calls lie between the caller and who uses this package."""
+    """Return the stack level of the caller outside this package, for a warning."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("thalweg."):
         frame, level = frame.f_back, level + 1
@@ -439,7 +439,7 @@ def _outside() -> int:
 
 
 def floored_note(what: str, rate_bps: float) -> str:
-    """What to say where a rate is set to more than was asked, as it is below the least; empty where it is not."""
+    """Return the warning for a rate below the least that a link can have. It is empty for other rates."""
     if not 0 < rate_bps < floored(rate_bps):
         return ""
     return f"{what} is set to {format_rate(floored(rate_bps))}, the least there is, instead of {format_rate(rate_bps)}"

@@ -229,7 +229,7 @@ class LinkModel(ABC):
         if end_s < math.inf and (extra_bytes or waits_s):
             end_s += waits_s
             end_s += link.transfer_time_s(extra_bytes, end_s)
-        for end, rate_bps in self._limits_of(transfer):  # R7
+        for end, rate_bps in self._limits_of(transfer):  # R7: one message after the other at a host's limit
             free_s = max(start_s, self._free_s.get(end, 0.0)) + 8 * transfer.size_bytes / rate_bps
             self._free_s[end] = free_s
             waits_s = min(waits_s, max(0.0, end_s - free_s))
@@ -353,7 +353,7 @@ def _queue_bytes(link: LinkRate, t_s: float) -> int:
 def _carried_s(link: LinkRate, bits: float, start_s: float) -> float:
     """Return how long a link takes to carry so many bits, headers and all; infinity for never."""
     most_s = link.transfer_time_s(bits / 8, start_s)  # as long, or longer where the link adds headers
-    if most_s == math.inf:  # R6
+    if most_s == math.inf:  # R6: the link is cut for good
         return math.inf
     at_s = start_s
     while bits > 0 and at_s < start_s + most_s:
@@ -438,7 +438,7 @@ class SharedLinks(IndependentLinks):
         self._flows, self._at_s = going, now
         most_bps = [flow.link.rate_at(now) for flow in going]
         limits = self.config.interfaces_bps, self.config.up_bps, self.config.down_bps
-        rates = max_min_rates(most_bps, [flow.cables for flow in going], *limits)  # R8
+        rates = max_min_rates(most_bps, [flow.cables for flow in going], *limits)  # R8: links and hosts share fairly
         next_s = math.inf
         for flow, rate_bps in zip(going, rates, strict=True):
             flow.rate_bps = rate_bps

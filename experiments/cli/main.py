@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
 def _note(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
-    """What is not as it was asked, as one line instead of the place in our code that says it."""
+    """Print a Python warning as one line of note, without the place in the code that issued it."""
     print(f"note: {one_line(str(message))}", file=sys.stderr)
 
 

@@ -34,9 +34,9 @@ class ContainerLimits(msgspec.Struct, frozen=True):
 def testbed_options(
     timeline: Timeline, backend: str, limits: ContainerLimits | None = None, *, control_band: bool = False
 ) -> dict[str, Any]:
-    """What a testbed is to be made with: what rates count, and what containers may use, a file's where it says it.
+    """Return the options of a testbed for this network. A scenario file's own values win over ``limits``.
 
-    ``control_band``: whether control messages go first on links, where the network does not say it.
+    ``control_band``: whether control messages go first on links, if the network does not say it.
     """
     options: dict[str, Any] = {"layer": timeline.layer, "ipv6": timeline.ipv6}
     options["control_band"] = control_band if timeline.control_band is None else timeline.control_band
@@ -51,18 +51,12 @@ def testbed_options(
 
 
 def make_testbed(
-    timeline: Timeline,
-    backend: str,
-    subnet: str,
-    limits: ContainerLimits,
-    name: str | None = None,
-    *,
-    control_band: bool = False,
+    timeline: Timeline, backend: str, subnet: str, limits: ContainerLimits, name: str | None = None
 ) -> Testbed:
     """The testbed, not yet up; ``name``: its id. UsageError for a backend that has no links."""
     if backend not in DETACHABLE:
         raise UsageError(f"testbed {backend!r} has no links and cannot be kept up; there are {', '.join(DETACHABLE)}")
-    options = {"subnet": subnet, **testbed_options(timeline, backend, limits, control_band=control_band)}
+    options = {"subnet": subnet, **testbed_options(timeline, backend, limits)}
     if backend == "docker":
         options |= {"image": limits.image, "serve": not limits.idle}
     return open_testbed(backend, list(timeline.hosts), run_id=name, **options)

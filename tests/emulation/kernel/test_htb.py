@@ -45,7 +45,7 @@ def decoded(message: bytes, kind: Any = tcmsg) -> Any:
 
 
 def payload_of(message: bytes) -> bytes:
-    """What TCA_OPTIONS has, as it is."""
+    """Return the raw payload of TCA_OPTIONS."""
     return netlink.attributes(message[36:])[htb.TCA_OPTIONS]
 
 

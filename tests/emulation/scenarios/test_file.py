@@ -83,7 +83,7 @@ def test_hosts_have_rates_of_all_that_they_send_and_receive(folder: Path) -> Non
 
 def test_a_testbed_gets_the_lesser_of_what_hosts_and_their_interfaces_have(folder: Path) -> None:
     class Told:
-        """A testbed that keeps what it is told."""
+        """Stand-in for a testbed: it keeps the limits that it gets."""
 
         limits: tuple[object, ...] = ()
 
