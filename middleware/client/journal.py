@@ -50,6 +50,7 @@ from thalweg.middleware.planning import Stripe
 from thalweg.middleware.platform.files import lock, open_private, others_may, owner, sync
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import term_of
 
 VERSION = 1
 FILE, LOCK, MARK = "journal.sqlite", "lock", "mark"
@@ -125,7 +126,7 @@ class Found(msgspec.Struct, frozen=True):
     the networks with which it was. ``queries``: by number those that go on of the attached ones; ``left``: numbers of
     those that are over, 0 for what the run began with. ``missing``: by sink the partitions that were had, of which the
     file has no entries (R6), as [first, until); ``had`` counts them. ``lost``: kinds of other entries that are missing;
-    ``doubt``: why there may be more.
+    ``doubt``: why there may be more. ``term``: the latest term of the run that the mark or the file has.
     """
 
     kept: e.Kept | Stream
@@ -138,6 +139,7 @@ class Found(msgspec.Struct, frozen=True):
     missing: dict[str, tuple[int, int]] = {}
     lost: tuple[str, ...] = ()
     doubt: str = ""
+    term: int = 0
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
@@ -290,6 +292,10 @@ class Journal:
             return
         shape = msgspec.msgpack.encode((kept.install.dataflow, kept.install.cuts, sorted(kept.bases.items())))
         body = msgspec.msgpack.encode(kept)
+        with self._news:
+            if not self._held.closed and run not in self._over:
+                live = self._count.live.setdefault(run, Live())
+                live.term = max(live.term, term_of(kept.install.run))
         if self._shapes.get(run) != shape:
             self._write(run, "kept", body, shape)
         elif self._news.acquire(blocking=False):
@@ -563,7 +569,9 @@ def _found(kept: e.Kept | Stream, own: Sequence[Row], live: Live, damaged: str) 
     by = next((body.decode() for kind, body in entries if kind == "by"), "")
     found = Found(kept, had, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
     missing = {sink: (found.next_of(sink), index + 1) for sink, index in live.had.items() if had.get(sink, -1) < index}
-    return msgspec.structs.replace(found, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt)
+    return msgspec.structs.replace(
+        found, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt, term=live.term
+    )
 
 
 def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, Query], frozenset[int]]:

@@ -96,7 +96,8 @@ def _see_gap(journal: Journal, run: str, found: Found, *, accept_loss: bool, sta
     if not accept_loss:
         ways = "accept_loss=True goes on after the last partition that is known to be committed"
         firsts = [first for first, _ in found.missing.values()]
-        again = f", start={min(firsts)} gives those again" if firsts else ""
+        enough = firsts and not (found.lost or found.doubt or found.queries)  # as for known_start
+        again = f", start={min(firsts)} gives those again" if enough else ""
         raise JournalGapError(f"{what}; {ways}{again}", run=run, missing=found.missing)
     journal.logbook.write("journal-trouble", f"{what}; the application accepts it", run=run, reason=what)
     journal.accept(run)
@@ -157,7 +158,8 @@ def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resu
     kept, roster = found.kept, by.roster
     assert not isinstance(kept, Stream)
     starts = _starts(run_id, found, kept, start, roster.name)
-    install = resumed(kept, starts, {host: roster.peers[host] for host in roster.hosts}, roster.name, by.process)
+    there = {host: roster.peers[host] for host in roster.hosts}
+    install = resumed(kept, starts, there, roster.name, by.process, found.term)
     install = msgspec.structs.replace(install, version=roster.version)
     where = {entry.node: entry.host for entry in install.locations}
     moves, planner = moving.adaptation, moving.planner

@@ -37,13 +37,19 @@ def following(run: str) -> str:
     return f"{base_of(run)}{SIGN}{generation_of(run) + 1}"
 
 
-def taken_over(run: str, process: int) -> str:
+def term_of(run: str) -> int:
+    """Return how many clients have gone on with a run, up to that of a generation's id."""
+    return generation_of(run) >> (COUNT_BITS + PROCESS_BITS)
+
+
+def taken_over(run: str, process: int, term: int = 0) -> str:
     """Return the id of the first generation of another process, which is later than all by those before it.
 
     Args:
         process: a number below ``PROCESSES`` that no other process has.
+        term: the latest term that is known of the run, if another id than ``run`` has it.
     """
-    term = (generation_of(run) >> (COUNT_BITS + PROCESS_BITS)) + 1
+    term = max(term, term_of(run)) + 1
     number = (term << PROCESS_BITS | process % PROCESSES) << COUNT_BITS
     return f"{base_of(run)}{SIGN}{number}"
 

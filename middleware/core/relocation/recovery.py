@@ -113,13 +113,19 @@ def restart(
 
 
 def resumed(
-    kept: e.Kept, sinks: Mapping[str, int], peers: Mapping[str, m.Peer], client: str, process: int = 0
+    kept: e.Kept,
+    sinks: Mapping[str, int],
+    peers: Mapping[str, m.Peer],
+    client: str,
+    process: int = 0,
+    term: int = 0,
 ) -> m.Lasting:
     """R7: the generation with which another client goes on.
 
     Args:
         peers: the hosts that are there.
         process: the number of the client's process, which no other process has.
+        term: the latest term that is known of the run.
     """
     install = kept.install
     flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
@@ -131,7 +137,7 @@ def resumed(
     away = [peer for peer in install.peers if peer.name not in peers and peer.name in awaited]
     return msgspec.structs.replace(
         install,
-        run=taken_over(install.run, process),
+        run=taken_over(install.run, process, term),
         client=client,
         locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
         peers=(*peers.values(), *away),

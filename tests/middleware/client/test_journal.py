@@ -317,6 +317,24 @@ def test_a_journal_whose_last_entries_were_cut_off_says_which_partitions_it_lack
             assert [(each.index, digest(each.value)) for each in run] == has(10, 30)
 
 
+def test_an_older_copy_of_the_file_is_resumed_after_another_client_has_led_the_run(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The mark knows who led: a process number that is drawn lower does not make the resumed run the older one."""
+    left(cluster, tmp_path, 10)
+    copy = {name: (tmp_path / name).read_bytes() for name in (FILE, f"{FILE}-wal") if (tmp_path / name).exists()}
+    for process in (1 << 25, 1 << 24, 3):  # each lower than the one before
+        with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
+            client._process = process
+            again = client.resume(accept_loss=True)
+            assert [each.index for each in islice(again, 4)] == [*range(again._first, again._first + 4)]
+            again.commit(again._first + 3)
+        for name in (FILE, f"{FILE}-wal"):
+            (tmp_path / name).unlink(missing_ok=True)
+        for name, data in copy.items():
+            (tmp_path / name).write_bytes(data)
+
+
 def test_where_the_journal_has_a_gap_the_application_may_have_what_is_missing_again(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
