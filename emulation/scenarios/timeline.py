@@ -123,7 +123,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {cable: bps * self.time_scale for cable, bps in self.interfaces_bps.items()}
 
     def shape_testbed(self, testbed: Testbed, tell: Callable[[int], None] | None = None) -> None:
-        """Make a testbed's links and interfaces what they are at the start."""
+        """Make a testbed's links and interfaces what they are at the start.
+
+        Links come first: if the kernel refuses one of them, nothing has been set.
+        """
+        testbed.shape(self.wall_shapes(), tell)
         interfaces, ways = self.interfaces_bps, (self.up_bps, self.down_bps)
         for via in (NET, *self.further):
             limits: list[dict[str, float | None]] = []
@@ -133,7 +137,6 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 limits.append({host: bps if bps < math.inf else None for host, bps in both.items()})
             if any(bps is not None for one in limits for bps in one.values()) or testbed.limited:
                 testbed.limit_hosts(limits[0], limits[1], via)
-        testbed.shape(self.wall_shapes(), tell)
 
     @property
     def rented(self) -> dict[Link, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from thalweg import LinkShape, Testbed, TestbedError, UsageError
+from thalweg import CapabilityError, LinkShape, Testbed, TestbedError, UsageError
 from thalweg.emulation.proofs import proof as proofs
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +101,22 @@ def test_a_link_is_proven_and_one_without_a_rate_only_when_it_is_cut(
         assert [one.delivered_bps for one in plain.prove()] == [0.0]
         plain.restore()
         assert plain.prove() == []
+
+
+@pytest.mark.netns
+def test_a_scenario_whose_links_are_refused_limits_no_host(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CapabilityError("this kernel has no netem")
+
+    file = tmp_path / "slow.toml"
+    file.write_text('hosts = ["a", "b"]\ninterface_rate = "5mbit"\n[links]\nrate = "1mbit"\ndelay = "20ms"\n')
+    monkeypatch.setattr(bed._bed, "shape", refuse)
+    with pytest.raises(CapabilityError):
+        bed.play(file)
+    status = bed._bed.status()
+    assert (status["up_bps"], status["down_bps"]) == ({}, {})
 
 
 @pytest.mark.netns
