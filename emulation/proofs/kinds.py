@@ -122,7 +122,7 @@ class _Lot:
     """Sockets at the ends of links, and the count of frames that have come, by round, link and kind."""
 
     def __init__(self, world: World, links: Iterable[Link], stack: ExitStack) -> None:
-        self._world, self._links = world, [*links]
+        self._world, self._links = world, dict.fromkeys(links)
         self.came: Counter[tuple[int, Link, str]] = Counter()
         self._sources = [*dict.fromkeys(link.ends[0] for link in self._links)]
         self._senders = {cable: self._open(cable, 0, stack) for cable in self._sources}
@@ -155,6 +155,7 @@ class _Lot:
                 for frame in self._frames(end, by_source[source], (number, i, k)):
                     with suppress(BlockingIOError):
                         sender.send(frame)
+                self._count()  # the buffers of an ordinary user's sockets are small
 
     def _frames(self, source: HostSpace, links: Sequence[Link], which: tuple[int, int, int]) -> Iterator[bytes]:
         number, i, k = which
@@ -169,28 +170,42 @@ class _Lot:
     def hear(
         self, patience_s: float, go_on: Callable[[], None], awaited: Mapping[tuple[int, Link, str], int] | None = None
     ) -> None:
-        """Count arrivals until all ``awaited`` frames have come, or the time is over."""
-        known, stop_s = set(self._links), time.monotonic() + patience_s
-        missing = None if awaited is None else {*awaited}
-        while (left_s := stop_s - time.monotonic()) > 0 and missing != set():
+        """Count arrivals until all ``awaited`` frames have come, or the time is over and no more of them come.
+
+        A busy machine may suspend this process for longer than that, so what has come meanwhile is counted in any case.
+        """
+        stop_s = time.monotonic() + patience_s
+        missing = {key for key, count in (awaited or {}).items() if self.came[key] < count}
+        while missing or awaited is None:
             go_on()
-            for receiver in select.select([*self._receivers], [], [], min(left_s, 0.05))[0]:
-                target = self._world.ends[self._receivers[receiver]]
-                with suppress(BlockingIOError):
-                    while True:
-                        data, (_, _, direction, *_) = receiver.recvfrom(256)
-                        at = data.find(MAGIC)
-                        if direction == PACKET_OUTGOING or at < 0 or len(data) < at + _MARK.size:
-                            continue
-                        _, said, i, kind, _ = _MARK.unpack_from(data, at)
-                        if i >= len(self._sources) or kind >= len(KINDS):  # a corrupted one may say anything
-                            continue
-                        source = self._world.ends[self._sources[i]]
-                        key = (said, Link(source.name, target.name, target.via), KINDS[kind])
-                        if key[1] in known:
-                            self.came[key] += 1
-                            if missing and self.came[key] >= (awaited or {}).get(key, 0):
-                                missing.discard(key)
+            left_s = stop_s - time.monotonic()
+            came = self._count(min(max(0.0, left_s), 0.05))
+            if missing & came:
+                stop_s = max(stop_s, time.monotonic() + SETTLE_S)
+            missing -= {key for key in missing & came if self.came[key] >= (awaited or {})[key]}
+            if left_s <= 0 and not came:
+                return
+
+    def _count(self, wait_s: float = 0.0) -> set[tuple[int, Link, str]]:
+        """Count the frames that have come, or that come first within this time, and return of which kinds they are."""
+        found = set()
+        for receiver in select.select([*self._receivers], [], [], wait_s)[0]:
+            target = self._world.ends[self._receivers[receiver]]
+            with suppress(BlockingIOError):
+                while True:
+                    data, (_, _, direction, *_) = receiver.recvfrom(256)
+                    at = data.find(MAGIC)
+                    if direction == PACKET_OUTGOING or at < 0 or len(data) < at + _MARK.size:
+                        continue
+                    _, number, i, kind, _ = _MARK.unpack_from(data, at)
+                    if i >= len(self._sources) or kind >= len(KINDS):  # a corrupted one may say anything
+                        continue
+                    source = self._world.ends[self._sources[i]]
+                    link = Link(source.name, target.name, target.via)
+                    if link in self._links:
+                        found.add(key := (number, link, KINDS[kind]))
+                        self.came[key] += 1
+        return found
 
 
 def frame(kind: str, source: HostSpace, target: HostSpace, payload: bytes) -> bytes:

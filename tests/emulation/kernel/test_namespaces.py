@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 import pytest
+from beds import at_the_bridge, use_user_namespaces
 from patience import patience
 
 from thalweg.emulation.kernel import htb
@@ -78,15 +79,6 @@ def output(bed: NetnsTestbed, host: str, *argv: str, status: int = 0) -> str:
     assert process.wait(patience(10)) == status, text
     process.close()
     return text
-
-
-def at_the_bridge(bed: NetnsTestbed, *argv: str) -> str:
-    """What a program says in the supervisor's own namespace, where links are shaped and no host is."""
-    assert bed.supervisor is not None
-    inside = ["nsenter", "--net", "--target", str(bed.supervisor.process.pid)]
-    if bed.supervisor.mode.startswith("user"):
-        inside += ["--user", "--preserve-credentials"]
-    return subprocess.run([*inside, *argv], capture_output=True, text=True, check=True).stdout
 
 
 def port(bed: NetnsTestbed, host: str) -> str:
@@ -269,14 +261,7 @@ def test_layer_2_counts_frames() -> None:
 
 @pytest.mark.timed
 def test_a_user_namespace_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    from thalweg.emulation.supervisor.client import start_isolated
-    from thalweg.emulation.testbeds import netns
-
-    try:
-        start_isolated("probe", as_user=True).close()
-    except CapabilityError as error:
-        pytest.skip(str(error))
-    monkeypatch.setattr(netns, "start_isolated", lambda run, listener=None: start_isolated(run, listener, as_user=True))
+    use_user_namespaces(monkeypatch)
     with NetnsTestbed(["a", "b"]) as bed:
         assert bed.supervisor is not None
         assert bed.supervisor.mode.startswith("user")

@@ -15,6 +15,7 @@ from random import Random
 from statistics import fmean, median
 
 import pytest
+from beds import at_the_bridge
 from patience import patience
 
 from thalweg.emulation.links.shape import LinkShape, Queue, burst_bytes
@@ -357,9 +358,8 @@ def test_a_queues_length_is_proven_and_one_that_is_not_as_asked_is_found_out(bed
         one = proofs[link]
         assert one.asked_queue_s == (pytest.approx(queue_s) if queue_s else pytest.approx(40 * one.queue_step_s))
         assert one.delivered_queue_s == pytest.approx(one.asked_queue_s, rel=0.05, abs=1.5 * one.queue_step_s + 0.001)
-    assert bed.supervisor is not None
-    change = ["tc", "qdisc", "change", "dev", "to1", "parent", "1:2", "handle", "1002:", "bfifo", "limit", "200000"]
-    subprocess.run(["nsenter", "--net", "--target", str(bed.supervisor.process.pid), *change], check=True)
+    change = "tc qdisc change dev to1 parent 1:2 handle 1002: bfifo limit 200000"
+    at_the_bridge(bed, *change.split())
     (wrong,) = bed.prove([("b", "a")])
     assert (wrong.rate_ok, wrong.queue_ok) == (True, False)
     (line,) = failures([wrong])
@@ -528,10 +528,8 @@ def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
     link = ("a", "b")
     right = proven(bed, link, LinkShape(2e6, 0.03))
     assert failures([right]) == []
-    assert bed.supervisor is not None
-    change = ["tc", "qdisc", "change", "dev", "to2", "parent", "1:1", "handle", "4001:", "netem"]
-    inside = ["nsenter", "--net", "--target", str(bed.supervisor.process.pid)]
-    subprocess.run([*inside, *change, "delay", "40ms", "loss", "5%", "limit", "256"], check=True)
+    change = "tc qdisc change dev to2 parent 1:1 handle 4001: netem delay 40ms loss 5% limit 256"
+    at_the_bridge(bed, *change.split())
     (wrong,) = bed.prove([link])
     assert not wrong.delay_ok
     assert not wrong.loss_ok

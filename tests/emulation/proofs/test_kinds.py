@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from itertools import permutations
-from pathlib import Path
 
-import psutil
 import pytest
+from beds import at_the_bridge, use_user_namespaces
 from patience import patience
 
 from thalweg.emulation.kernel.world import HostSpace, Port
@@ -100,7 +98,10 @@ def test_a_leak_is_named() -> None:
 
 
 @pytest.mark.netns
-def test_all_kinds_follow_a_link_and_none_passes_a_cut() -> None:
+@pytest.mark.parametrize("as_user", [False, True])
+def test_all_kinds_follow_a_link_and_none_passes_a_cut(as_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if as_user:
+        use_user_namespaces(monkeypatch)
     with NetnsTestbed(["a", "b", "c"]) as bed:
         bed.shape({("a", "b"): LINK, ("b", "a"): LINK, ("a", "c"): LINK._replace(rate_bps=1e6)})
         proofs = bed.prove(every_kind=True)
@@ -117,14 +118,7 @@ def test_all_kinds_follow_a_link_and_none_passes_a_cut() -> None:
 def test_a_port_that_has_lost_its_classes_is_found() -> None:
     with NetnsTestbed(["a", "b"]) as bed:
         bed.shape({("a", "b"): LINK, ("b", "a"): LINK})
-        assert bed.supervisor is not None
-        shared = Path("/proc/self/ns/net").readlink()
-        inside = [one for one in psutil.Process(bed.supervisor.process.pid).children(recursive=True)
-                  if Path(f"/proc/{one.pid}/ns/net").readlink() != shared]  # fmt: skip
-        target = str(inside[0].pid if inside else bed.supervisor.process.pid)
-        users = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-        words = ["nsenter", *users, "--net", "--target", target, "tc", "filter", "del", "dev", "to2", "parent", "1:"]
-        subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        at_the_bridge(bed, *["tc", "filter", "del", "dev", "to2", "parent", "1:"])
         stranger = {one.link: one for one in bed.prove([("a", "b")], every_kind=True)}
         (line,) = failures(stranger.values())
         assert "loses IPv4: 0 of" in line

@@ -1,0 +1,30 @@
+"""Testbeds of namespaces as tests look into them: commands where links are shaped, and testbeds of ordinary users."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from thalweg.emulation.supervisor.client import start_isolated
+from thalweg.emulation.testbeds import netns
+from thalweg.emulation.testbeds.netns import NetnsTestbed
+from thalweg.middleware.errors import CapabilityError
+
+
+def at_the_bridge(bed: NetnsTestbed, *words: str) -> str:
+    """Run a command in the supervisor's namespace, where links are shaped and no host is, and return its output."""
+    assert bed.supervisor is not None
+    inside = ["nsenter", "--net", "--target", str(bed.supervisor.process.pid)]
+    if bed.supervisor.mode.startswith("user"):
+        inside += ["--user", "--preserve-credentials"]
+    return subprocess.run([*inside, *words], capture_output=True, text=True, check=True).stdout
+
+
+def use_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have testbeds of namespaces made without the rights of root. Skip the test where that is not possible."""
+    try:
+        start_isolated("probe", as_user=True).close()
+    except CapabilityError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(netns, "start_isolated", lambda run, listener=None: start_isolated(run, listener, as_user=True))
