@@ -56,7 +56,9 @@ def say_hello(
     try:
         poller = zmq.Poller()
         bulk = _usual_bulk(addresses)
-        asked = [_Asked(context, name, address, keys, bulk.get(address, "")) for name, address in addresses.items()]
+        asked: list[_Asked] = []
+        for name, address in addresses.items():  # one by one: if the next raises, the context closes those before it
+            asked.append(_Asked(context, name, address, keys, bulk.get(address, "")))
         sockets = {}
         for each in asked:
             for socket in (each.socket, each.monitor):
@@ -129,6 +131,7 @@ class _Asked:
         self.down = ""  # why nobody is there
         self._failures = 0  # handshakes without a reason
         self.socket = socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
         secure_dealer(socket, keys, name)
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)

@@ -103,6 +103,15 @@ def made(folder: Path, name: str, role: Role, *, member: bool = True) -> Keys:
     return Keys.load(secret)
 
 
+@pytest.mark.timeout(60)
+def test_a_missing_certificate_is_told_although_another_host_is_down(tmp_path: Path) -> None:
+    alice = made(tmp_path, "alice", "client")
+    made(tmp_path, "h1", "host")
+    made(tmp_path, "h2", "host", member=False)
+    with pytest.raises(UsageError, match="h2"):  # and the question to h1, which nobody takes, is thrown away
+        say_hello({"h1": free(), "h2": free()}, alice)
+
+
 OTHERS = "does not hold the certificate that is here for 'h2'"
 
 
