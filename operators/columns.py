@@ -1,6 +1,6 @@
 """Types of columns: which of them an operator over records takes in each role, and as what values.
 
-The table of types in ``docs/records.md`` says the same, and a test goes through its cells.
+The table of types in ``docs/reference/records.md`` says the same, and a test goes through its cells.
 
 Rules:
 

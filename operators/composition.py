@@ -19,7 +19,7 @@ Maximum and minimum per band are also commutative on equal sizes, and idempotent
 With ``fit="nested"`` they are associative and commutative on *any* sizes, so that every tree over the same images, in
 any order, gives the same bytes: the operator is ``reorderable``. The result is as high as the highest image and as
 wide as the widest, and pixels are expanded in a way in which going through a middle size changes nothing (see
-:func:`nested`). It costs accuracy: at 400 pixels a pixel lies within two of where its nearest neighbour is.
+``nested``). It costs accuracy: at 400 pixels a pixel lies within two of where its nearest neighbour is.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _nested = lru_cache(maxsize=256)(nested)
 
 
 def expand(image: Image, shape: Sequence[int], fit: Fit = "nearest") -> Image:
-    """The image resampled to ``shape`` = (height, width), by nearest neighbour (pixel centres) or :func:`nested`.
+    """The image resampled to ``shape`` = (height, width), by nearest neighbour (pixel centres) or ``nested``.
 
     Returns the image itself where the size is right already.
     """

@@ -18,7 +18,7 @@ A partition's value is a numpy array, ``bytes``, Arrow records or plain data. An
 
 The runtime calls one node's methods from a worker thread, one call at a time. A value never changes: inputs are
 ``bytes`` and read-only arrays, which may be kept, and what is returned may be a buffer that is used again (see
-docs/embedding.md for what is copied).
+docs/explanation/memory.md for what is copied).
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ class Operator(ABC, Generic[In, Out]):
     ``merge`` an operator with state keeps its inputs.
 
     One with much state, of which little changes, may also have ``delta() -> bytes | None`` and ``apply(delta: bytes)``,
-    for the replicas that it leaves with other hosts (docs/failover.md). ``delta``: what has changed since ``snapshot``
-    or ``delta`` was last called, or the operator was made or restored; None where that is more than the state, or not
-    known: then a snapshot is taken. Called as ``snapshot`` is; what it has told it need not tell again. ``apply``: take
-    over such a change, after ``restore``, or after the change before it. With all changes that followed on a snapshot
-    the outputs are, byte for byte, those of the operator that told them.
+    for the replicas that it leaves with other hosts (docs/explanation/replicas-and-generations.md). ``delta``: what
+    has changed since ``snapshot`` or ``delta`` was last called, or the operator was made or restored; None where
+    that is more than the state, or not known: then a snapshot is taken. Called as ``snapshot`` is; what it has told
+    it need not tell again. ``apply``: take over such a change, after ``restore``, or after the change before it.
+    With all changes that followed on a snapshot the outputs are, byte for byte, those of the operator that told
+    them.
 
     ``on_nothing``: set it to True to be called also for an index all of whose inputs are ``NOTHING``; else the output
     is ``NOTHING`` there.

@@ -17,19 +17,19 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "STABILITY")), *PAGES]
 
 
 def python_blocks(text: str) -> list[str]:
     """The code between fences that say python."""
-    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> list[str]:
     """Every ``thalweg …`` that stands on lines of its own, and those within a line that have options or a file."""
     lines = re.sub(r"\\\n\s*", "", text)
-    own = re.findall(r"^(?: {4})?(thalweg [a-z].*)$", lines, re.MULTILINE)
+    own = re.findall(r"^(?: {4}|[a-z0-9-]*\$ )?(thalweg [a-z].*)$", lines, re.MULTILINE)
     return [*own, *(inline for inline in re.findall(r"`(thalweg [a-z ]+ [^`…]+)`", lines) if "|" not in inline)]
 
 
@@ -44,12 +44,16 @@ def test_python_examples_are_valid(page: Path, block: str) -> None:
 
 @pytest.mark.long
 def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) -> None:
-    pages = {"readings": ROOT / "README.md", "records": ROOT / "docs/records.md"}
-    typed = [(name, block) for name, page in pages.items() for block in python_blocks(page.read_text(encoding="utf-8"))]
-    files = [tmp_path / f"{name}_{number}.py" for number, (name, block) in enumerate(typed) if ") -> " in block]
-    assert len(files) >= 2
-    for file, (_, block) in zip(files, (each for each in typed if ") -> " in each[1]), strict=True):
-        file.write_text(block, encoding="utf-8")
+    names = ("embed-in-an-application", "write-an-operator", "records", "move-operators-yourself")
+    pages = {name.replace("-", "_"): ROOT / f"docs/how-to/{name}.md" for name in names}
+    files = []
+    for name, page in pages.items():
+        for number, block in enumerate(python_blocks(page.read_text(encoding="utf-8"))):
+            heads = re.findall(r"^ *def .*$", block, re.MULTILINE)
+            if heads and all(") -> " in head for head in heads):
+                files.append(tmp_path / f"{name}_{number}.py")
+                files[-1].write_text(block, encoding="utf-8")
+    assert len(files) >= 4
     files.append(ROOT / "docs/examples/cams.py")
     told, _, status = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), *map(str, files)])
     assert status == 0, told
@@ -57,7 +61,7 @@ def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_have_these_options(line: str) -> None:
-    parse(shlex.split(line)[1:])
+    parse(shlex.split(line, comments=True)[1:])
 
 
 def test_the_texts_have_examples_and_commands() -> None:
@@ -100,7 +104,7 @@ def test_what_the_texts_name_is_in_the_code(page: str, file: str, name: str) -> 
 
 
 def shown(name: str, value: float) -> str:
-    """A limit's value as docs/embedding.md has it: ``1,000``, ``0.5 s``, ``64 MiB``."""
+    """A limit's value as docs/reference/limits.md has it: ``1,000``, ``0.5 s``, ``64 MiB``."""
     if name.endswith("_bytes"):
         return f"{value / 2**20:,g} MiB" if value >= 2**20 else f"{value / 2**10:,g} KiB"
     return f"{value:,g} s" if name.endswith("_s") else f"{value:,g}"
@@ -111,13 +115,13 @@ LIMITS = [each for each in msgspec.structs.fields(CoreConfig) if each.name not i
 
 @pytest.mark.parametrize("field", LIMITS, ids=lambda field: field.name)
 def test_every_limit_has_its_row(field: msgspec.structs.FieldInfo) -> None:
-    text = (ROOT / "docs/embedding.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
     row = f"| `{field.name}` | {shown(field.name, field.default)} | "
-    assert row in text, f"docs/embedding.md lacks a row that begins with {row!r}"
+    assert row in text, f"docs/reference/limits.md lacks a row that begins with {row!r}"
 
 
 def test_every_field_of_the_monitor_is_told() -> None:
-    text = (ROOT / "docs/embedding.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
     assert [each.name for each in msgspec.structs.fields(MonitorConfig) if f"`{each.name}`" not in text] == []
 
 

@@ -1,4 +1,4 @@
-"""Scenario files: an emulated WAN, and what befalls it, in TOML; the same for every testbed (docs/scenario-files.md).
+"""Scenario files: an emulated WAN, and what befalls it, in TOML; the same for every testbed.
 
 ``read_scenario(path)`` checks everything that can be known without a testbed. Rates and times are emulated.
 Every error is one line that names file and line. ``timeline`` compiles what was read into the network over time.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from thalweg.middleware.shell.arguments import Arguments, number_of
+
+if TYPE_CHECKING:
+    from thalweg.experiments.cli.pages import Page
 
 DRAIN = "drain"
 DRAIN_SHORT = "End a host when its operators have moved away."
@@ -32,10 +36,17 @@ def asks_for_help(argv: list[str]) -> bool:
 
 def show_help(parser: Arguments, *, draining: bool) -> None:
     """Print the page of ``thalweg host``, or of ``thalweg host drain``."""
-    from thalweg.experiments.cli.pages import Entry, Panel, page_of, show
+    from thalweg.experiments.cli.pages import show
+
+    show(help_page(parser, draining=draining))
+
+
+def help_page(parser: Arguments, *, draining: bool) -> Page:
+    """Return the help page of ``thalweg host``, or of ``thalweg host drain``."""
+    from thalweg.experiments.cli.pages import Entry, Panel, page_of
 
     more = [] if draining else [Panel("Commands", [Entry(DRAIN, DRAIN_SHORT)])]
-    show(page_of(parser, *more))
+    return page_of(parser, *more)
 
 
 def drain_parser() -> Arguments:

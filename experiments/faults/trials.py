@@ -75,7 +75,7 @@ TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has e
 GIVEN_UP = (
     "no vote of", "has ended it", "it was lost", "it was restarted", "it no longer knows", "has not answered for",
     "has been silent for", "is a way cut?",
-    "has not come",  # a partition that a generation began after (docs/failover.md), which the error names
+    "has not come",  # a partition that a generation began after (docs/explanation/failover.md), which the error names
 )  # fmt: skip
 
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]

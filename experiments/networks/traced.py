@@ -22,7 +22,7 @@ from thalweg.middleware.errors import UsageError
 # measured. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
 CARRY_BPS_PER_CORE = 400e6
 # The same inside a User-Mode Linux kernel, which has one processor: five hosts kept the pace of their links up to
-# 56 Mbit/s of them, and fell 17 % behind at 84 (docs/kernels.md).
+# 56 Mbit/s of them, and fell 17 % behind at 84 (docs/explanation/kernels.md).
 UML_CARRY_BPS = 50e6
 EASY = 0.5  # of what the machine carries, a time scale that nobody asked for takes at most
 MOST_TIME_SCALE = 60

@@ -1,6 +1,6 @@
 """Checks that decide a paper's claims, to be put together in a study, and what they come to.
 
-A check takes a figure's result and gives a :class:`Finding`. All of them hold their differences to the same rule:
+A check takes a figure's result and gives a ``Finding``. All of them hold their differences to the same rule:
 
 - R1: two are told apart by more than ``TIE`` and two standard errors between pools; what is within is *not shown*;
 - R2: a single pool, which has no standard error, by more than ``TIE``;

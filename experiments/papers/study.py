@@ -1,6 +1,6 @@
 """A paper's study: what is swept for each of its figures, what is told of the results, and what the paper says.
 
-A paper has a folder here. Its ``study.py`` fills in a :class:`Study`: the *trial* (a struct of ``sweeps.trial``, and
+A paper has a folder here. Its ``study.py`` fills in a ``Study``: the *trial* (a struct of ``sweeps.trial``, and
 the function that runs it), the *arms* in which every configuration is run, the *columns* of a figure's rows, and of
 every figure the grid, the published values and the claims (``claims`` has checks to put together). Its ``plots.py``
 draws them (``plots`` has the forms). Everything else is here: sweeps that are spread over Spark and resumed

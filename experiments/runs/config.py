@@ -596,7 +596,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limits: Annotated[
         tuple[str, ...],
         Option(
-            "Limit of all hosts and of the client: max_partition_bytes=1000000. docs/embedding.md lists all limits.",
+            "Limit of all hosts and of the client: max_partition_bytes=1000000."
+            " docs/reference/limits.md lists all limits.",
             flag="--limit",
             metavar="NAME=VALUE",
             panel=LIMITS,

@@ -117,7 +117,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def cost_model(cost: str, interface: str) -> CostModel:
-    """Return the cost model of that name for hosts with such interfaces; see :func:`cost_options`.
+    """Return the cost model of that name for hosts with such interfaces; see ``cost_options``.
 
     Raise UsageError for an unknown one, and for one that goes by the latencies of a placement file.
     """

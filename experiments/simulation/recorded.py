@@ -58,7 +58,7 @@ from thalweg.operators import digest, write_image
 
 
 def execute_as_on_testbeds(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
-    """The same as :func:`execute_virtually`, but that with ``view`` truth planners know it only before the run."""
+    """The same as ``execute_virtually``, but that with ``view`` truth planners know it only before the run."""
     return execute_virtually(config, folder, tell, truth_lasts=False)
 
 

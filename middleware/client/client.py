@@ -97,7 +97,7 @@ class Client:
 
     Args:
         hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on. One that is down is no
-            error: it takes no part until :meth:`add_host`.
+            error: it takes no part until ``add_host``.
         name: this host's name in placements; by default that of its certificate, or ``client``.
         listen: where the other hosts reach this one; by default beside them, on loopback, or at this machine's address
             on the way to them.
@@ -106,8 +106,8 @@ class Client:
         data_roots: folders whose files sources at this client may read.
         keys: this client's own secret certificate (``thalweg keys new``); needed over TCP unless ``insecure``.
         members: the folder of public certificates; by default ``members`` beside ``keys``.
-        joins: hosts that say that they are there (``thalweg host --join``) take part, as by :meth:`add_host`.
-        journal: a folder in which this client writes down what another needs to go on with its runs (:meth:`resume`),
+        joins: hosts that say that they are there (``thalweg host --join``) take part, as by ``add_host``.
+        journal: a folder in which this client writes down what another needs to go on with its runs (``resume``),
             which all outlive their hosts then.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
         networks: further networks that this machine is joined to, by name, and where the client listens for bulk in
@@ -219,11 +219,12 @@ class Client:
         """Compute a placement for ``dataflow`` on this cluster, probing the links that the planner asks for.
 
         Args:
-            planner, model: registered names, import paths, or objects of your own.
+            planner: a registered name, an import path, or an object of your own.
+            model: the cost model, in the same three ways.
             costs: what resources cost; by default only the network does, measured as it is.
             hints: sizes and times of the nodes; by default the nodes' own code is asked.
             view: what is known already; links it holds are not probed.
-            networks: as for :meth:`run`; the plan's ``routes`` then say over which network links go.
+            networks: as for ``run``; the plan's ``routes`` then say over which network links go.
 
         Raises UsageError for unknown names, HostAbsentError when a host that the dataflow needs is lost, HostLostError
         for a link that cannot be measured, RunError when the client is closed.
@@ -232,7 +233,7 @@ class Client:
         return self._preparing.plan(planner, task.but(networks=joined_networks(networks, None, self._roster)), model)
 
     def check(self, dataflow: Dataflow, placement: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Look at a dataflow, and at a placement if there is one, as :meth:`run` would, and construct the nodes' code.
+        """Look at a dataflow, and at a placement if there is one, as ``run`` would, and construct the nodes' code.
 
         Nothing is begun, and no host is asked. Operators are constructed here, and sources that are here or whose
         class says that it needs nothing of its host (``Source.local``). Of other sources the class and the names of
@@ -288,14 +289,16 @@ class Client:
             partitions: how many every sink is to deliver; None: until a source ends.
             strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
             nothing: deliver ``NOTHING`` for indices without a value, which are skipped otherwise.
-            subscribers: names of other clients that may :meth:`subscribe` to its nodes; see ``Run.allow``.
+            subscribers: names of other clients that may ``subscribe`` to its nodes; see ``Run.allow``.
             label: stands in the run's records.
             networks: further networks that its partitions may take, and what these, and ``net``, which all share, cost.
                 Between two hosts they take the cheapest that keeps the wanted rate, otherwise the fastest; while the
                 run goes on, under GlobalMoves, they change networks as links do. A link that fails is left for another.
             wanted_hz: partitions a second that are wanted; default: as many as sources give, and links carry.
             hops: rented links that one takes in turn at most, over hosts that pass it on; 1: no host does.
-            model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
+            model: the cost model of planning, at the start and later, as for ``plan``.
+            costs: as for ``plan``, at the start and later.
+            hints: as for ``plan``, at the start and later.
             epoch_s: the Unix time from which the run's records count; default: now.
             known: what links carry as the run begins, for placements that go on by what was measured. They begin anew
                 then, as when an emulator starts its traces again: what hosts have measured before is forgotten, also
@@ -436,10 +439,12 @@ class Client:
             start: the partition to begin with, where the application knows itself what it has had.
             accept_loss: go on although the journal lacks entries of the run, after the last partition that is known to
                 be committed. Later ones that were committed come again.
-            strict, nothing: as for :meth:`run`.
-            adaptation, planner, model: how operators move from now on, as for :meth:`run`; default: as
-                hosts decide, or as the name of the placement says with which the run was begun. A planner that was an
-                object of the application's is to be given again.
+            strict: as for ``run``.
+            nothing: as for ``run``.
+            adaptation: how operators move from now on, as for ``run``. By default hosts decide, or the placement
+                with whose name the run was begun.
+            planner: as for ``run``. A planner that was an object of the application's must be given again.
+            model: the cost model of later plans, as for ``run``.
 
         It has its further networks again, as far as hosts are there that are joined to them. Queries that were attached
         go on as well: ``Run.attached`` has them by their numbers, 1 for the first that was; one that nobody takes from
@@ -511,7 +516,8 @@ class Client:
         Args:
             run: what that client has as ``Run.ticket``, or the run itself where that client is in this process.
             node: the name of one of its nodes; of a sink all that it takes.
-            strict, nothing: as for :meth:`run`.
+            strict: as for ``run``.
+            nothing: as for ``run``.
 
         They begin with a partition on which the run's hosts agree (``first_index``), and go straight from the node's
         host to this client, each once and in order. One that nobody takes from holds up the run.
@@ -572,7 +578,7 @@ class Client:
         """How long empty messages take over these links, one way: half of the shortest of three round trips or more.
 
         Returns seconds of emulated time, with spread and time; of a pair of hosts one measurement stands for both
-        directions. Raises as :meth:`probe`.
+        directions. Raises as ``probe``.
         """
         return self._measuring.latencies(links)
 
@@ -580,7 +586,7 @@ class Client:
         """Where these hosts are in a space in which distances are about latencies; by default all of this cluster.
 
         Each measures to some others (``network.place.neighbours``), all at the same time, unless it has lately.
-        Raises as :meth:`probe`.
+        Raises as ``probe``.
         """
         return self._measuring.coordinates(hosts)
 

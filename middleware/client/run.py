@@ -278,7 +278,9 @@ class Run(Stream[T]):
             radius_s: an operator that the run has is shared only if the host where it is lies so near, in seconds of
                 hosts' coordinates (``Client.coordinates``), to where it would be for this query alone; ``apart`` says
                 which are not, and how far they are. None: whatever is the same is shared, wherever it is.
-            hints, strict, nothing: as for ``Client.run``, for this query.
+            hints: as for ``Client.run``, for this query.
+            strict: as for ``Client.run``, for this query.
+            nothing: as for ``Client.run``, for this query.
             subscribers: names of other clients that may subscribe to the nodes which this query uses.
 
         Returns at once. Where it cannot begin (a host lacks the code, or room, or is gone), that is the RunError of

@@ -5,7 +5,7 @@ returns with a correlation time, and one that is another with every transfer,
 
     cov(y(s), y(t)) = permanent + wandering · exp(-|s - t| / correlation_s) + passing · [s = t].
 
-All links of a run share one such :class:`Variability`, the most likely one for the samples so far (marginal likelihood
+All links of a run share one such ``Variability``, the most likely one for the samples so far (marginal likelihood
 on a grid, the variance in closed form, Rasmussen and Williams 2006, sections 2.2 and 5.4.1). What follows from it:
 
 - *The forecast* of a link is the conditional mean over the next ``horizon_s`` seconds. It leans on the latest sample

@@ -1,6 +1,6 @@
 """What a planner knows of the network: bandwidth and latency of every directed link that was measured.
 
-A link is a :class:`Link`. A plain pair of hosts stands for the link between them over the network that all share, here
+A link is a ``Link``. A plain pair of hosts stands for the link between them over the network that all share, here
 and wherever applications name links.
 """
 

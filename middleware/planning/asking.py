@@ -119,7 +119,7 @@ def plan_with_probes(
     find: Find = lambda _: {},
     max_rounds: int = 100,
 ) -> ProbedPlan:
-    """:func:`plan_probing` for a caller that can wait: ``probe`` measures links and returns estimates, ``sound``
+    """``plan_probing`` for a caller that can wait: ``probe`` measures links and returns estimates, ``sound``
     latencies, ``find`` places."""
     search = plan_probing(planner, task, model, max_rounds=max_rounds)
     try:

@@ -1,6 +1,6 @@
 """Planners, cost models and strategies by name: built in, from an installed package's entry point, or by import path.
 
-A researcher's planner is any class with ``plan`` (see :class:`Planner`), used as ``--planner package.module:Class``
+A researcher's planner is any class with ``plan`` (see ``Planner``), used as ``--planner package.module:Class``
 or registered by its package under the entry-point groups ``thalweg.planners`` and ``thalweg.cost_models``. Names come
 from the user's own command line or configuration, never off the wire. A strategy is what a run is given by one name:
 the planner it begins with, and how operators move afterwards.
@@ -56,7 +56,7 @@ class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 class RandomReshapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-reshapes"):
     """For tests: the tree is changed at random from outside, by what calls ``Run.reshape``, ``reshapes`` times.
 
-    In between ``moves`` operators move, as under :class:`RandomMoves`. Raises UsageError for a negative number.
+    In between ``moves`` operators move, as under ``RandomMoves``. Raises UsageError for a negative number.
     """
 
     reshapes: int = 500
@@ -136,17 +136,17 @@ COST_MODELS: Mapping[str, type[CostModel]] = {
 
 
 def planner_names() -> list[str]:
-    """Return the planners that :func:`get_planner` knows by name: built in, and of installed packages."""
+    """Return the planners that ``get_planner`` knows by name: built in, and of installed packages."""
     return _known(PLANNERS, "thalweg.planners")
 
 
 def strategy_names() -> list[str]:
-    """Return the strategies that :func:`get_strategy` knows by name: built in, and of installed packages."""
+    """Return the strategies that ``get_strategy`` knows by name: built in, and of installed packages."""
     return _known({**PLANNERS, **MOVERS}, "thalweg.planners")
 
 
 def cost_model_names() -> list[str]:
-    """Return the cost models that :func:`get_cost_model` knows by name: built in, and of installed packages."""
+    """Return the cost models that ``get_cost_model`` knows by name: built in, and of installed packages."""
     return _known(COST_MODELS, "thalweg.cost_models")
 
 
@@ -175,11 +175,11 @@ def get_planner(name: str, **options: Any) -> Planner:
 def get_strategy(name: str, **options: Any) -> Strategy:
     """The strategy of that name: one of ``MOVERS``, or any planner's, after which operators stay.
 
-    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`SpaceMoves`), of the driver
-    (:class:`RandomMoves`, :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``,
+    ``options``: of the adaptation (``GlobalMoves``, ``LocalMoves``, ``SpaceMoves``), of the driver
+    (``RandomMoves``, ``RandomReshapes``), or of the planner. A planner that has an attribute ``adaptation``,
     a GlobalMoves, is asked again while data flows, with the present placement as ``current``. Its attributes
     ``initially`` and ``meanwhile``, if it has them, are the planners of the start and of later. Errors as
-    :func:`get_planner`. Raises UsageError for an unknown one.
+    ``get_planner``. Raises UsageError for an unknown one.
     """
     if name in MOVERS:
         initial, kind = MOVERS[name]
@@ -202,7 +202,7 @@ def get_strategy(name: str, **options: Any) -> Strategy:
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
-    """The cost model of that name or import path; errors as :func:`get_planner`."""
+    """The cost model of that name or import path; errors as ``get_planner``."""
     if COST_MODELS.get(name) is QualityCost:
         options = {"metric": name, **options}
     model = _make("cost model", COST_MODELS, "thalweg.cost_models", name, options)

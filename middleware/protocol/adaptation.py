@@ -28,7 +28,7 @@ LocalCost = Literal["critical-path", "serialised-critical-path", "period", "expe
 class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="global"):
     """The client plans anew every ``period_s`` seconds, from the placement there is, and changes over at a barrier.
 
-    ``hysteresis``, ``gain``: see :func:`worth_moving`; 0 takes every plan that is better. ``horizon_s``: the planner
+    ``hysteresis``, ``gain``: see ``worth_moving``; 0 takes every plan that is better. ``horizon_s``: the planner
     is told what links will be like in the next so many seconds, from all that was measured while the run went on
     (``planning.outlook``); None tells it the estimates that have not timed out, and the horizon is the period. Another
     tree is judged by 20 of the present one's partitions at least, and must repay one of them (``REFILL``). ``looks``:
@@ -57,7 +57,7 @@ class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="l
 
     - ``k``: so many hosts at random are candidates besides the operator's own and its neighbours'; ``seed`` draws them
     - ``gate``: only operators on the critical path move (the paper's rule); off, every operator may
-    - ``hysteresis``: see :func:`worth_moving`; 0 takes every host that is better
+    - ``hysteresis``: see ``worth_moving``; 0 takes every host that is better
     - ``cost``: what a candidate is judged by. ``critical-path``: longest way from a producer through the operator to
       its consumer (the paper's); ``serialised-critical-path``: the same with inputs one after the other; ``period``:
       the largest single load; ``expected-period``: the 4-norm of the loads

@@ -145,7 +145,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="Another limit of this host: max_partition_bytes=1000000. docs/embedding.md lists all limits.",
+        help="Another limit of this host: max_partition_bytes=1000000. docs/reference/limits.md lists all limits.",
     )
     group.add_argument(
         "--capacity",

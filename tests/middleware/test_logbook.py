@@ -13,7 +13,7 @@ from thalweg.middleware.core.outbox import NOTED, Desk, Outbox
 from thalweg.middleware.logbook import EVENTS, FIELDS, QUIET_S, REMEMBERED, SLOW_S, WORDS, Logbook
 from thalweg.middleware.protocol import events as e
 
-PAGE = (Path(__file__).parents[2] / "docs" / "logging.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/log-records.md").read_text(encoding="utf-8")
 MOVES = {"moves": [["o", "h1", "h2"]], "reason": "asked for"}
 # a record of a core: kind and fields, and the event, peer or node and part of the message that come of it
 RECORDS: list[tuple[str, dict[str, Any], str, str, str]] = [

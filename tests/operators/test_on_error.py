@@ -291,7 +291,7 @@ def test_late_rows_are_counted_once_where_an_operator_goes_on_after_a_move() -> 
 
 
 def test_the_example_of_the_page_gives_what_the_page_says() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/how-to/records.md").read_text(encoding="utf-8")
     block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "loads_per_axle" in block)
     names: dict[str, Any] = {}
     exec(compile(block, "records.md", "exec"), names)

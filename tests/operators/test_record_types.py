@@ -1,4 +1,4 @@
-"""The table of types in ``docs/records.md``: every cell works, or is refused with the column and what to do."""
+"""The table of types in the reference of records: every cell works, or is refused with the column and what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.operators.records import GroupBy, Project, Select, TopK, Union
 from thalweg.operators.reference import digest
 from thalweg.operators.windows import Window
 
-PAGE = Path(__file__).parents[2] / "docs" / "records.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/records.md"
 NESTED = [[1], [2], None, [1]]
 
 

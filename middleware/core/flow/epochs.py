@@ -21,7 +21,7 @@ What the paper leaves open, and how it is here:
 - Only "mostly later" is fixed at the end of an epoch. What the consumer says of itself holds from the demand on that
   says it, so the word that an operator is critical passes down to the sources within an iteration and not in as many
   periods as the tree has levels.
-- A book moves with its operator (:class:`BookState`): the host it moves to counts on.
+- A book moves with its operator (``BookState``): the host it moves to counts on.
 
 There are no states beyond the counts, and no messages of its own: all that is said rides on demands.
 """
@@ -72,7 +72,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class EpochBook:
     """What one operator's host counts for it. Times are emulated seconds on the host's clock.
 
-    ``wave`` and ``waves`` are those of :func:`waves_of`; ``origin_s`` is when the run started.
+    ``wave`` and ``waves`` are those of ``waves_of``; ``origin_s`` is when the run started.
     """
 
     options: LocalMoves
@@ -102,7 +102,7 @@ class EpochBook:
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that :meth:`close_epoch` closes."""
+        """Number of the epoch that ``close_epoch`` closes."""
         return self.round * self.waves + self.wave
 
     @property
@@ -115,7 +115,7 @@ class EpochBook:
     def due_s(self, now: float) -> float:
         """The end of this operator's next epoch: the first after ``now`` that was not closed.
 
-        When it has come, call :meth:`close_epoch`, and then this again. Ends that passed unused (the operator was on
+        When it has come, call ``close_epoch``, and then this again. Ends that passed unused (the operator was on
         its way) are skipped.
         """
         periods = (now - self.origin_s) / self.options.period_s - (self.wave + 1) / self.waves

@@ -1,6 +1,6 @@
 """Cost models: what a placement costs, and which nodes are to blame.
 
-One interface for all (:class:`CostModel`, :class:`Position`). A model looks at a placement once
+One interface for all (``CostModel``, ``Position``). A model looks at a placement once
 (``at``) and then answers quickly what it would cost with any one of some operators elsewhere (``moves_of``).
 
 Branch and bound: an unknown link counts as infinitely fast, so every figure is a lower bound, and is exact
@@ -9,7 +9,7 @@ given up, and its unknown links are never asked for. Of the others *all* the unk
 asked for at once: an unknown link may be arbitrarily slow, so a maximum over paths or resources is
 not known before the last of them.
 
-Costs that are reductions of what resources are kept busy for share :class:`LoadedPosition`.
+Costs that are reductions of what resources are kept busy for share ``LoadedPosition``.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class CostModel(Protocol):
     def name(self) -> str: ...
 
     def at(self, problem: Problem, where: Where) -> Position:
-        """Look at a placement; never raises for unknown links (see :meth:`Position.lower_ns`)."""
+        """Look at a placement; never raises for unknown links (see ``Position.lower_ns``)."""
 
 
 def costs_of(model: CostModel, problem: Problem, where: Where) -> Nanoseconds:

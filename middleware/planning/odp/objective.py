@@ -3,7 +3,7 @@
 The utility F (9), (22) is the weighted sum of metrics, each 1 at its best and 0 at its worst (simple additive
 weighting). The paper does not say where the two lie. Here the best of a metric is that of the placement which is best
 by it alone, proven, or else its bound; the worst is what every operator and every stream has at its worst host or link,
-whatever the others have. Maximising F is minimising a :class:`Form`, which is what solvers and heuristics are given.
+whatever the others have. Maximising F is minimising a ``Form``, which is what solvers and heuristics are given.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def costs_as_sent(goal: Goal, where: Indices, form: Form | None = None) -> Float
 
 
 def solve_as_sent(goal: Goal, effort: Effort, start: Indices | None = None) -> Solved:
-    """The best placement that was found, with its bound; errors as :func:`solve`."""
+    """The best placement that was found, with its bound; errors as ``solve``."""
     instance = goal.instance
     sent = np.bincount(instance.edges[:, 0], minlength=instance.count)
     shares = msgspec.structs.replace(instance, rate=instance.rate / sent[instance.edges[:, 0]])

@@ -95,7 +95,7 @@ def normalised(instance: Instance, objective: Objective, effort: Effort | None =
 
 
 def extremes_of(instance: Instance, metric: Metric, objective: Objective, effort: Effort | None = None) -> Extremes:
-    """The best and the worst of one metric; errors as :func:`solve`."""
+    """The best and the worst of one metric; errors as ``solve``."""
     counted = objective.availability_of
     found = solve(Goal(instance, only(metric, availability_of=counted, ties=False)), effort)
     return Extremes(found.cost if found.proven else found.bound, worst_of(instance, metric, counted), found.proven)

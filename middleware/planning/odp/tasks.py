@@ -118,12 +118,12 @@ def with_changes(goal: Goal, task: Task, *, weight: float, horizon_s: float) -> 
 
 
 def from_networkx(application: Any, resources: Any) -> Instance:
-    """A problem of two directed graphs of networkx, with attributes as the fields of :class:`Instance`.
+    """A problem of two directed graphs of networkx, with attributes as the fields of ``Instance``.
 
     Nodes of ``application``: ``execution_s`` (0), ``demand`` (1), ``candidates`` (all) or ``host`` (a pin); its edges:
     ``rate`` (1). Nodes of ``resources``: ``capacity`` (inf), ``speed`` (1), ``availability`` (1); its edges:
     ``delay_s``, ``availability`` (1), ``bandwidth`` (inf). What is no attribute has the value in brackets. Raises
-    UsageError for a circle, a candidate that is no host, and what :meth:`Instance.check` finds.
+    UsageError for a circle, a candidate that is no host, and what ``Instance.check`` finds.
     """
     hosts = list(resources.nodes)
     number = {host: at for at, host in enumerate(hosts)}
@@ -195,7 +195,7 @@ def objective_of(given: str | Mapping[str, float], counted: str = "operators", *
 
 
 class QualityCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cost model of one metric or of the task's objective: what :class:`Goal` minimises, but for what decides ties.
+    """The cost model of one metric or of the task's objective: what ``Goal`` minimises, but for what decides ties.
 
     R is in seconds, -log A has no unit, T, N and EE are in the units of rates times seconds, none, one or two times;
     1 - F has none. What is short on hosts and links costs so much besides that every planner leaves it.

@@ -30,7 +30,7 @@ from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
 class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One period of the local algorithm from the current placement, or from what one-shot plans where there is none.
 
-    ``k``, ``gate``, ``seed``, ``cost``: as :class:`LocalMoves`; the model given only says what the placements cost.
+    ``k``, ``gate``, ``seed``, ``cost``: as ``LocalMoves``; the model given only says what the placements cost.
     A step may well raise that cost: what is better nearby need not be better for all (section 5). With the gate, those
     operators move that are on the critical path of the placement at the beginning of their wave.
     """

@@ -34,9 +34,9 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``objective``: a metric, or weights by metric that sum to 1; None: the task's, by default the response time
     - ``availability``: ``operators`` or ``hosts``, what counts; None: as the task says
     - ``ties``: among equals the least response time is taken, and then the least usage
-    - ``time_limit_s``, ``gap``, ``structure``: see :class:`Effort`
+    - ``time_limit_s``, ``gap``, ``structure``: see ``Effort``
     - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
-      horizon (see :func:`with_changes`); ``saving``: the least share of the cost that it saves
+      horizon (see ``with_changes``); ``saving``: the least share of the cost that it saves
     - ``looks``: so often it is solved again, every ``period_s``; None: as long as the run goes on
     - ``least_s``: delays below count as this; while data flows 1 ms by default, as measured ones waver
     - ``shared``: what several consumers on one host take of a producer goes there once, as it does while data flows; a

@@ -64,7 +64,7 @@ def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], lo
 
 
 def rates_of(loads: Loads, trees: Sequence[Sequence[int]]) -> list[float]:
-    """Partitions a second over each of some trees at once, as far as resources go (:func:`fair_rates`)."""
+    """Partitions a second over each of some trees at once, as far as resources go (``fair_rates``)."""
     work = np.array([_work(Tree(replace(loads, share=1.0, beside=None), tree)) for tree in trees])
     rates: list[float] = fair_rates(work).tolist()
     return rates

@@ -3,7 +3,7 @@
 A pipeline's rate is bounded by its busiest interface, link or processor (see ``period``), and where combining is
 associative and commutative the order is free. So the planner looks for the tree over hosts whose busiest resource
 is least busy (``shapes.search``), and only where operators do not say that they may be reordered does it keep the
-tree it was given and move its operators (:class:`OneShot`, by the same cost).
+tree it was given and move its operators (``OneShot``, by the same cost).
 
 Knowledge is fetched in two steps. Nobody knows anything at first, so that as many links are asked for as tell good
 from bad: all of a small network, of a larger one those from each host to a few others. Then the planner takes unknown
@@ -60,15 +60,15 @@ LEAST_DOUBT = 0.1  # that a probe is worth: it may well move a forecast by 10 %
 class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shape and placement for the shortest period (see the module).
 
-    - ``interface``: what a host sends and receives at once, as :class:`Period`'s; a cost model of periods that the
+    - ``interface``: what a host sends and receives at once, as ``Period``'s; a cost model of periods that the
       planner is called with says it itself and is used instead
-    - ``shape``: of the norm that is minimised (see :class:`ExpectedPeriod`, whose own is used where it is the model)
-    - ``joining``: how a host combines its inputs (see :func:`shaped`)
+    - ``shape``: of the norm that is minimised (see ``ExpectedPeriod``, whose own is used where it is the model)
+    - ``joining``: how a host combines its inputs (see ``shaped``)
     - ``looks``: how many trees are looked at; None: as many as take about 20 ms at 8 servers and 200 ms at 32
     - ``probes``: how many pairs of hosts may be measured before the run; None: six a host
     - ``period_s``: seconds between looks for a better plan while data flows; None: planned once
     - ``horizon_s``: for how many seconds ahead links are forecast then
-    - ``gain``: the least part of the present cost that a change must save (and see :class:`GlobalMoves`)
+    - ``gain``: the least part of the present cost that a change must save (and see ``GlobalMoves``)
     - ``probes_again``: how many pairs of hosts may be measured in a look, for each host
     - ``seed``: of the search
     - ``stripes``: over how many trees a stream goes at once, where its tree may be chosen; ``auto``: as many as repay
@@ -140,7 +140,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _several(self, frame: Frame, model: CostModel, looks: int, view: NetworkView) -> Plan:
         """The best trees together by what is known; asks for what should be known first.
 
-        One tree is what :meth:`_first` finds.
+        One tree is what ``_first`` finds.
         """
         knowledge = Knowledge(frame.names, view, self.probes)
         if wanted := knowledge.first():

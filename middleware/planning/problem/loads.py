@@ -1,10 +1,10 @@
 """What a plan's work keeps busy: interfaces or links, processors and disks, and for how long.
 
 Each transfer, computation and read is work on some resources. Which resources a transfer keeps busy is said once, in
-``CARRIERS``, for all who add up loads: placements of operators (:class:`LoadModel`), trees of hosts (``shapes.search``)
-and linear programs (``bound``). A cost is a reduction of loads: the largest (:class:`Period`), a norm
-(:class:`ExpectedPeriod`), and where edges have a network or relays each, what is paid for the bytes as well
-(:class:`LinkLoads`).
+``CARRIERS``, for all who add up loads: placements of operators (``LoadModel``), trees of hosts (``shapes.search``)
+and linear programs (``bound``). A cost is a reduction of loads: the largest (``Period``), a norm
+(``ExpectedPeriod``), and where edges have a network or relays each, what is paid for the bytes as well
+(``LinkLoads``).
 
 A host's interface carries one message at a time in either direction (``single``; Ranganathan et al. 1998, section 2,
 assumption 2), one in each (``duplex``), or every directed link has its own capacity (``independent``).
@@ -132,7 +132,7 @@ class LoadModel:
         self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
     ) -> Floats:
         """(resources,) the work on each, in the unit of the work: of transfers on what they are ``carried`` by
-        (:meth:`of_transfers`), and of nodes' computations and reads ``where`` they are.
+        (``of_transfers``), and of nodes' computations and reads ``where`` they are.
         """
         places = np.concatenate((*carried, where + self.processors, where + self.disks))
         work = np.concatenate((*[transfers] * len(carried), compute, reads))
@@ -141,7 +141,7 @@ class LoadModel:
     def add_up_many(
         self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
     ) -> Floats:
-        """(rows, resources) the same for many placements: (rows, …) of what :meth:`add_up` is given, but for reads."""
+        """(rows, resources) the same for many placements: (rows, …) of what ``add_up`` is given, but for reads."""
         rows = np.arange(len(where))[:, np.newaxis] * self.count
         read = np.broadcast_to(reads, where.shape)
         places = np.concatenate((*carried, where + self.processors, where + self.disks), axis=1) + rows

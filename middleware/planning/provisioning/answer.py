@@ -13,7 +13,7 @@ Ours are besides:
 - (0) what is no answer at all: an object that is not fetched, or from a server that does not hold it, or more machines
   of a class than there are
 - (6) without ``overlap``, what an operator receives, computes and sends in turn takes no longer than 1/ρ; a
-  :class:`Period` of the same placement is never less (``planning.costs.period``)
+  ``Period`` of the same placement is never less (``planning.costs.period``)
 
 A machine fetches an object once, however many of its operators need it.
 """
@@ -99,7 +99,7 @@ def needed(instance: Instance, machine_of: Indices, machines: int) -> Flags:
 
 
 def loads(instance: Instance, answer: Answer) -> Loads:
-    """What an answer asks of everything; what is of the wrong form is left to :func:`violations`."""
+    """What an answer asks of everything; what is of the wrong form is left to ``violations``."""
     machine, count = answer.machine_of, answer.machines
     links = np.zeros((count, count))
     ends = machine[:-1], machine[instance.parent[:-1]]

@@ -1,6 +1,6 @@
 """The seven heuristics of Benoit et al. (2008), section 6: which operators share a machine.
 
-Each fills a :class:`Fleet`; then servers are selected, and every machine is of the cheapest class that carries it. What
+Each fills a ``Fleet``; then servers are selected, and every machine is of the cheapest class that carries it. What
 the paper leaves open is decided so:
 
 - R1: where an operator does not fit on a machine of its own, it is bought one together with the child or the parent

@@ -1,7 +1,7 @@
 """Shapes: trees over hosts, and the dataflows that they stand for.
 
 Where combining is associative and commutative (the operators say so: ``reorderable``) any tree gives the same bytes,
-so a planner may choose it. A shape is a :class:`HostTree`: every host combines its own sources with what other hosts
+so a planner may choose it. A shape is a ``HostTree``: every host combines its own sources with what other hosts
 send it and sends one result on. More is not needed as long as a combination is not larger than its inputs together:
 whatever a host would send twice, it sends once when it combines it first.
 """

@@ -13,7 +13,7 @@ of the many that they get by a small program; here few are found directly.
 - X3: mixtures are nested: that of twice as many trees begins with the trees of the one before, at half the share.
 
 How often a tree is used is not decided here: partitions go to the tree that asks next, so that trees which meet on a
-busy resource share it evenly (:func:`fair_rates`).
+busy resource share it evenly (``fair_rates``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A local search over trees of hosts: which host sends to which, so that the busiest is as little busy as can be.
 
 The cost of a tree is the *a*-norm of the loads, (Σ l_i^a)^(1/a), with l_i the seconds that a partition keeps resource
-*i* busy: what :class:`ExpectedPeriod` minimises, here over the resources of any interface that :class:`Period` knows.
+*i* busy: what ``ExpectedPeriod`` minimises, here over the resources of any interface that ``Period`` knows.
 With *a* growing it is the period itself; a finite *a* lets a search see progress where the maximum alone stays on a
 plateau, and does not rest a plan on one lucky measurement.
 
@@ -11,7 +11,7 @@ hung at random places and the descent is repeated from there, and what is better
 number of looks. Chance comes from a seed.
 
 A tree may carry a share of the partitions only, beside others (``shapes.mixture``): its own work counts by that share,
-and what others keep busy (:class:`Busy`) lies below it.
+and what others keep busy (``Busy``) lies below it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Loads:
     - ``sizes``: for every host the bytes of its own sources
     - ``made``, ``compute_s``: bytes of what inputs of these sizes are combined to, and the seconds on that host
     - ``disk_s``: (hosts,) seconds of reading its own sources
-    - ``interface``: as of :class:`Period`; ``shape``: of the norm, above 1
+    - ``interface``: as of ``Period``; ``shape``: of the norm, above 1
     - ``joint``: a host's computing and reading delays its transfers (single interfaces only), or goes on beside them
     - ``share``: the part of the stream's partitions that the tree carries; ``beside``: what others keep busy; None:
       nothing

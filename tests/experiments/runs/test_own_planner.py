@@ -1,4 +1,4 @@
-"""A planner of the user's own beside the built-in ones: the one that the README shows, and such as err."""
+"""A planner of the user's own beside the built-in ones: the one of the how-to, and such as err."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkVi
 from thalweg.middleware.planning import OneShot, get_strategy
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/write-a-planner.md"
 MODULE = "planners_of_a_user"
 ERRING = """
 from thalweg.middleware.protocol.adaptation import LocalMoves
@@ -55,7 +55,7 @@ class MovesByItself(BesideAnInput):
 
 @pytest.fixture
 def planners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python[^\n]*\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (code,) = [block for block in blocks if "class BesideAnInput" in block]
     (tmp_path / f"{MODULE}.py").write_text(code + ERRING, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -68,7 +68,7 @@ def simulation(placement: str, **more: object) -> Simulation:
 
 
 @pytest.mark.usefixtures("planners")
-def test_the_planner_of_the_readme_is_asked_again_and_moves_operators() -> None:
+def test_the_planner_of_the_how_to_is_asked_again_and_moves_operators() -> None:
     strategy = get_strategy(f"{MODULE}:BesideAnInput")
     assert strategy.adaptation == GlobalMoves(period_s=300.0)
     assert strategy.again is strategy.initial

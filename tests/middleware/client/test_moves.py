@@ -265,10 +265,11 @@ def test_a_planner_that_asks_for_the_comparison_gets_it_and_the_log_says_why(
     assert line.reason.startswith(("no better plan", "it saves less than 90%"))  # type: ignore[attr-defined]
 
 
-def test_the_planner_that_readme_shows_moves_operators(client: Client) -> None:
-    (block,) = (each for each in python_blocks((ROOT / "README.md").read_text()) if "BesideAnInput" in each)
+def test_the_planner_of_the_how_to_moves_operators(client: Client) -> None:
+    page = ROOT / "docs/how-to/write-a-planner.md"
+    (block,) = (block for block in python_blocks(page.read_text()) if "class BesideAnInput" in block)
     scope: dict[str, Any] = {}
-    exec(compile(block, "README.md", "exec"), scope)
+    exec(compile(block, page.name, "exec"), scope)
     planner, flow = scope["BesideAnInput"](), complete_binary_tree(blocks(), MIX)
     with client.run(flow, {"op0": "client", "op1": "client"}, adaptation=GlobalMoves(0.05), planner=planner) as run:
         taking(run, lambda: "client" not in (run.placement["op0"], run.placement["op1"]))

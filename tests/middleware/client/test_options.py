@@ -1,6 +1,6 @@
 """Every pair of run options with every call on a run that goes on: each works, or is refused in one line.
 
-``PYTHONPATH=tests python tests/middleware/client/test_options.py`` prints the table of ``docs/embedding.md``.
+``PYTHONPATH=tests python tests/middleware/client/test_options.py`` prints the table of the page ``PAGE``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pair = tuple[str, ...]
 SINGLES: list[Pair] = [(), *((name,) for name in OPTIONS)]
 PAIRS: list[Pair] = [*SINGLES, *itertools.combinations(OPTIONS, 2)]
 FEW: list[Pair] = [("failover", "ahead"), ("stripes", "journal")]
-PAGE = Path(__file__).parents[3] / "docs/embedding.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/embed-in-an-application.md"
 WORKS = "works"
 HEAD = f"| options | {' | '.join(f'`{call}`' for call in CALLS)} |"
 

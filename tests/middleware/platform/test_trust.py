@@ -1,4 +1,4 @@
-"""Files that others could change: every row of the table of ``docs/security.md``, and what a refusal says."""
+"""Files that others could change: every row of the table of the page on security, and what a refusal says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from thalweg.middleware.platform import trust
 from thalweg.middleware.platform.trust import why_unsafe
 
-DOCS = Path(__file__).parents[3] / "docs/security.md"
+DOCS = Path(__file__).parents[3] / "docs/explanation/security.md"
 OTHER = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
 
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """Return the rows of the table under its heading."""
-    section = DOCS.read_text(encoding="utf-8").partition("### Whose files count")[2].partition("\n#")[0]
+    section = DOCS.read_text(encoding="utf-8").partition("## Trusted files")[2].partition("\n#")[0]
     found = [
         Row(*[cell.strip() for cell in line.strip("|").split("|")]) for line in section.splitlines() if "| 0" in line
     ]

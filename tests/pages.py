@@ -1,0 +1,352 @@
+"""Runner of the examples of a page: ``python tests/pages.py README.md`` compares each output with what the page shows.
+
+A block with a ``title`` is a file, which is written into the working folder. A ``console`` block has commands, on lines
+that begin with ``$ ``, and their output. The page's commands run in one shell, from top to bottom. A line ``…`` stands
+for any number of lines, and ``…`` within a line for any text.
+
+Comments before a block say how it is compared: ``<!-- test: figures vary -->`` (any number stands for any other),
+``<!-- test: exit 1 -->`` (exit status of the last command), ``<!-- test: goes on -->`` (the last command does not end).
+``<!-- test: order varies -->`` compares the lines in sorted order. ``<!-- test: skip, REASON -->`` leaves a block out.
+``<!-- test: machines h1 client -->`` at the top of a page opens an emulated WAN with these hosts. Prompts such as
+``h1$ `` then run their commands on that host, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol, Self
+
+import psutil
+from markdown_it import MarkdownIt
+from patience import patience
+
+from thalweg import Testbed
+
+STEP_S = 60.0  # a limit for one command, of an idle machine
+ELLIPSIS = "…"
+PROMPT = re.compile(r"^([a-z][a-z0-9-]*)?\$ (.*)$")
+COMMENT = re.compile(r"<!-- test: (.*?) -->")
+TITLE = re.compile(r'title="([^"]+)"')
+BASH = ["bash", "--norc", "--noprofile"]
+ENDED = "--thalweg-page-command-ended--"
+
+
+class PageError(AssertionError):
+    """A difference between a page and what its examples do, with the page's line."""
+
+
+class Written(NamedTuple):
+    """A file that a page shows."""
+
+    name: str
+    text: str
+
+
+class Step(NamedTuple):
+    """A command, the name of the machine that runs it ("" for the reader's own), and the output that the page shows.
+
+    ``hints`` are those of the block's comments. ``line`` is the page's line of the command.
+    """
+
+    machine: str
+    command: str
+    shown: tuple[str, ...]
+    line: int
+    hints: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """The exit status that the page expects."""
+        return next((int(hint.removeprefix("exit ")) for hint in self.hints if hint.startswith("exit ")), 0)
+
+
+class Page(NamedTuple):
+    """The examples of a page in their order, and the hosts of its WAN, if it needs one."""
+
+    examples: tuple[Written | Step, ...]
+    machines: tuple[str, ...]
+
+
+def read_page(text: str) -> Page:
+    """Return the examples of a page in Markdown."""
+    examples: list[Written | Step] = []
+    machines: tuple[str, ...] = ()
+    hints: list[str] = []
+    for token in MarkdownIt().parse(text):
+        if token.type == "html_block":
+            for hint in COMMENT.findall(token.content):
+                if hint.startswith("machines "):
+                    machines = tuple(hint.split()[1:])
+                else:
+                    hints.append(hint)
+        elif token.type == "fence":
+            if not any(hint.startswith("skip, ") for hint in hints):
+                first = (token.map or [0])[0] + 2
+                if title := TITLE.search(token.info):
+                    examples.append(Written(title[1], token.content))
+                elif token.info.split()[:1] == ["console"]:
+                    examples += _steps(token.content.splitlines(), first, hints)
+            hints = []
+        elif token.type == "inline":
+            hints = []
+    return Page(tuple(examples), machines)
+
+
+def _steps(lines: Sequence[str], first: int, hints: Sequence[str]) -> Iterator[Step]:
+    """Yield the commands of a console block. Only the last has the block's exit status, and may go on."""
+    found: list[tuple[str, str, list[str], int]] = []
+    rest = iter(enumerate(lines, first))
+    for number, line in rest:
+        if prompt := PROMPT.match(line):
+            command = prompt[2]
+            while command.endswith("\\"):
+                command = command[:-1] + next(rest)[1].lstrip()
+            found.append((prompt[1] or "", command, [], number))
+        elif found:
+            found[-1][2].append(line)
+    for count, (machine, command, shown, number) in enumerate(found, 1):
+        of_last = count == len(found)
+        own = tuple(hint for hint in hints if of_last or not hint.startswith(("exit ", "goes on")))
+        yield Step(machine, command, tuple(shown), number, own)
+
+
+def pattern(shown: Sequence[str], figures_vary: bool) -> str:
+    """Return the regular expression that an output has to match, whose lines end with newlines."""
+    parts = []
+    for line in shown:
+        if line.strip() == ELLIPSIS:
+            parts.append("(?:.*\n)*?")
+            continue
+        escaped = ".*?".join(re.escape(part) for part in line.rstrip().split(ELLIPSIS))
+        if figures_vary:
+            escaped = re.sub(r"(?:\\ )+", r" +", re.sub(r"-?\d(?:[\d,]|\\\.\d)*", lambda _: r"-?\\d[\\d,.]*", escaped))
+            escaped = escaped.replace("\\\\d", "\\d")
+        parts.append(escaped + "[ \t]*\n")
+    return "".join(parts)
+
+
+def agrees(step: Step, output: str, beginning: bool = False) -> bool:
+    """Return whether an output is what the page shows, or begins so. A step without output accepts none or any."""
+    lines, shown = [line.rstrip() for line in output.splitlines()], [line for line in step.shown if line.strip()]
+    lines = [line for line in lines if line]
+    if not shown:
+        return True
+    if "order varies" in step.hints:
+        lines, shown = sorted(lines), sorted(shown)
+    match = re.match if beginning else re.fullmatch
+    return match(pattern(shown, "figures vary" in step.hints), "".join(f"{line}\n" for line in lines)) is not None
+
+
+class Process(Protocol):
+    """Shell of a session: a process of this machine, or one on a host of a WAN."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+
+class Session:
+    """A shell that runs the commands of one machine, one after another."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._in, self._out = process.stdin, process.stdout
+        self._read, self._count = b"", 0
+        self._goes_on = False
+        self._write("set -m")  # each command in a process group of its own, which the terminal would interrupt
+
+    def run(self, step: Step) -> None:
+        """Run a command until it ends, or until it has printed what the page shows if it is one that goes on.
+
+        Raises PageError if its output or its exit status is another.
+        """
+        self.stop()
+        goes_on = "goes on" in step.hints
+        ends = self._ends()
+        command = f"{{ {step.command}\n}} </dev/null; {ends}"
+        self._write(f"{{ {command}\n}} &" if goes_on else command)
+        self._goes_on = goes_on
+        output, status = self._until_ended(lambda text: goes_on and agrees(step, text, beginning=True))
+        where = f"line {step.line}: {step.command!r}"
+        if status is None:
+            if goes_on and agrees(step, output, beginning=True):
+                return
+            raise PageError(f"{where} has not ended as the page shows; it printed\n{output}")
+        if goes_on:
+            raise PageError(f"{where} has ended with {status}; it printed\n{output}")
+        if status != step.status:
+            raise PageError(f"{where} has the exit status {status}; it printed\n{output}")
+        if not agrees(step, output):
+            shown = "\n".join(step.shown)
+            raise PageError(f"{where} printed\n{output}\nand the page shows\n{shown}")
+
+    def stop(self) -> None:
+        """Interrupt a command that goes on, as Ctrl-C does, and wait for its end."""
+        if self._goes_on:
+            self._goes_on = False
+            self._write(f"kill -INT -- -$! && wait $!; {self._ends()}")
+            self._until_ended(lambda _: False)
+
+    def _ends(self) -> str:
+        """Return the command that tells the end of the next one."""
+        self._count += 1
+        return f"printf '\\n%s %s\\n' {ENDED}{self._count} $?"
+
+    def _write(self, line: str) -> None:
+        self._in.write(f"{line}\n".encode())
+        self._in.flush()
+
+    def _until_ended(self, enough: Callable[[str], bool]) -> tuple[str, int | None]:
+        """Return the output, with the exit status once the command has ended."""
+        end = re.compile(rb"\n" + f"{ENDED}{self._count}".encode() + rb" (\d+)\n")
+        limit_s = time.monotonic() + patience(STEP_S)
+        while (left_s := limit_s - time.monotonic()) > 0:
+            if ended := end.search(self._read):
+                output, self._read = self._read[: ended.start()], self._read[ended.end() :]
+                return output.decode(errors="replace"), int(ended[1])
+            if enough(text := self._read.decode(errors="replace")):
+                self._read = b""
+                return text, None
+            if select.select([self._out], [], [], left_s)[0]:
+                if not (more := os.read(self._out.fileno(), 1 << 16)):
+                    break
+                self._read += more
+        return self._read.decode(errors="replace"), None
+
+
+def environment(home: Path, runtime: Path) -> Mapping[str, str]:
+    """Return the environment of a reader's shell: this Python's programs, and nothing of the test run.
+
+    Args:
+        runtime: a folder with a short path for sockets, so that no testbed of others is seen.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin", "/sbin"])
+    kept = {name: os.environ[name] for name in ("LANG", "TMPDIR", "JAVA_HOME", "PYTHONPATH") if name in os.environ}
+    return kept | {
+        "PATH": path,
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+class Shells:
+    """Sessions of a page: one for the reader's own machine, and one for each host of the page's WAN."""
+
+    def __init__(self, folder: Path, machines: Sequence[str]) -> None:
+        self._folder, self._machines = folder, machines
+        self._sessions: dict[str, Session] = {}
+        self._ends = ExitStack()
+        self._bed: Testbed | None = None
+        self._runtime = folder
+
+    def __enter__(self) -> Self:
+        with ExitStack() as ends:
+            self._runtime = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="run-")))
+            if self._machines:
+                self._bed = ends.enter_context(Testbed.open("netns", self._machines, rate="20mbit"))
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def folder(self, machine: str) -> Path:
+        """Return the working folder of a machine."""
+        folder = self._folder / machine
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def write(self, file: Written) -> None:
+        """Write a file on every machine."""
+        for machine in ("", *self._machines):
+            path = self.folder(machine) / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, encoding="utf-8")
+
+    def session(self, machine: str) -> Session:
+        """Return the session of a machine, which begins when it is first used."""
+        if machine not in self._sessions:
+            self._sessions[machine] = self._ends.enter_context(self._on_host(machine) if machine else self._here())
+        return self._sessions[machine]
+
+    @contextmanager
+    def _here(self) -> Iterator[Session]:
+        folder = self.folder("")
+        with subprocess.Popen(
+            BASH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder,
+            env=environment(folder, self._runtime), start_new_session=True,
+        ) as shell:  # fmt: skip
+            try:
+                yield (session := Session(shell))
+                session.stop()
+            finally:
+                for process in psutil.process_iter():
+                    with suppress(psutil.Error, OSError):
+                        if os.getsid(process.pid) == shell.pid:
+                            process.kill()
+                if any(self._runtime.iterdir()):  # a page that fails leaves its testbeds up
+                    down = [sys.executable, "-m", "thalweg", "testbed", "down"]
+                    subprocess.run(down, env=environment(folder, self._runtime), stdout=subprocess.DEVNULL, check=True)
+
+    @contextmanager
+    def _on_host(self, machine: str) -> Iterator[Session]:
+        if self._bed is None or machine not in self._machines:
+            raise PageError(f"the page names no machine {machine!r} in its comment <!-- test: machines … -->")
+        folder = self.folder(machine)
+        shell = self._bed.start(
+            machine, BASH, env=environment(folder, self._runtime), cwd=folder, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            yield (session := Session(shell))
+            session.stop()
+        finally:
+            shell.kill()
+            shell.wait()
+            shell.close()
+
+
+def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: None) -> int:
+    """Run the examples of a page in a folder, and return how many commands there were. Raises PageError."""
+    examples, machines = read_page(page.read_text(encoding="utf-8"))
+    count = 0
+    with Shells(folder, machines) as shells:
+        for example in examples:
+            if isinstance(example, Written):
+                shells.write(example)
+                continue
+            begun_s = time.monotonic()
+            shells.session(example.machine).run(example)
+            count += 1
+            tell(f"{page}:{example.line}: {time.monotonic() - begun_s:5.1f} s  {example.machine}$ {example.command}")
+    return count
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the pages that are named, and return the exit status."""
+    status = 0
+    for word in words:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                print(f"{word}: {run_page(Path(word), Path(folder), print)} commands, all as shown", flush=True)
+            except PageError as error:
+                print(f"{word}: {error}", file=sys.stderr)
+                status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

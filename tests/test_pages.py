@@ -1,0 +1,105 @@
+"""The commands of pages do what the pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import PageError, Step, Written, agrees, read_page, run_page
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted(page for page in (ROOT / "docs/tutorials").glob("*.md") if page.name != "index.md")
+COMING_FROM = sorted((ROOT / "docs/coming-from").glob("*.md"))
+ON_LINKS = {"README.md", "service-on-a-wan.md", "two-machines.md", "mininet-or-containerlab.md"}
+"""Pages whose examples open emulated WANs of namespaces."""
+
+
+def run_pages() -> Iterator[object]:
+    """Yield the pages that are run at every change."""
+    for page in (ROOT / "README.md", *TUTORIALS, *COMING_FROM):
+        yield pytest.param(page, id=page.name, marks=[pytest.mark.netns] if page.name in ON_LINKS else [])
+
+
+@pytest.mark.parametrize("page", list(run_pages()))
+def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
+    assert run_page(page, tmp_path) >= 1
+
+
+def test_there_are_five_tutorials() -> None:
+    assert len(TUTORIALS) == 5
+
+
+PAGE = """
+```python title="greet.py"
+import sys
+print(f"Hello, {sys.argv[1]}: 3.5 s")
+```
+<!-- test: figures vary -->
+```console
+$ python greet.py you
+Hello, you: 17 s
+```
+"""
+
+
+def run_text(text: str, folder: Path) -> int:
+    """Run a page of this text."""
+    page = folder / "page.md"
+    page.write_text(text)
+    (folder / "work").mkdir()
+    return run_page(page, folder / "work")
+
+
+def test_figures_may_vary_where_the_page_says_so(tmp_path: Path) -> None:
+    assert run_text(PAGE, tmp_path) == 1
+
+
+def test_another_output_than_the_page_shows_is_an_error_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match=r"line 8: 'python greet.py you' printed\nHello, you: 3.5 s"):
+        run_text(PAGE.replace("<!-- test: figures vary -->\n", "\n"), tmp_path)
+
+
+def test_another_exit_status_than_the_page_says_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match="line 2: 'false' has the exit status 1"):
+        run_text("```console\n$ false\n```\n", tmp_path)
+
+
+def test_a_command_that_goes_on_is_interrupted_at_the_end(tmp_path: Path) -> None:
+    text = "<!-- test: goes on -->\n```console\n$ echo $BASHPID > number; echo up; exec sleep 1000\nup\n```\n"
+    assert run_text(text, tmp_path) == 1
+    number = int((tmp_path / "work/number").read_text())
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_a_command_that_should_go_on_and_ends_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match="has ended with 0"):
+        run_text("<!-- test: goes on -->\n```console\n$ echo down\nup\n```\n", tmp_path)
+
+
+def test_commands_share_one_shell(tmp_path: Path) -> None:
+    assert run_text("```console\n$ word=kept\n$ echo \\\n    $word\nkept\n```\n", tmp_path) == 2
+
+
+def test_a_comment_leaves_a_block_out_and_no_other() -> None:
+    page = read_page("<!-- test: skip, too long -->\n```console\n$ one\n```\ntext\n\n```console\n$ two\n```\n")
+    assert [example.command for example in page.examples if isinstance(example, Step)] == ["two"]
+
+
+def test_files_have_their_title_as_name() -> None:
+    (file,) = read_page('```toml title="a/b.toml"\nkey = 1\n```\n').examples
+    assert file == Written("a/b.toml", "key = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "same"),
+    [
+        (["a", "…", "z"], "a\nb\nc\nz\n", True),
+        (["a … z"], "a b c z\n", True),
+        (["a … z"], "a b c\n", False),
+        (["a", "z"], "a\nb\nz\n", False),
+        (["1.5 s"], "1.6 s\n", False),
+    ],
+)
+def test_outputs_are_compared_line_by_line(shown: list[str], output: str, same: bool) -> None:
+    assert agrees(Step("", "command", tuple(shown), 1), output) is same
