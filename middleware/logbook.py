@@ -242,8 +242,10 @@ def _fault(fields: Fields) -> Line | None:
     return Line("route-failed", f"route to host {peer!r}{via}{of}: {what}{waited}", what)
 
 
-def _unexpected(fields: Fields) -> Line:
+def _unexpected(fields: Fields) -> Line | None:
     detail, node = _detail(fields), fields.get("node")
+    if detail.get("late"):  # a host reports a lost host that is waited for, about once a second
+        return None
     kind = detail.get("message", "a message")
     about = f" about {node!r}" if node else ""
     what = detail.get("what") or "the run does not allow it, or does not expect it now"

@@ -26,21 +26,25 @@ from thalweg.middleware.network.view import (
 )
 from thalweg.middleware.planning import (
     COST_MODELS,
+    CostModel,
     DownloadAll,
     ExpectedPeriod,
     Interface,
     Odp,
     Period,
     Plan,
+    Problem,
     Task,
     Thalweg,
     ask_planner,
     bound_period_s,
+    evaluate,
     get_cost_model,
     get_planner,
 )
 from thalweg.middleware.planning.odp.objective import value_of
 from thalweg.middleware.planning.odp.tasks import QualityCost
+from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.planning.problem.choice import choice_of, cost_of, with_all_networks
 from thalweg.middleware.planning.problem.routes import HOPS, route_of
 from thalweg.middleware.protocol.messages import MAX_HOPS
@@ -170,6 +174,8 @@ def place(
         result = ask_planner(chosen, task, model)
     except LinksNeeded as needed:
         raise _not_given(file, needed, planner) from None
+    if isinstance(chosen, CostSpace):  # it minimises bytes in transit, whatever model is asked for
+        result = _by_model(result, task, model)
     baseline_s = DownloadAll().plan(with_all_networks(task), model).cost_s
     bound_s = _bound_s(file, task, _interface(chosen, model)) if options.bound else None
     if as_json:
@@ -319,6 +325,15 @@ def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: b
     candidates = f", of {planner.candidates:.0%} of the candidates" if planner.candidates < 1 else ""
     proof = "proven optimal" if solved.proven else f"at most {solved.gap:.2%} above the bound"
     out.print(f"{proof}{candidates}; found by {solved.way}, {solved.looked_at} parts of placements looked at")
+
+
+def _by_model(plan: Plan, task: Task, model: CostModel) -> Plan:
+    """Return a plan with its cost by a model, which is NaN if a link is not given."""
+    try:
+        cost_s = evaluate(model, Problem(task), plan.placement)
+    except LinksNeeded:
+        cost_s = math.nan
+    return msgspec.structs.replace(plan, cost_s=cost_s)
 
 
 def _interface(planner: object, model: object) -> Interface:

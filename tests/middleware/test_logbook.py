@@ -170,6 +170,8 @@ def test_every_kind_that_is_logged_is_tested_and_recorded_without_an_event_log()
 def test_a_record_that_says_nothing_of_it_is_not_logged(log: pytest.LogCaptureFixture) -> None:
     Logbook("me").record("r", "replaced", {"detail": {"planner": "p", "placement": {}}})
     Logbook("me").record("r", "estimate", {})
+    late = {"message": "Failed", "lost": "h1", "late": True}  # of a host that is waited for, which was told once
+    Logbook("me").record("r", "unexpected", {"peer": "h2", "detail": late})
     assert not log.records
 
 
