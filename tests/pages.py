@@ -7,6 +7,8 @@ for any number of lines, and ``…`` within a line for any text.
 Comments before a block say how it is compared: ``<!-- test: figures vary -->`` (any number stands for any other),
 ``<!-- test: exit 1 -->`` (exit status of the last command), ``<!-- test: goes on -->`` (the last command does not end).
 ``<!-- test: order varies -->`` compares the lines in sorted order. ``<!-- test: skip, REASON -->`` leaves a block out.
+``<!-- test: long -->`` is for a block that ``--long`` alone runs, and ``in the checkout`` for commands that need the
+page's own folder. Several of them in one comment are separated by commas.
 ``<!-- test: machines h1 client -->`` at the top of a page opens an emulated WAN with these hosts. Prompts such as
 ``h1$ `` then run their commands on that host, in a folder of its own.
 """
@@ -31,7 +33,7 @@ from patience import patience
 
 from thalweg import Testbed
 
-STEP_S = 60.0  # a limit for one command, of an idle machine
+STEP_S, LONG_S = 60.0, 600.0  # limits for one command, of an idle machine
 ELLIPSIS = "…"
 PROMPT = re.compile(r"^([a-z][a-z0-9-]*)?\$ (.*)$")
 COMMENT = re.compile(r"<!-- test: (.*?) -->")
@@ -87,9 +89,9 @@ def read_page(text: str) -> Page:
                 if hint.startswith("machines "):
                     machines = tuple(hint.split()[1:])
                 else:
-                    hints.append(hint)
+                    hints += hint.split(", ")
         elif token.type == "fence":
-            if not any(hint.startswith("skip, ") for hint in hints):
+            if "skip" not in hints:
                 first = (token.map or [0])[0] + 2
                 if title := TITLE.search(token.info):
                     examples.append(Written(title[1], token.content))
@@ -175,7 +177,8 @@ class Session:
         command = f"{{ {step.command}\n}} </dev/null; {ends}"
         self._write(f"{{ {command}\n}} &" if goes_on else command)
         self._goes_on = goes_on
-        output, status = self._until_ended(lambda text: goes_on and agrees(step, text, beginning=True))
+        limit_s = LONG_S if "long" in step.hints else STEP_S
+        output, status = self._until_ended(limit_s, lambda text: goes_on and agrees(step, text, beginning=True))
         where = f"line {step.line}: {step.command!r}"
         if status is None:
             if goes_on and agrees(step, output, beginning=True):
@@ -194,7 +197,7 @@ class Session:
         if self._goes_on:
             self._goes_on = False
             self._write(f"kill -INT -- -$! && wait $!; {self._ends()}")
-            self._until_ended(lambda _: False)
+            self._until_ended(STEP_S, lambda _: False)
 
     def _ends(self) -> str:
         """Return the command that tells the end of the next one."""
@@ -205,10 +208,10 @@ class Session:
         self._in.write(f"{line}\n".encode())
         self._in.flush()
 
-    def _until_ended(self, enough: Callable[[str], bool]) -> tuple[str, int | None]:
+    def _until_ended(self, within_s: float, enough: Callable[[str], bool]) -> tuple[str, int | None]:
         """Return the output, with the exit status once the command has ended."""
         end = re.compile(rb"\n" + f"{ENDED}{self._count}".encode() + rb" (\d+)\n")
-        limit_s = time.monotonic() + patience(STEP_S)
+        limit_s = time.monotonic() + patience(within_s)
         while (left_s := limit_s - time.monotonic()) > 0:
             if ended := end.search(self._read):
                 output, self._read = self._read[: ended.start()], self._read[ended.end() :]
@@ -298,7 +301,7 @@ class Shells:
                         if os.getsid(process.pid) == shell.pid:
                             process.kill()
                 if any(self._runtime.iterdir()):  # a page that fails leaves its testbeds up
-                    down = [sys.executable, "-m", "thalweg", "testbed", "down"]
+                    down = [sys.executable, "-m", "thalweg", "testbed", "down", "--all"]
                     subprocess.run(down, env=environment(folder, self._runtime), stdout=subprocess.DEVNULL, check=True)
 
     @contextmanager
@@ -319,8 +322,12 @@ class Shells:
             shell.close()
 
 
-def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: None) -> int:
-    """Run the examples of a page in a folder, and return how many commands there were. Raises PageError."""
+def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: None, *, long: bool = False) -> int:
+    """Run the examples of a page in a folder, and return how many commands there were. Raises PageError.
+
+    Args:
+        long: run also what takes minutes.
+    """
     examples, machines = read_page(page.read_text(encoding="utf-8"))
     count = 0
     with Shells(folder, machines) as shells:
@@ -328,7 +335,11 @@ def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: N
             if isinstance(example, Written):
                 shells.write(example)
                 continue
+            if "long" in example.hints and not long:
+                continue
             begun_s = time.monotonic()
+            if "in the checkout" in example.hints:
+                example = example._replace(command=f"(cd {page.resolve().parent} && {example.command})")
             shells.session(example.machine).run(example)
             count += 1
             tell(f"{page}:{example.line}: {time.monotonic() - begun_s:5.1f} s  {example.machine}$ {example.command}")
@@ -337,11 +348,15 @@ def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: N
 
 def main(words: Sequence[str]) -> int:
     """Run the pages that are named, and return the exit status."""
-    status = 0
+    status, long = 0, "--long" in words
     for word in words:
+        if word == "--long":
+            continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                print(f"{word}: {run_page(Path(word), Path(folder), print)} commands, all as shown", flush=True)
+                print(
+                    f"{word}: {run_page(Path(word), Path(folder), print, long=long)} commands, all as shown", flush=True
+                )
             except PageError as error:
                 print(f"{word}: {error}", file=sys.stderr)
                 status = 1

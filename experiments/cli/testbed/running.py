@@ -35,11 +35,17 @@ class Asked(NamedTuple):
 
 
 def parse(arguments: Sequence[str]) -> Asked | None:
-    """What stands behind ``testbed exec``; None for what typer is to see: errors, and questions for help."""
+    """Return what ``testbed exec`` is asked for; None for what typer is to see: errors, and questions for help.
+
+    Options stand before the host, or between the host and the command. Raises UsageError for a host without a command.
+    """
     identity, stay, everywhere = None, False, False
-    rest = [*arguments]
-    while rest and rest[0].startswith("-") and rest[0] != "--":
+    rest, host = [*arguments], list[str]()
+    while rest and rest[0] != "--" and (rest[0].startswith("-") or not (host or everywhere)):
         option = rest.pop(0)
+        if not option.startswith("-"):
+            host.append(option)
+            continue
         if option == "--id" and rest:
             identity = rest.pop(0)
         elif option.startswith("--id="):
@@ -50,10 +56,9 @@ def parse(arguments: Sequence[str]) -> Asked | None:
             everywhere = True
         else:
             return None
-    try:
-        return asked(rest, identity, stay=stay, everywhere=everywhere)
-    except UsageError:
+    if not everywhere and not host:
         return None
+    return asked([*host, *rest], identity, stay=stay, everywhere=everywhere)
 
 
 def asked(words: Sequence[str], identity: str | None, *, stay: bool, everywhere: bool) -> Asked:
@@ -61,6 +66,8 @@ def asked(words: Sequence[str], identity: str | None, *, stay: bool, everywhere:
     host, rest = (None, [*words]) if everywhere else (words[0] if words else None, [*words[1:]])
     if rest and rest[0] == "--":
         del rest[0]
+    if host not in (None, "--") and not rest:
+        raise UsageError(f"the command is missing: thalweg testbed exec {host} -- CMD…")
     if not rest or (host in (None, "--") and not everywhere):
         raise UsageError("say a host and a command: thalweg testbed exec h1 -- CMD…, or exec --all -- CMD…")
     return Asked(host, rest, identity, stay)

@@ -59,7 +59,8 @@ def kill_launchers(backend: str, folder: Path, command: list[str], seed: int) ->
         except subprocess.TimeoutExpired:
             os.kill(launcher.pid, signal.SIGKILL)
             launcher.wait()
-        done = subprocess.run([*CLI, "testbed", "down", "--json"], env=environment, capture_output=True, text=True)
+        down = [*CLI, "testbed", "down", "--all", "--json"]
+        done = subprocess.run(down, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert set(json.loads(done.stdout)) == {"removed"}
     _, alive = psutil.wait_procs(ours(folder), timeout=patience(15))

@@ -30,7 +30,7 @@ from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds import detached, known
 from thalweg.experiments.cli import doctor as doctor_module
 from thalweg.experiments.cli.doctor import doctor
-from thalweg.experiments.cli.testbed import verify
+from thalweg.experiments.cli.testbed import running, verify
 from thalweg.experiments.cli.testbed.app import app
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
@@ -140,11 +140,45 @@ def test_testbeds_have_names(folder: Path) -> None:
     refused("2 testbeds are up, say which with --id: lab, lab2", "exec", "--id", "la", "h1", "true")
     refused("no testbed 'x' is up; there is lab, lab2", "set", "--id", "x", "--rate", "1mbit")
     refused("'la' may be any of lab, lab2", "down", "la")
+    refused("2 testbeds are up: lab, lab2; say which is to go, or --all", "down")
+    refused("--all takes all testbeds down; leave it out for 'lab' alone", "down", "lab", "--all")
+    assert run_exec("h1", "--id", "lab", "--", "echo", "here").stdout == "here\n"
+    missing = run_exec("h1", "--id", "lab")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == "thalweg: the command is missing: thalweg testbed exec h1 -- CMD…\n"
     kill(psutil.Process(known.known_testbeds()[1].pid))
     call("up", "--hosts", "1", "--name", "lab2")  # the one that crashed is cleared away
     assert call_json("down", "lab") == {"removed": ["lab"]}
     assert call_json("down", "l") == {"removed": ["lab2"]}
+    for name in ("lab3", "lab4"):
+        call("up", "--hosts", "1", "--name", name)
+    assert call_json("down", "--all") == {"removed": ["lab3", "lab4"]}
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("h1 -- ls -l", running.Asked("h1", ["ls", "-l"])),
+        ("h1 ls -l", running.Asked("h1", ["ls", "-l"])),
+        ("--id a h1 -- ls", running.Asked("h1", ["ls"], "a")),
+        ("h1 --id a -- ls", running.Asked("h1", ["ls"], "a")),
+        ("h1 -d --id=a ls --all", running.Asked("h1", ["ls", "--all"], "a", True)),
+        ("--all -- ls", running.Asked(None, ["ls"])),
+        ("--all --id a ls", running.Asked(None, ["ls"], "a")),
+        ("", None),
+        ("h1 --help", None),
+        ("--unknown h1 -- ls", None),
+    ],
+)
+def test_options_of_exec_stand_before_the_command(words: str, found: running.Asked | None) -> None:
+    assert running.parse(words.split()) == found
+
+
+@pytest.mark.parametrize(("words", "says"), [("h1 --id a", "exec h1 -- CMD"), ("h1 --", "exec h1"), ("--all", "say a")])
+def test_a_host_without_a_command_is_refused(words: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        running.parse(words.split())
 
 
 @pytest.mark.netns
@@ -201,7 +235,9 @@ def test_a_command_runs_everywhere_or_stays(folder: Path, capfd: pytest.CaptureF
     while call_json("status")["testbeds"][0]["processes"]:
         assert time.monotonic() < stop
     for wrong in (("logs", "client"), ("exec", "h9", "true"), ("exec", "h1"), ("exec", "--all")):
-        with pytest.raises(UsageError, match=r"nothing was launched on client|no host 'h9'|say a host and a command"):
+        with pytest.raises(
+            UsageError, match=r"nothing was launched on client|no host 'h9'|say a host and a command|command is missing"
+        ):
             call(*wrong)
 
 
