@@ -8,15 +8,16 @@
 
 Where this machine cannot make one the test is skipped with the reason; with ``THALWEG_REQUIRE=netns`` (or ``docker``,
 ``uml`` for ``kernel="uml"``, and ``netem`` where delays and loss are asked for) it fails instead, as is right for
-continuous integration.
+continuous integration. The report of a failed test has the state of its testbeds: links, cuts, and the processes that
+``start`` has started, with the last lines of each.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -25,24 +26,35 @@ if TYPE_CHECKING:
 
     from thalweg.emulation.wan import Asked, Testbed
 
+_WAN = pytest.StashKey["Wan"]()
+
 
 class Wan:
     """What the fixture ``wan`` is."""
 
     def __init__(self, up: ExitStack) -> None:
+        self.beds: list[Testbed] = []
         self._up = up
 
     def __call__(
         self, hosts: Sequence[str], *, backend: Literal["netns", "docker"] = "netns", **asked: Unpack[Asked]
     ) -> Testbed:
-        """A testbed that is up until the test is over; ``asked``: whatever ``Testbed.open`` takes."""
+        """A testbed that is up until the test is over; ``asked``: whatever ``Testbed.open`` takes.
+
+        Output of processes that ``start`` starts is printed with their host's name, unless it is redirected.
+        """
+        __tracebackhide__ = True
         from thalweg.emulation.wan import Testbed  # not every project's every test run pays for it
         from thalweg.middleware.errors import CapabilityError
 
         try:
-            return self._up.enter_context(Testbed.open(backend, hosts, **asked))
+            bed = self._up.enter_context(Testbed.open(backend, hosts, **asked))
         except CapabilityError as error:
             why = str(error)
+        else:
+            bed._labelled = True
+            self.beds.append(bed)
+            return bed
         need: str = backend
         if asked.get("kernel") == "uml":
             need = "uml"
@@ -56,7 +68,24 @@ class Wan:
 
 
 @pytest.fixture
-def wan() -> Iterator[Wan]:
+def wan(request: pytest.FixtureRequest) -> Iterator[Wan]:
     """Make emulated WANs: ``bed = wan(["a", "b"], rate="10mbit")``, see ``thalweg.Testbed``; gone after the test."""
     with ExitStack() as up:
-        yield Wan(up)
+        made = request.node.stash[_WAN] = Wan(up)
+        yield made
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
+    """Add the state of its testbeds to the report of a failed test."""
+    outcome = yield
+    report = outcome.get_result()
+    made = item.stash.get(_WAN, None)
+    if made is None or report.when == "teardown" or not report.failed:
+        return
+    from thalweg.emulation.condition import condition
+
+    for bed in made.beds:
+        title = f"testbed {bed.id}"
+        if title not in dict(report.sections):  # the plugin may have been loaded by two names
+            report.sections.append((title, condition(bed)))

@@ -24,6 +24,7 @@ from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape, Queue
+from thalweg.emulation.outputs import Output
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.scenarios.file import read_scenario
 from thalweg.emulation.scenarios.hosts import HostSpec
@@ -36,7 +37,7 @@ from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
 from thalweg.emulation.traces.files import read_link_trace
 from thalweg.emulation.uml.files import NEEDED, inside_uml
-from thalweg.middleware.errors import TestbedError, UsageError, nearest
+from thalweg.middleware.errors import CommandError, TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, links_between
 from thalweg.middleware.platform import check_linux
 
@@ -47,17 +48,21 @@ Words = Sequence[str | os.PathLike[str]]
 class Asked(TypedDict, total=False):
     """What ``Testbed.open`` takes by name.
 
-    ``rate``, ``delay``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are not shaped, as
-    fast as the machine is. ``kernel``: ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns).
-    ``image``: of containers. ``networks``: those in which hosts have an interface besides the one that all share.
-    ``ipv6``: hosts have IPv6 addresses as well, unless it is False. ``control_band``: on every link, what is marked for
-    expedited forwarding goes before all else, as this runtime's control messages then do.
+    ``rate``, ``delay``, ``jitter``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are
+    not shaped, as fast as the machine is. ``up_rate``, ``down_rate``: of every host, as for ``set``. ``kernel``:
+    ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns). ``image``: of containers.
+    ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``: hosts have IPv6
+    addresses as well, unless it is False. ``control_band``: on every link, what is marked for expedited forwarding
+    goes before all else, as this runtime's control messages then do.
     """
 
     rate: Quantity | None
     delay: Quantity | None
+    jitter: Quantity | None
     loss: Quantity | None
     queue: Quantity | None
+    up_rate: Quantity | None
+    down_rate: Quantity | None
     kernel: Literal["host", "uml"]
     image: str | None
     networks: Sequence[str]
@@ -78,6 +83,10 @@ class Testbed:
 
     def __init__(self, backend: Backend, network: str | None = None) -> None:
         self._bed, self._network = backend, network
+        self._labelled = False  # whether output of processes is printed with the host's name
+        self._outputs: dict[TestbedProcess, Output] = {}
+        self.started: list[TestbedProcess] = []
+        """Processes that ``start`` has started, the oldest first."""
 
     @classmethod
     def open(
@@ -87,6 +96,7 @@ class Testbed:
 
         Raises UsageError, and CapabilityError where this machine cannot.
         """
+        __tracebackhide__ = True  # of pytest: a failure shows the test
         for unknown in asked.keys() - Asked.__annotations__.keys():
             raise UsageError(f"Testbed.open takes no {unknown!r}; {nearest(unknown, Asked.__annotations__)}")
         image, kernel, networks = asked.pop("image", None), asked.pop("kernel", "host"), asked.pop("networks", ())
@@ -101,8 +111,10 @@ class Testbed:
             bed._bed.up()
             if any(value is not None for value in asked.values()):
                 bed.set(
-                    rate=asked.get("rate"), delay=asked.get("delay"), loss=asked.get("loss"), queue=asked.get("queue")
-                )
+                    rate=asked.get("rate"), delay=asked.get("delay"), jitter=asked.get("jitter"),
+                    loss=asked.get("loss"), queue=asked.get("queue"), up_rate=asked.get("up_rate"),
+                    down_rate=asked.get("down_rate"),
+                )  # fmt: skip
         except BaseException:
             bed.down()
             raise
@@ -124,11 +136,15 @@ class Testbed:
         """
         if network != NET and network not in self._bed.networks:
             raise UsageError(f"there is no network {network!r}; {nearest(network, (NET, *self._bed.networks))}")
-        return type(self)(self._bed, network)
+        other = type(self)(self._bed, network)
+        other._labelled, other._outputs, other.started = self._labelled, self._outputs, self.started
+        return other
 
     def down(self) -> None:
         """End every process on the hosts and remove all; one that was attached stays. Idempotent."""
         self._bed.down()
+        while self._outputs:
+            self._outputs.popitem()[1].close()
 
     def __enter__(self) -> Self:
         return self
@@ -186,6 +202,7 @@ class Testbed:
         of every one. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
         Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
         """
+        __tracebackhide__ = True
         figures, limited = _figures(rate, delay, jitter, loss, queue), up_rate is not None or down_rate is not None
         if limited:
             self._limit_hosts(source, target, up_rate, down_rate)
@@ -194,6 +211,7 @@ class Testbed:
 
     def _limit_hosts(self, host: str | None, target: str | None, *rates: Quantity | None) -> None:
         """Set the sending and the receiving rate of a host, or of all hosts. None keeps a rate."""
+        __tracebackhide__ = True
         if target is not None:
             raise UsageError(f"up_rate and down_rate are of a host, not of the link to {target!r}; name {host!r} alone")
         if host is not None:
@@ -204,10 +222,12 @@ class Testbed:
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""
+        __tracebackhide__ = True
         self._alter(self._named(source, target, both=both), {"cut": True})
 
     def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
         """Let links that were cut be what they were; without a host all of them."""
+        __tracebackhide__ = True
         shaped = self.links
         self._alter([link for link in self._named(source, target, both=both) if link in shaped], {"cut": False})
 
@@ -221,6 +241,7 @@ class Testbed:
         It takes the place of what was played before. Raises UsageError for a file that cannot be read, or that has
         other hosts.
         """
+        __tracebackhide__ = True
         if os.fspath(file).endswith(".toml"):
             if source is not None:
                 raise UsageError(f"{os.fspath(file)} says itself which links it is for; leave out {source!r}")
@@ -273,6 +294,7 @@ class Testbed:
 
         ``seconds``: of measuring each. Raises TestbedError when a link is off, unless ``check`` is False.
         """
+        __tracebackhide__ = True
         every = source is None and target is None
         chosen = None if every and self._network is None else self._named(source, target, both=both)
         if every and chosen is not None:
@@ -285,6 +307,7 @@ class Testbed:
         return proofs
 
     def _named(self, source: str | None, target: str | None, *, both: bool) -> list[Link]:
+        __tracebackhide__ = True
         for name in (source, target):
             if name is not None and name not in self.hosts:
                 raise UsageError(f"there is no host {name!r}; {nearest(name, self.hosts)}")
@@ -300,6 +323,7 @@ class Testbed:
         return [link, *([link.back] if both else [])]
 
     def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool | Queue]) -> None:
+        __tracebackhide__ = True
         if not figures:
             raise UsageError(
                 "nothing is asked of the link; give a rate, a delay, a jitter, a loss or a queue, or a host's up_rate"
@@ -323,8 +347,10 @@ class Testbed:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host to its end, and return its exit status and what it wrote, as ``subprocess.run``.
 
-        Raises TestbedError when it takes longer than ``timeout_s``, which ends it, and with ``check`` when it fails.
+        Raises TestbedError when it takes longer than ``timeout_s``, which ends it, and with ``check`` CommandError,
+        which has its output, when it fails.
         """
+        __tracebackhide__ = True
         with ExitStack() as files:
             given, out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
             given.write(input.encode())
@@ -339,10 +365,11 @@ class Testbed:
             except BaseException:
                 process.kill()
                 raise
-            said = [_text(file) for file in (out, err)]
+            written = [_text(file) for file in (out, err)]
             if check and status != 0:
-                raise TestbedError(f"{process.args[0]!r} on {host!r} has ended with {status}{_last_line(err)}")
-        return subprocess.CompletedProcess(process.args, status, *said)
+                text = f"{process.args[0]!r} on {host!r} has ended with {status}{_last_line(err) or _last_line(out)}"
+                raise CommandError(text, returncode=status, stdout=written[0], stderr=written[1])
+        return subprocess.CompletedProcess(process.args, status, *written)
 
     def start(
         self,
@@ -359,8 +386,21 @@ class Testbed:
 
         It ends with the testbed, or with this object where that was attached.
         """
+        __tracebackhide__ = True
         words = _words(argv, "a command")
-        return self._bed.run(host, words, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+        labelled = self._labelled and stdout is None and stderr is None
+        if labelled:
+            stdout, stderr = subprocess.PIPE, subprocess.STDOUT
+        process = self._bed.run(host, words, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+        self.started.append(process)
+        if labelled and process.stdout is not None:
+            self._outputs[process], process.stdout = Output(host, process.stdout), None
+        return process
+
+    def last_lines(self, process: TestbedProcess) -> Sequence[str]:
+        """Return the last lines of a process whose output is printed with the host's name, as in tests with ``wan``."""
+        output = self._outputs.get(process)
+        return () if output is None else tuple(output.last)
 
 
 def _on_host(backend: str, hosts: Sequence[str], kernel: str, more: Mapping[str, Any]) -> Backend:

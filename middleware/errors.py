@@ -59,6 +59,17 @@ class TestbedError(ThalwegError):
     __test__ = False
 
 
+class CommandError(TestbedError):
+    """A command on a host of a testbed has failed, as ``subprocess.CalledProcessError`` of a local one.
+
+    ``returncode``: its exit status, negative for a signal. ``stdout`` and ``stderr``: what it wrote.
+    """
+
+    def __init__(self, text: str, *, returncode: int, stdout: str, stderr: str) -> None:
+        super().__init__(text)
+        self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
+
+
 class ProtocolError(ThalwegError):
     """A message that cannot be decoded, or is of another protocol version or over a size limit."""
 

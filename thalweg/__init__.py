@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from thalweg.middleware.errors import (
         CapabilityError,
+        CommandError,
         DataflowError,
         HostAbsentError,
         HostLostError,
@@ -78,6 +79,7 @@ __all__ = [
     "CapabilityError",
     "Client",
     "Code",
+    "CommandError",
     "Composite",
     "CostParameters",
     "Dataflow",
@@ -151,7 +153,7 @@ _HOME = {
     "thalweg.middleware.client.subscription": "Subscription",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
-    "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError JournalError"
+    "thalweg.middleware.errors": "CapabilityError CommandError DataflowError HostAbsentError HostLostError JournalError"
     " JournalGapError MoveRefused OperatorError PlacementError ProtocolError RunError TestbedError ThalwegError"
     " TraceError UsageError",
     "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",

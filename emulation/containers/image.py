@@ -35,7 +35,7 @@ DEFAULT_BASE = "python:3.11-slim-bookworm"
 OWN_BASE = "thalweg-base:bookworm"
 BASE_PACKAGES = "python3,python3-venv,iproute2"
 CODE_LABEL = f"{LABEL}.code"
-HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "psutil", "typer", "rich")
+HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "psutil", "pyroute2", "typer", "rich")
 """What host processes and the client's worker import, directly or through ``thalweg`` itself."""
 RECORDS_LIBRARY = (
     "pyarrow"  # in the image where it is installed here: hosts without it take part in runs without records

@@ -9,10 +9,11 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import msgspec
 
@@ -55,6 +56,24 @@ class Command(NamedTuple):
         return [os.fspath(word) for word in self.argv]
 
 
+class _Talk(threading.Thread):
+    """Reading of a pipe to its end, or writing of these bytes into it."""
+
+    def __init__(self, file: IO[bytes], written: bytes | None = None) -> None:
+        super().__init__(name="testbed-pipe", daemon=True)
+        self.found = b""
+        self._file, self._written = file, written
+        self.start()
+
+    def run(self) -> None:
+        with suppress(OSError, ValueError):  # the process has ended, or its pipes were closed
+            if self._written is None:
+                self.found = self._file.read()
+            else:
+                self._file.write(self._written)
+                self._file.close()
+
+
 class TestbedProcess:
     """A process on a host. Thread-safe; ``returncode`` is negative for a signal, as in ``subprocess``.
 
@@ -75,6 +94,7 @@ class TestbedProcess:
         self.stderr: IO[bytes] | None = None
         self._ended = threading.Event()
         self._status: int | None = None
+        self._talking: dict[str, _Talk] = {}
 
     def __repr__(self) -> str:
         return f"<TestbedProcess {self.args[0]!r} on {self.host}, pid {self.pid}, status {self._status}>"
@@ -119,6 +139,40 @@ class TestbedProcess:
         """Have our ends of its pipes as files."""
         for which, descriptor in ours.items():
             setattr(self, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
+
+    def communicate(
+        self, input: bytes | None = None, timeout: float | None = None
+    ) -> tuple[bytes | None, bytes | None]:
+        """Write to its stdin, read its stdout and stderr to their ends, wait for its end, and return both.
+
+        None stands for a stream that is no pipe. Raises TimeoutError after ``timeout`` seconds; the process goes on,
+        and another call reads the rest of its output.
+        """
+        limit_s = None if timeout is None else time.monotonic() + timeout
+        if not self._talking:
+            self._talking = {name: _Talk(file) for name in ("stdout", "stderr") if (file := getattr(self, name))}
+            if self.stdin is not None:
+                self._talking["stdin"] = _Talk(self.stdin, input or b"")
+        for talk in self._talking.values():
+            talk.join(None if limit_s is None else max(0.0, limit_s - time.monotonic()))
+            if talk.is_alive():
+                raise TimeoutError(f"{self.args[0]!r} on {self.host!r} still runs after {timeout:g} s")
+        self.wait(None if limit_s is None else max(0.0, limit_s - time.monotonic()))
+        found = {name: talk.found for name, talk in self._talking.items()}
+        return found.get("stdout"), found.get("stderr")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process if it still runs: with SIGTERM, and after ``END_S`` with SIGKILL. Close our ends of pipes."""
+        self.terminate()
+        try:
+            self.wait(END_S)
+        except TimeoutError:
+            self.kill()
+            self.wait()
+        self.close()
 
     def close(self) -> None:
         """Close our ends of its pipes."""

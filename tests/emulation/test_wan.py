@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from patience import patience
 
-from thalweg import CapabilityError, LinkShape, Testbed, TestbedError, UsageError
+from thalweg import CapabilityError, CommandError, LinkShape, Testbed, TestbedError, UsageError
 from thalweg.emulation.proofs import proof as proofs
 
 ROOT = Path(__file__).parents[2]
@@ -260,3 +262,83 @@ def test_the_class_is_imported_with_no_more_than_it_needs() -> None:
     code = f"import sys; from thalweg import Testbed; print(*{needless} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+# --- what a failed test tells ---------------------------------------------------------------------------
+
+FAILING = """
+import subprocess, sys
+import pytest
+from thalweg import CommandError
+
+def test_the_client_gets_its_answer(wan):
+    bed = wan(["a", "b"], rate="10mbit")
+    bed.set("a", "b", rate="2mbit")
+    server = bed.start("b", [sys.executable, "-c", "print('serving'); raise SystemExit(3)"])
+    server.wait(30)
+    bed.cut("b", "a")
+    bed.run("a", ["sh", "-c", "echo half an answer; exit 4"], check=True)
+"""
+
+
+@pytest.mark.netns
+def test_the_report_of_a_failed_test_has_the_state_of_its_testbeds(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FAILING)
+    options = ["-q", "-p", "no:cacheprovider", "-p", "thalweg.emulation.pytest_plugin"]
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "pytest", *options, str(tmp_path)],
+        capture_output=True, text=True, timeout=patience(100), check=False,
+    )  # fmt: skip
+    text = done.stdout
+    assert done.returncode == 1
+    assert "CommandError: 'sh' on 'a' has ended with 4: half an answer" in text
+    assert "thalweg/emulation/wan.py" not in text.partition("test_it.py:")[0]  # the traceback is that of the test
+    assert "b | serving" in text.partition("Captured stdout")[2]
+    _, _, state = text.partition("- testbed ")
+    assert "hosts: a 10.77.0.1, b 10.77.0.2" in state
+    assert "a → b: 2.00 Mbit/s" in state
+    assert "cut: b → a" in state
+    assert re.search(r"b: .*python.* -c .*: has ended with 3\n    b \| serving", state)
+    assert state.count("cut: ") == 1
+
+
+@pytest.mark.netns
+def test_the_plugin_is_switched_off_by_its_short_name(tmp_path: Path) -> None:
+    (entry,) = entry_points(group="pytest11", name="thalweg")
+    assert entry.value == "thalweg.emulation.pytest_entry"
+    (tmp_path / "test_it.py").write_text("def test_it(wan): pass\n")
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    on, off = (
+        subprocess.run([*command, *more, str(tmp_path)], capture_output=True, text=True, check=False).stdout
+        for more in ([], ["-p", "no:thalweg"])
+    )
+    assert "1 passed" in on
+    assert "fixture 'wan' not found" in off
+
+
+@pytest.mark.netns
+def test_a_command_that_fails_keeps_its_output(bed: Testbed) -> None:
+    with pytest.raises(CommandError, match="'sh' on 'a' has ended with 3: wrong") as caught:
+        bed.run("a", ["sh", "-c", "echo right; echo wrong >&2; exit 3"], check=True)
+    error = caught.value
+    assert (error.returncode, error.stdout, error.stderr) == (3, "right\n", "wrong\n")
+
+
+@pytest.mark.netns
+def test_processes_communicate_and_end_with_their_block(bed: Testbed) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    size = 1 << 20  # more than pipes hold, both ways
+    with bed.start("a", ["sh", "-c", "cat; echo done >&2"], **pipes) as process:  # type: ignore[arg-type]
+        assert process.communicate(b"x" * size, timeout=patience(20)) == (b"x" * size, b"done\n")
+        assert process.returncode == 0
+    sleeping = bed.start("a", ["sleep", "1000"], stdout=subprocess.PIPE)
+    with sleeping, pytest.raises(TimeoutError, match=r"'sleep' on 'a' still runs after 0\.1 s"):
+        sleeping.communicate(timeout=0.1)
+    assert sleeping.returncode == -15
+
+
+@pytest.mark.netns
+def test_open_takes_what_set_takes() -> None:
+    with Testbed.open("netns", ["a", "b"], rate="10mbit", up_rate="5mbit", down_rate="4mbit") as bed:
+        status = bed._bed.status()
+        assert (status["up_bps"], status["down_bps"]) == (dict.fromkeys("ab", 5e6), dict.fromkeys("ab", 4e6))

@@ -1,0 +1,8 @@
+"""Entry point of the plugin in an environment where Thalweg is installed: its name is ``thalweg``.
+
+``-p no:thalweg`` switches it off. It is a module of its own, so that ``-p thalweg.emulation.pytest_plugin`` loads the
+plugin there as well without an error of pytest's: no module may have two names.
+"""
+
+from thalweg.emulation.pytest_plugin import pytest_runtest_makereport as pytest_runtest_makereport
+from thalweg.emulation.pytest_plugin import wan as wan
