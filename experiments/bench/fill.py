@@ -47,7 +47,10 @@ def _heard(host: str, process: TestbedProcess) -> None:
 
 
 def _send(target: str) -> None:
-    with suppress(ConnectionError), socket.create_connection((target, PORT)) as flow:  # the other may end first
+    with suppress(ConnectionError), socket.socket() as flow:  # the other may end first
+        with suppress(OSError):  # cubic fills a queue; BBR, which some systems use by default, keeps it short
+            flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        flow.connect((target, PORT))
         while True:
             flow.sendall(bytes(PIECE_BYTES))
 
