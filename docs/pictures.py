@@ -125,12 +125,17 @@ def draw(story: Story, path: Path) -> None:
     plt.close(figure)
 
 
-def main(words: Sequence[str]) -> int:
-    """Simulate the run, draw the picture into the file that is named, and return the exit status."""
+def simulate() -> Story:
+    """Run ``COMMAND`` and return its story."""
     with tempfile.TemporaryDirectory() as folder:
         if status := invoke([*COMMAND.split(), "--out", f"{folder}/run"]):
-            return status
-        story = read_story(parquet.read_table(f"{folder}/run/events.parquet").to_pylist())
+            sys.exit(status)
+        return read_story(parquet.read_table(f"{folder}/run/events.parquet").to_pylist())
+
+
+def main(words: Sequence[str]) -> int:
+    """Draw the picture into the file that is named, and return the exit status."""
+    story = simulate()
     draw(story, Path(words[0]))
     print(story)
     return 0

@@ -75,7 +75,9 @@ def check(package: Path, folder: Path) -> None:
         shutil.copy(ROOT / name, work / name)
     for name in ("pages.py", "patience.py"):
         shutil.copy(ROOT / "tests" / name, work / name)
-    print(f"{package.name}: installed, version {run(python, '-I', '-c', IMPORT_ALL, cwd=work).strip()}", flush=True)
+    version = run(python, "-I", "-c", IMPORT_ALL, cwd=work).strip()
+    size = run("du", "-sm", python.parent.parent).split()[0]
+    print(f"{package.name}: version {version}, {size} MB with all extras", flush=True)
     print(run(python, "pages.py", *PAGES, cwd=work), end="", flush=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pictures
 import pytest
 from pages import PageError, Step, Written, agrees, read_page, run_page
 
@@ -24,6 +25,23 @@ def run_pages() -> Iterator[object]:
 @pytest.mark.parametrize("page", list(run_pages()))
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) >= 1
+
+
+@pytest.mark.long
+@pytest.mark.netns
+@pytest.mark.timeout(3000)
+def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    assert run_page(ROOT / "README.md", tmp_path, long=True) == 5
+
+
+def test_the_figures_of_the_first_picture_are_those_of_its_run(tmp_path: Path) -> None:
+    story = pictures.simulate()
+    pictures.draw(story, tmp_path / "moving.png")
+    told = f"If its operators move, an image comes every {story.moving_s:.0f} s, else every {story.staying_s:.0f} s"
+    for page in (ROOT / "README.md", ROOT / "docs/index.md"):
+        assert told in page.read_text(encoding="utf-8")
+    assert story.lost in story.before.values()
+    assert story.lost not in story.after.values()
 
 
 def test_there_are_five_tutorials() -> None:
