@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import matplotlib
 import pyarrow.parquet as parquet
@@ -126,8 +128,9 @@ def draw(story: Story, path: Path) -> None:
 
 
 def simulate() -> Story:
-    """Run ``COMMAND`` and return its story."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Run ``COMMAND`` on generated traces, and return its story."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ):
+        os.environ.pop("THALWEG_TRACES", None)
         if status := invoke([*COMMAND.split(), "--out", f"{folder}/run"]):
             sys.exit(status)
         return read_story(parquet.read_table(f"{folder}/run/events.parquet").to_pylist())
