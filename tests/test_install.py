@@ -81,7 +81,7 @@ def run(base: Path, folder: Path, *words: str, said: str = "") -> subprocess.Com
 
 def test_the_embedding_example_runs_and_moves(base: Path, tmp_path: Path) -> None:
     blocks = python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
-    (block,) = [block for block in blocks if "LocalCluster" in block]
+    (block,) = [block for block in blocks if "class Readings" in block]
     (tmp_path / "readings.py").write_text(block)
     done = run(base, tmp_path, "readings.py")
     assert (done.returncode, done.stderr) == (0, "")
