@@ -57,7 +57,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # hosts' processes are to com
     os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="thalweg-compiled-")
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
-GROUPS = {"netns": "links", "netem": "links", "docker": "links", "uml": "kernels", "spark": "spark"}
+GROUPS = {"netns": "links", "netem": "links", "docker": "links", "uml": "kernels", "spark": "spark", "pages": "pages"}
 FIRST = list(dict.fromkeys(GROUPS.values()))
 
 
@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried up to three times more")
+    config.addinivalue_line("markers", "pages: runs the commands of a page, which mostly wait; begins with the first")
     config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
     config.addinivalue_line("markers", "program(*names): needs these programs on the machine")
     known = {*NEEDS, PROGRAMS}

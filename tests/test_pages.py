@@ -22,6 +22,7 @@ def run_pages() -> Iterator[object]:
         yield pytest.param(page, id=page.name, marks=[pytest.mark.netns] if page.name in ON_LINKS else [])
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", list(run_pages()))
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) >= 1
