@@ -23,19 +23,13 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
-from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape, Queue
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.outputs import Output
 from thalweg.emulation.proofs.proof import LinkProof, failures
-from thalweg.emulation.scenarios.file import read_scenario
-from thalweg.emulation.scenarios.hosts import HostSpec
-from thalweg.emulation.scenarios.timeline import Timeline, apply, compile_timeline, following, longest_s
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.open import open_testbed
-from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
-from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
-from thalweg.emulation.traces.files import read_link_trace
 from thalweg.emulation.uml.files import NEEDED, inside_uml
 from thalweg.middleware.errors import CommandError, TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, links_between
@@ -161,6 +155,11 @@ class Testbed:
         return self._bed.run_id
 
     @property
+    def network(self) -> str:
+        """The network whose links are meant, ``on`` names another."""
+        return self._network or NET
+
+    @property
     def hosts(self) -> Mapping[str, str]:
         """Every host's IP address, by name."""
         return self._bed.networks.get(self._network or NET, self._bed.hosts)
@@ -173,10 +172,14 @@ class Testbed:
     @property
     def links(self) -> Mapping[Link, LinkShape]:
         """What every shaped link is set to at this moment."""
-        self._bed.status()
+        self._bed.status(strangers=False)
         if self._network is None:
             return self._bed.shapes
         return {link: shape for link, shape in self._bed.shapes.items() if link.via == self._network}
+
+    def shapes_of(self, links: Sequence[Link]) -> Mapping[Link, LinkShape]:
+        """Return what these links are set to at this moment, without those that are not shaped."""
+        return self._bed.shapes_of(links)
 
     # --- links ----------------------------------------------------------------------------------------
 
@@ -228,8 +231,8 @@ class Testbed:
     def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
         """Let links that were cut be what they were; without a host all of them."""
         __tracebackhide__ = True
-        shaped = self.links
-        self._alter([link for link in self._named(source, target, both=both) if link in shaped], {"cut": False})
+        named = self._named(source, target, both=both)
+        self._alter([*self.shapes_of(named)], {"cut": False})
 
     def play(
         self, file: str | os.PathLike[str], source: str | None = None, target: str | None = None, *, both: bool = False
@@ -242,40 +245,12 @@ class Testbed:
         other hosts.
         """
         __tracebackhide__ = True
-        if os.fspath(file).endswith(".toml"):
-            if source is not None:
-                raise UsageError(f"{os.fspath(file)} says itself which links it is for; leave out {source!r}")
-            timeline = compile_timeline(read_scenario(file))
-            if timeline.layer != self._bed.layer:
-                raise UsageError(f"{os.fspath(file)} counts rates at layer {timeline.layer}, this testbed at layer"
-                                 f" {self._bed.layer}")  # fmt: skip
-            for name in timeline.hosts:
-                if name not in self.hosts:
-                    raise UsageError(f"{os.fspath(file)} has a host {name!r}, which this testbed has not; "
-                                     + nearest(name, self.hosts))  # fmt: skip
-        else:
-            timeline = self._following(Path(file), self._named(source, target, both=both))
-        self._bed.stop_replay(missing_ok=True)
-        replay = apply(timeline, self._bed)
-        if replay is not None:
-            replay.start()
+        from thalweg.emulation.playing import play  # what reads files takes longer to import than all else here
 
-    def _following(self, file: Path, links: Sequence[Link]) -> Timeline:
-        """These links with the rates, delays and losses of a trace, what it has not as it is now."""
-        trace, shapes = read_link_trace(file), self.links
-        if trace.rate is None and (plain := [link for link in links if link not in shapes]):
-            raise UsageError(f"link {plain[0].text} has no rate, and {file} has none; give it one first")
-        course = trace.course((DELAY, LOSS), GAP_S)
-        courses = dict.fromkeys(links, (course,)) if trace.figures.keys() - {RATE} else {}
-        own = {link: shapes.get(link, LinkShape(UNRATED_BPS)) for link in links}
-        if (rate := trace.rate) is not None:
-            own = {link: shape._replace(rate_bps=rate.rate_at(0.0)) for link, shape in own.items()}
-        return Timeline(
-            hosts={host: HostSpec(host) for link in links for host in link[:2]},
-            links=own,
-            traces={} if rate is None else dict.fromkeys(links, rate),
-            changes=following(courses, longest_s(courses)),
-        )
+        whole = os.fspath(file).endswith(".toml")
+        if whole and source is not None:
+            raise UsageError(f"{os.fspath(file)} says itself which links it is for; leave out {source!r}")
+        play(self._bed, Path(file), None if whole else self._named(source, target, both=both))
 
     def stop(self) -> None:
         """Stop what is being played; every link stays as it is now. Idempotent."""

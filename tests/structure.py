@@ -61,6 +61,7 @@ FLOORS: tuple[str, ...] = (
     "emulation.capabilities",
     "emulation.scenarios",
     "emulation.outputs",
+    "emulation.playing",
     "emulation.wan",
     "emulation.condition",
     "emulation.pytest_plugin",

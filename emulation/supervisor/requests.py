@@ -116,7 +116,10 @@ class Detach(Request):
 
 
 class Status(Request):
-    """Say how it is."""
+    """Say how it is. ``of``: the links whose shapes are asked for; None: all."""
+
+    of: Sequence[AnyLink] | None = None
+    strangers: bool = True
 
 
 class Down(Request):

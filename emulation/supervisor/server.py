@@ -234,15 +234,18 @@ class Supervisor:
         self._owner, self._logs = None, Path(call.request.logs)
         ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
 
-    def do_status(self, _: Call[requests.Status]) -> Answer:
+    def do_status(self, call: Call[requests.Status]) -> Answer:
         player, links = self._player, self._world.links if self._world is not None else {}
+        of, strangers = call.request.of, call.request.strangers
+        chosen = links if of is None else [link for link in map(as_link, of) if link in links]
         return {
+            "links": len(links),
             "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
-            "shapes": [[link, state.shape] for link, state in links.items()],
+            "shapes": [[link, links[link].shape] for link in chosen],
             "ipv6": {} if self._world is None else {end.name: end.ip6 for end in self._world.hosts.values() if end.ip6},
             "up_bps": {} if self._world is None else named(self._world.up_bps),
             "down_bps": {} if self._world is None else named(self._world.down_bps),
-            "strangers": {} if self._world is None else named(self._world.strangers()),
+            "strangers": named(self._world.strangers()) if self._world is not None and strangers else {},
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
             "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),

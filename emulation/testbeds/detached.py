@@ -115,7 +115,6 @@ def attach(state: TestbedState) -> Testbed:
                 state.hosts, state.id, subnet=state.subnet, layer=state.layer, networks=list(state.networks)
             )
         testbed.attach(client)
-        testbed.status()
     except BaseException:
         client.close()
         raise

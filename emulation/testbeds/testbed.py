@@ -110,7 +110,8 @@ class Testbed(ABC):
         self._connection: SupervisorClient | None = None
         self._processes: list[TestbedProcess] = []
         self._over = False
-        self._shapes: dict[Link, LinkShape] = {}
+        self._read: dict[Link, LinkShape] = {}
+        self._unread = False  # whether the supervisor has shapes that were not asked for yet
         self._replay: ReplayHandle | None = None
         self._replay_delays = False  # what the supervisor has said of a replay that others have loaded
 
@@ -138,6 +139,8 @@ class Testbed(ABC):
     def attach(self, client: SupervisorClient) -> None:
         """Use a supervisor that is up already instead of starting one; ``down`` hangs up, and leaves it running."""
         self._connection = client
+        self._unread = True
+        self.status(of=(), strangers=False)
 
     def up(self, listener: socket.socket | None = None) -> None:
         """Build it. Raises CapabilityError when this machine cannot."""
@@ -176,21 +179,39 @@ class Testbed(ABC):
         for process in self._processes:
             process.close()
 
-    def status(self) -> dict[str, Any]:
-        """What the supervisor says of the testbed; ``shapes`` is up to date after it.
+    @property
+    def _shapes(self) -> dict[Link, LinkShape]:
+        """The shapes as they were last read. Those of a testbed that was attached are read when they are needed."""
+        if self._unread:
+            self.status(strangers=False)
+        return self._read
+
+    def status(self, of: Iterable[Link] | None = None, *, strangers: bool = True) -> dict[str, Any]:
+        """What the supervisor says of the testbed; ``shapes`` is up to date after it, or has those ``of`` some links.
 
         ``processes`` that it runs, whether it is ``replaying``, and if so how late changes came (``replay``); ``cpu_s``
         is the processor time that the supervisor has taken.
         """
-        answer = self._client.call(requests.Status())
+        asked = None if of is None else [*of]
+        answer = self._client.call(requests.Status(asked, strangers))
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
         found = [(Link(*link), shape) for link, shape in shapes]
         found.sort(key=lambda one: (one[0].via, self._place[one[0].source], self._place[one[0].target]))
-        self._shapes = dict(found)
+        answer["shaped"] = {link for link, _ in found}
+        if asked is None:
+            self._read, self._unread = dict(found), False
+        else:
+            self._read.update(found)
         self._replay_delays = answer.pop("replay_delays", False)
         self.limited = bool(answer.get("up_bps") or answer.get("down_bps"))
         self._addresses_6 = answer.pop("ipv6", {})  # a testbed of an earlier version has none
         return answer
+
+    def shapes_of(self, links: Iterable[Link]) -> dict[Link, LinkShape]:
+        """Return what these links are set to now, without those that are not shaped."""
+        asked = [*links]
+        shaped = self.status(asked, strangers=False)["shaped"]
+        return {link: self._read[link] for link in asked if link in shaped}
 
     # --- processes ------------------------------------------------------------------------------------
 
@@ -256,7 +277,7 @@ class Testbed(ABC):
         for begin in range(0, len(asked), AT_ONCE):
             some = asked[begin : begin + AT_ONCE]
             client.call(requests.ShapeLinks([*some]))
-            self._shapes.update((link, shape.settled()) for link, shape in some)
+            self._read.update((link, shape.settled()) for link, shape in some)
             if tell is not None:
                 tell(begin + len(some))
         self._tell(told)

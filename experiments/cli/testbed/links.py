@@ -166,16 +166,14 @@ def play(
 
 def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
     """What the links that were named are now."""
-    shown = [(link, shape) for link, shape in bed.links.items() if _meant(link, ends)]
+    source, target, both = ends
+    if source is not None and target is not None:
+        link = Link(source, target, bed.network)
+        shown = [*bed.shapes_of([link, *([link.back] if both else [])]).items()]
+    else:
+        shown = [(link, shape) for link, shape in bed.links.items() if source is None or source in link[:2]]
     rows = [{**link.row, **shape._asdict()} for link, shape in shown]
     say(as_json, {"id": bed.id, "links": rows}, _text(shown))
-
-
-def _meant(link: Link, ends: Ends) -> bool:
-    source, target, both = ends
-    if source is None or target is None:
-        return source is None or source in link[:2]
-    return link[:2] in ((source, target), (target, source)) if both else link[:2] == (source, target)
 
 
 def _text(links: Iterable[tuple[Link, LinkShape]]) -> str:

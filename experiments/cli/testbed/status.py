@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkSample
@@ -16,7 +15,7 @@ from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import host_addresses
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import format_rate
-from thalweg.experiments.cli.console import JsonOption, output, print_json
+from thalweg.experiments.cli.console import JsonOption, print_json
 from thalweg.experiments.command import counted
 from thalweg.middleware.errors import TestbedError, ThalwegError
 from thalweg.middleware.network.view import Link, link_of
@@ -80,11 +79,10 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
     except ThalwegError as error:  # such as an engine that does not answer
         return row | {"alive": True, "links": 0, "replaying": False, "refusal": str(error), "processes": []}
     with testbed:
-        answer = testbed.status()
-        shapes = testbed.shapes
+        answer = testbed.status(None if links else ())
         row |= {
             "alive": True,
-            "links": len(shapes),
+            "links": answer.get("links", len(answer["shaped"])),  # a testbed of an earlier version has none
             "replaying": answer["replaying"],
             "refusal": answer["refusal"],
             "processes": answer["processes"],
@@ -101,7 +99,7 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
             watched = _watch(testbed)
             row["shapes"] = [
                 {**link.row, **shape._asdict(), **msgspec.to_builtins(watched.get(link, Carried()))}
-                for link, shape in shapes.items()
+                for link, shape in testbed.shapes.items()
             ]
     return row
 
@@ -151,19 +149,24 @@ def lateness(late: Mapping[str, Any]) -> str:
 
 
 def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
-    table = Table("from", "to", "asked", "delay", "loss", "carries", "delivers when full", box=None, pad_edge=False)
+    """Print a row for each link. A table that measures its cells would take minutes for tens of thousands of rows."""
+    rows = [("from", "to", "asked", "delay", "loss", "carries", "delivers when full")]
     for one in shapes:
         full = one["delivered_bps"]
-        table.add_row(
-            one["src"],
-            link_of(one).goal,
-            rate_text(LinkShape(one["rate_bps"], cut=one["cut"])),
-            delay_text(one["delay_s"], one["jitter_s"]),
-            f"{one['loss']:.2%}" if one["loss"] else "",
-            format_rate(one["carried_bps"]) if one["carried_bps"] else "",
-            "" if full is None else format_rate(full),
+        rows.append(
+            (
+                one["src"],
+                link_of(one).goal,
+                rate_text(LinkShape(one["rate_bps"], cut=one["cut"])),
+                delay_text(one["delay_s"], one["jitter_s"]),
+                f"{one['loss']:.2%}" if one["loss"] else "",
+                format_rate(one["carried_bps"]) if one["carried_bps"] else "",
+                "" if full is None else format_rate(full),
+            )
         )
-    output().print(table)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def rate_text(shape: LinkShape) -> str:
