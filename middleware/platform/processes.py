@@ -329,3 +329,21 @@ def _lines_by_threads(
         else:
             missing.discard(name)
             yield name, text
+
+
+def unmapped_owner() -> int:
+    """Return the number that owners have whom this user namespace does not map."""
+    try:
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as number:
+            return int(number.read())
+    except (OSError, ValueError):
+        return 65534
+
+
+def maps_root() -> bool:
+    """Return whether this user namespace has the root of the namespace above. Source: user_namespaces(7)."""
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as rows:
+            return any(int(row.split()[1]) == 0 for row in rows)
+    except (OSError, ValueError, IndexError):
+        return True  # no such system

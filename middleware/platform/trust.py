@@ -1,6 +1,6 @@
 """Files that no other user can change: owner and mode of a file, and of each folder and link on the way to it.
 
-Rules, which are those of OpenSSH for its own files (``safe_path``), but for R3 and R4:
+Rules, which are those of OpenSSH for its own files (``safe_path``), but for R3 to R5:
 
 - R1: A file belongs to the user of the process, or to root. So do all folders and symbolic links on the way to it.
 - R2: Others may not write to any of these. A secret file gives others no rights at all.
@@ -8,6 +8,8 @@ Rules, which are those of OpenSSH for its own files (``safe_path``), but for R3 
   rename and remove what is there.
 - R4: The group may write if it is the private group of the owner: it has the owner's name, and no other members. This
   is what ``umask 002`` gives on Debian and Ubuntu. It does not count where the file has an access control list.
+- R5: In a user namespace that does not map root, as in a testbed of an ordinary user, root's folders seem to belong to
+  nobody. Of these, folders that are root's on every system (``OF_ROOT``) are root's.
 
 Windows has neither modes nor owners, and nothing is refused there.
 """
@@ -22,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from thalweg.middleware.platform.files import others_may, owner
+from thalweg.middleware.platform.processes import maps_root, unmapped_owner
 
 if sys.platform != "win32":
     import grp
@@ -29,6 +32,9 @@ if sys.platform != "win32":
 
 MAX_LINKS = 40  # on one way, as in Linux
 LIST = "system.posix_acl_access"
+OF_ROOT = frozenset(
+    ("/", "/etc", "/home", "/media", "/mnt", "/opt", "/run", "/run/user", "/srv", "/tmp", "/usr", "/var", "/var/tmp")
+)
 
 
 def why_unsafe(path: Path, what: str, *, secret: bool = False) -> str:
@@ -80,7 +86,7 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _why_unsafe_above(step: Path, found: os.stat_result, harm: str) -> str:
     """Return why others could do this harm through a folder or link; an empty text if they cannot."""
-    if found.st_uid not in (0, owner()):
+    if found.st_uid not in (0, owner()) and not _is_roots(step, found):
         kind = "link" if stat.S_ISLNK(found.st_mode) else "folder"
         return f"the {kind} {step} belongs to {_named(found.st_uid)}, who could {harm}; keep it elsewhere"
     if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # R3: only owners rename what is there
@@ -88,6 +94,11 @@ def _why_unsafe_above(step: Path, found: os.stat_result, harm: str) -> str:
     if others_may(found, _rights(step, found)):
         return f"others may write to the folder {step}, and so could {harm}; chmod go-w {step}"
     return ""
+
+
+def _is_roots(step: Path, found: os.stat_result) -> bool:
+    """Return whether a folder is root's, although this namespace does not show it (R5)."""
+    return str(step) in OF_ROOT and found.st_uid == unmapped_owner() and not maps_root()
 
 
 def _rights(path: Path, found: os.stat_result) -> int:

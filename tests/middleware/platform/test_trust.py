@@ -17,6 +17,7 @@ from thalweg.middleware.platform.trust import why_unsafe
 
 DOCS = Path(__file__).parents[3] / "docs/explanation/security.md"
 OTHER = 65534
+FOLDER = 0o040755
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
 
 
@@ -180,3 +181,26 @@ def test_an_access_control_list_that_lets_another_user_write_is_seen(tmp_path: P
     except OSError as error:
         pytest.skip(f"no access control lists here: {error.strerror}")
     assert why_unsafe(path, "certificate") == f"others may write to the certificate {path}; chmod go-w {path}"
+
+
+@pytest.mark.parametrize(
+    ("step", "uid", "mode", "maps_root", "says"),
+    [
+        ("/home", OTHER, FOLDER, False, ""),
+        ("/tmp", OTHER, FOLDER | 0o1777, False, ""),
+        ("/tmp", OTHER, FOLDER | 0o777, False, "others may write to the folder /tmp"),
+        ("/home", OTHER, FOLDER, True, "the folder /home belongs to"),
+        ("/home/mallory", OTHER, FOLDER, False, "the folder /home/mallory belongs to"),
+        ("/home", 12345, FOLDER, False, "the folder /home belongs to 12345"),
+    ],
+)
+def test_folders_of_a_root_that_the_namespace_does_not_map_are_roots(
+    step: str, uid: int, mode: int, maps_root: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R5: as in a testbed of an ordinary user, where / seems to belong to nobody."""
+    monkeypatch.setattr(trust, "maps_root", lambda: maps_root)
+    monkeypatch.setattr(trust, "unmapped_owner", lambda: OTHER)
+    found = os.stat_result((mode, 0, 0, 1, uid, uid, 0, 0, 0, 0))
+    why = trust._why_unsafe_above(Path(step), found, "replace it")
+    assert why.startswith(says)
+    assert bool(why) is bool(says)
