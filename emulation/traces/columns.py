@@ -3,13 +3,13 @@
 Many lines are parsed at once, and single ones looked at only when that fails, to name the line.
 
 R1. A file of ours has the header ``time_s`` and then one or more of ``FIGURES``; times start at 0.
-R2. Of any other file the columns are chosen by who reads it. A file whose first line has numbers alone has no header;
-    its columns are called 1, 2, 3, …
+R2. The files of other tools are read by ``foreign``, which parses plain lines with ``parse_plain`` too.
 R3. Times rise strictly; figures are at least 0, a loss at most 1 and a delay at most a minute.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 import os
@@ -17,40 +17,52 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from thalweg.emulation.links.shape import MAX_DELAY_S
+from thalweg.emulation.traces.times import Stamps
 from thalweg.middleware.errors import TraceError
 from thalweg.middleware.platform.files import open_regular
 
 FloatArray = npt.NDArray[np.float64]
 TIME, RATE, DELAY, LOSS = "time_s", "bandwidth_bps", "delay_s", "loss"
 FIGURES = (RATE, DELAY, LOSS)
+BYTES, INTERVAL = "bytes", "interval_s"  # of other tools' files, which become a rate
 _MOST = {DELAY: MAX_DELAY_S, LOSS: 1.0}
 _BEYOND = {DELAY: f"more than {MAX_DELAY_S:g} s", LOSS: "more than all"}
 MAX_BYTES, MAX_LINES = 1 << 30, 20_000_000
 BLOCK_BYTES = 1 << 20  # that are read at a time
 Tell = Callable[[int, int], None]
+Kind = Literal["time", "rate", "share", "size"]
 
 
 class Column(NamedTuple):
-    """One to be read: what it is to us, its place among the file's (from 0) and its name there, and its unit."""
+    """Column to be read. ``field`` says what it is to us, ``place`` is its position in the file, from 0.
+
+    ``unit`` is the factor that makes SI units of its values, and ``worth`` the value of the unit that they are in, of
+    its ``kind``. ``more`` has the places of further cells that belong to it, as a date and a time of day. ``stamps``
+    reads times that are no plain numbers.
+    """
 
     field: str
     place: int
     name: str
     unit: float = 1.0
+    more: tuple[int, ...] = ()
+    stamps: Stamps | None = None
+    kind: Kind = "rate"
+    worth: float = 1.0
 
 
-Choose = Callable[[Path, Sequence[str]], list[Column]]
-"""Of a file and the names of its columns, those to be read, times first."""
+Choose = Callable[[Path, Sequence[str], Sequence[Sequence[str]]], list[Column]]
+"""Return the columns to be read, times first, of a file with these names of columns and these first rows."""
 
 
-def own(path: Path, header: Sequence[str]) -> list[Column]:
-    """The columns of a file of ours; TraceError for another one."""
+def own(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> list[Column]:
+    """Return the columns of a file of ours. Raises TraceError for another one."""
     if header[:1] != [TIME] or not set(FIGURES).issuperset(header[1:]) or not 1 < len(header) == len(set(header)):
         raise TraceError(
             f"{path}:1: the header is {shown(','.join(header))}, not '{TIME},{RATE}' (or {DELAY}, {LOSS}); is this a"
@@ -60,26 +72,23 @@ def own(path: Path, header: Sequence[str]) -> list[Column]:
 
 
 def read(
-    path: Path, choose: Choose, *, rebase: bool = False, headless: bool = False, tell: Tell | None = None
+    path: Path, choose: Choose, *, rebase: bool = False, tell: Tell | None = None
 ) -> tuple[FloatArray, list[FloatArray]]:
-    """Times, and a column for each of the others that are chosen, in SI units and shares; times begin with 0.
+    """Return the times and the other chosen columns of a file of ours. Times begin with 0.
 
-    ``rebase``: shift times that do not start at 0 so that they do. ``headless``: it may have no header. ``tell``: told
-    how many bytes of how many have been read. Raises TraceError naming file and line.
+    ``rebase``: shift times that do not start at 0 so that they do. ``tell``: told how many bytes of how many have been
+    read. Raises TraceError naming file and line.
     """
     lines = blocks(path, "a trace")
     most, total_bytes = next(lines)
     first: bytes = next(lines)
     head, _, rest = first.partition(b"\n")
     header = [name.strip() for name in _cells(path, 1, decoded(path, 1, head).removeprefix("\ufeff").strip())]
-    before = 1
-    if headless and all(map(_is_number, header)):  # R2
-        header, rest, before = [str(number) for number in range(1, len(header) + 1)], first, 0
-    table = _Table(path, choose(path, header), len(header), rebase)
+    table = _Table(path, choose(path, header, ()), len(header), rebase)
     kept = [np.empty(most) for _ in table.columns]
     rows, done = 0, len(first) - len(rest)
     for block in (one for part in ((rest,), lines) for one in part if one):
-        found = table.parsed(before + rows + 1, block)
+        found = table.parsed(rows + 2, block)
         end = rows + len(found[0])
         for column, values in zip(kept, found, strict=True):
             column[rows:end] = values
@@ -88,16 +97,21 @@ def read(
             tell(done, total_bytes)
     if not rows:
         raise TraceError(f"{path}: no rows after the header; a trace needs at least one")
-    for column, one in zip(kept, table.columns, strict=True):
+    for column in kept:
         column.resize(rows, refcheck=False)
-        if one.field == TIME:
-            column -= column[0]
-        if one.unit < 1.0:
-            column /= round(1 / one.unit)  # to the last digit, as 0.04 of 40
-        elif one.unit > 1.0:
-            column *= one.unit
+    kept[0] -= kept[0][0]
+    for column in kept:
         column.flags.writeable = False  # so that a trace need not copy it
     return kept[0], kept[1:]
+
+
+def in_unit(values: FloatArray, unit: float) -> None:
+    """Convert values to SI units in place, to the last digit: 40 in ms are 0.04."""
+    inverse = round(1 / unit)
+    if abs(inverse * unit - 1) < 1e-12:
+        values /= inverse
+    else:
+        values *= unit
 
 
 class _Table:
@@ -110,43 +124,18 @@ class _Table:
 
     def parsed(self, first: int, block: bytes) -> Sequence[FloatArray]:
         """The chosen columns, as they are written; ``first``: the number of the block's first line."""
-        found = self._fast(block)
+        found = parse_plain(block, self.width, self.places)
         if found is None or not self._sound(found):
             found = self._careful(first, block)
         self.last = float(found[0][-1])
         return found
-
-    def _fast(self, block: bytes) -> Sequence[FloatArray] | None:
-        """Of rows that are plain and have the right number of columns, else None."""
-        rows = block.count(b"\n") + 1
-        commas = b"," * (self.width - 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # both warn of what is no number at all, and say so by what they return
-            if block.translate(None, b"0123456789.+-eE") == (commas + b"\n") * (rows - 1) + commas:  # no nan, no inf
-                values = np.fromstring(block.replace(b"\n", b",").decode("ascii"), sep=",")
-                if len(values) == self.width * rows:
-                    table = values.reshape(rows, self.width)
-                    return [table[:, place] for place in self.places]
-            elif b'"' not in block:  # others' files may have text beside
-                try:
-                    lines = block.decode("ascii").split("\n")
-                    table = np.loadtxt(lines, delimiter=",", usecols=self.places, comments=None, ndmin=2)
-                except ValueError:
-                    return None
-                even = all(line.count(",") == self.width - 1 for line in lines)
-                if even and len(table) == rows:  # it passes over empty lines
-                    return [*table.T]
-        return None
 
     def _sound(self, found: Sequence[FloatArray]) -> bool:
         times = found[0]
         begins = (self.rebase or times[0] == 0.0) if self.last is None else times[0] > self.last
         if not (begins and np.isfinite(times).all() and (times[1:] > times[:-1]).all()):
             return False
-        for values, column in zip(found[1:], self.columns[1:], strict=True):
-            if not ((values >= 0) & (values <= _MOST.get(column.field, sys.float_info.max) / column.unit)).all():
-                return False
-        return True
+        return all(in_bounds(column, values) for column, values in zip(self.columns[1:], found[1:], strict=True))
 
     def _careful(self, first: int, block: bytes) -> list[FloatArray]:
         """The rows one by one: spaces around numbers are fine, anything else is a TraceError naming the line."""
@@ -159,7 +148,7 @@ class _Table:
             texts = [cells[column.place].strip() for column in self.columns]
             values = [_number(at, column.name, text) for column, text in zip(self.columns, texts, strict=True)]
             for column, value, text in zip(self.columns[1:], values[1:], texts[1:], strict=True):
-                _judge(at, column, value, text)
+                judge(at, column, value, text)
             if last is None and values[0] != 0 and not self.rebase:
                 raise TraceError(
                     f"{at}: the first time is {texts[0]}, not 0;"
@@ -176,33 +165,67 @@ class _Table:
         return [np.array(values) for values in found]
 
 
-def _judge(at: str, column: Column, value: float, text: str) -> None:
-    """R3."""
+def parse_plain(block: bytes, width: int, places: Sequence[int]) -> Sequence[FloatArray] | None:
+    """Return the columns at these places, or None unless all lines are plain and have ``width`` cells with commas."""
+    rows = block.count(b"\n") + 1
+    commas = b"," * (width - 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # both warn of what is no number at all, and say so by what they return
+        if block.translate(None, b"0123456789.+-eE") == (commas + b"\n") * (rows - 1) + commas:  # no nan, no inf
+            try:
+                values = np.fromstring(block.replace(b"\n", b",").decode("ascii"), sep=",")
+            except ValueError:  # newer versions of NumPy raise it, as for "-"
+                return None
+            if len(values) == width * rows:
+                table = values.reshape(rows, width)
+                return [table[:, place] for place in places]
+        elif b'"' not in block:  # others' files may have text beside
+            try:
+                lines = block.decode("ascii").split("\n")
+                table = np.loadtxt(lines, delimiter=",", usecols=places, comments=None, ndmin=2)
+            except ValueError:
+                return None
+            even = all(line.count(",") == width - 1 for line in lines)
+            if even and len(table) == rows:  # it passes over empty lines
+                return [*table.T]
+    return None
+
+
+def in_bounds(column: Column, values: FloatArray) -> bool:
+    """Return whether all values are numbers that ``judge`` accepts."""
+    least = values > 0 if column.field == INTERVAL else values >= 0
+    return bool((least & (values <= _MOST.get(column.field, sys.float_info.max) / column.unit)).all())
+
+
+def judge(at: str, column: Column, value: float, text: str) -> None:
+    """Raise TraceError if a value is out of bounds (R3)."""
     if value < 0:
         outage = "; an outage is 0" if column.field == RATE else ""
         raise TraceError(f"{at}: {column.name} is {text}, below 0{outage}")
+    if value == 0 and column.field == INTERVAL:
+        raise TraceError(f"{at}: the interval {column.name} is {text}; remove the row, or name another column by --per")
     if value > _MOST.get(column.field, sys.float_info.max) / column.unit:
         beyond = _BEYOND.get(column.field, "too large to be counted")
         raise TraceError(f"{at}: {column.name} is {text}, {beyond}; is its unit right?")
 
 
-def blocks(path: Path, what: str) -> Iterator[Any]:
+def blocks(path: Path, what: str, encoding: str = "utf-8") -> Iterator[Any]:
     """First how many lines the file has at most, and its bytes; then whole lines, some at a time, the last of them
-    without its end and without blank lines after it. ``what``: the file should be. Raises TraceError for a file that
-    cannot be read, or is too large."""
+    without its end and without blank lines after it. ``what``: the file should be. ``encoding``: text in another one
+    becomes UTF-8. Raises TraceError for a file that cannot be read, or is too large."""
     try:
         with open_regular(path) as file:
             if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
                 raise TraceError(f"{path} has {size} bytes, more than {MAX_BYTES}; divide it")
             size = count = 0
-            while piece := file.read(BLOCK_BYTES):
+            for piece in _pieces(path, file, encoding):
                 size, count = size + len(piece), count + piece.count(b"\n")
                 if size > MAX_BYTES or count > MAX_LINES:
                     raise TraceError(f"{path} has more than {MAX_LINES} lines or {MAX_BYTES} bytes; divide it")
             yield count + 1, size
             file.seek(0)
             kept = b""
-            while piece := file.read(BLOCK_BYTES):
+            for piece in _pieces(path, file, encoding):
                 text = (kept + piece).replace(b"\r\n", b"\n")
                 cut = text.rstrip().rfind(b"\n") + 1
                 if len(text) - cut > 2 * BLOCK_BYTES:
@@ -213,6 +236,16 @@ def blocks(path: Path, what: str) -> Iterator[Any]:
             yield kept.rstrip()
     except OSError as error:
         raise TraceError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _pieces(path: Path, file: BinaryIO, encoding: str) -> Iterator[bytes]:
+    """Yield the rest of a file as UTF-8, or as it is for the encoding ``utf-8``."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    while piece := file.read(BLOCK_BYTES):
+        try:
+            yield piece if encoding == "utf-8" else decoder.decode(piece, len(piece) < BLOCK_BYTES).encode()
+        except UnicodeError as error:
+            raise TraceError(f"{path}: not {encoding.upper()} text: {error}; save the file as UTF-8") from error
 
 
 def _cells(path: Path, number: int, line: str) -> list[str]:

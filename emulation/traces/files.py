@@ -1,5 +1,5 @@
 """Traces in files: CSV with the header ``time_s,bandwidth_bps``, which may have delays and losses too, and Mahimahi's
-packet-delivery schedules.
+packet-delivery schedules. ``import_trace`` reads those of other tools.
 """
 
 from __future__ import annotations
@@ -7,13 +7,15 @@ from __future__ import annotations
 import codecs
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import numpy as np
 
-from thalweg.emulation.traces import columns
+from thalweg.emulation.traces import cells, columns, foreign, iperf
+from thalweg.emulation.traces.cells import Note
+from thalweg.emulation.traces.chosen import chosen, own_chosen
 from thalweg.emulation.traces.columns import shown
 from thalweg.emulation.traces.link import LinkTrace
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
@@ -24,6 +26,7 @@ from thalweg.middleware.platform.files import open_regular
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets
 HEADER = "time_s,bandwidth_bps"
 CSV_SUFFIX = ".csv"
+NAMELESS_SUFFIXES = frozenset({CSV_SUFFIX, ".tsv", ".json"})  # that are no part of a trace's name
 MAHIMAHI_SUFFIXES = frozenset({".mahi", ".up", ".down", ".trace"})
 MAHIMAHI_PACKET_BYTES = 1500  # mahimahi's mm-link(1): each line is an opportunity to deliver one MTU
 MAHIMAHI_STEP_S = 1.0
@@ -31,6 +34,7 @@ MAX_STAMP_MS = 1e15
 MAX_BYTES, MAX_LINES = 64 * 1024 * 1024, 4_000_000  # of a grid, which is read whole
 ROWS = 50_000  # that are written at a time
 MAX_BINS = 10_000_000  # a mistaken time stamp must not fill the memory
+Format = Literal["csv", "mahimahi", "pensieve", "iperf3"]
 
 
 def read_csv(
@@ -52,28 +56,64 @@ def read_link_trace(
     path: str | Path,
     choose: columns.Choose | None = None,
     *,
+    reading: foreign.Reading = foreign.STRICT,
+    note: Note = foreign.quiet,
     step_s: float = MAHIMAHI_STEP_S,
     tell: columns.Tell | None = None,
 ) -> LinkTrace:
-    """All that a file says of a link over time. ``choose``: of its columns, whose times may then start at any; default
-    those of our own header, or those of a Mahimahi schedule. Otherwise as ``read_csv`` and ``read_mahimahi``.
+    """Return all that a file says of a link over time.
+
+    ``choose`` finds the columns of a file of another tool (see ``foreign``), for which ``reading`` and ``note`` are.
+    Without it the file has our own header or is a Mahimahi schedule. Otherwise as ``read_csv`` and ``read_mahimahi``.
     """
     path = Path(path)
-    if choose is None and sniff_format(path) == "mahimahi":
-        rate = read_mahimahi(path, step_s=step_s, tell=tell)
-        return LinkTrace(rate.name, rate.times_s, {columns.RATE: rate.rates_bps}, rate.duration_s)
+    if choose is not None:
+        return LinkTrace(_name(path), *foreign.read(path, choose, reading, note, tell))
+    if sniff_format(path) == "mahimahi":
+        return LinkTrace.of_rates(read_mahimahi(path, step_s=step_s, tell=tell))
     fields: list[str] = []
 
-    def chosen(path: Path, header: Sequence[str]) -> list[columns.Column]:
-        found = (choose or columns.own)(path, header)
+    def remembered(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[columns.Column]:
+        found = columns.own(path, header)
         fields.extend(column.field for column in found[1:])
         return found
 
-    times, values = columns.read(path, chosen, rebase=choose is not None, headless=choose is not None, tell=tell)
+    times, values = columns.read(path, remembered, tell=tell)
     return LinkTrace(_name(path), times, dict(zip(fields, values, strict=True)))
 
 
-def _rates_alone(path: Path, header: Sequence[str]) -> list[columns.Column]:
+def import_trace(
+    path: str | Path,
+    format: Format | None = None,
+    words: Mapping[str, str] | None = None,
+    *,
+    reading: foreign.Reading = foreign.STRICT,
+    note: Note = foreign.quiet,
+    step_s: float = MAHIMAHI_STEP_S,
+    tell: columns.Tell | None = None,
+) -> LinkTrace:
+    """Return the trace in a file of any format that is known.
+
+    ``format``: None guesses it, and notes the guess. ``words``: the columns of a CSV file by option, as ``chosen``
+    takes them, else those of our own header. Raises TraceError and UsageError as the readers do.
+    """
+    path = Path(path)
+    form = format or ("csv" if words else sniff_import(path))
+    if form in ("iperf3", "mahimahi") and reading != foreign.STRICT:
+        note(f"{path}: read as {form}, which has no cells; --missing, --sort and --decimal are without effect")
+    if form == "iperf3":
+        return LinkTrace(_name(path), *iperf.read(path, note))
+    if form == "mahimahi":
+        return LinkTrace.of_rates(read_mahimahi(path, step_s=step_s, tell=tell))
+    if form == "pensieve":
+        if format is None:
+            note(f"{path}: pairs are read as seconds and Mbit/s, as Pensieve's; else write --time 1 --rate 2:UNIT")
+        words = {"--time": "1:s", "--rate": "2:mbit"}
+    choose = chosen(words, note) if words else own_chosen(note)
+    return read_link_trace(path, choose, reading=reading, note=note, tell=tell)
+
+
+def _rates_alone(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[columns.Column]:
     found = [one for one in columns.own(path, header) if one.field in (columns.TIME, columns.RATE)]
     if len(found) == 1:
         raise TraceError(f"{path}:1: {','.join(header)!r} has no rates, which are needed here; as a scenario's trace,"
@@ -166,6 +206,27 @@ def sniff_format(path: str | Path) -> Literal["csv", "mahimahi"]:
             return "csv" if b"," in file.readline(256) else "mahimahi"
     except OSError as error:
         _cannot_read(error)
+
+
+def sniff_import(path: str | Path) -> Format:
+    """Return the format of a file to import, by its first line that is no comment.
+
+    JSON is iperf3's. Two numbers between blanks are Pensieve's. Files ``*.csv``, and lines with separators, are CSV.
+    """
+    path = Path(path)
+    encoding = cells.encoding_of(path, foreign.quiet)
+    with open_regular(path) as file:
+        head = file.read(cells.HEAD_BYTES)
+    text = head.decode(encoding, errors="replace").removeprefix("\ufeff")
+    line = next((line.strip() for line in text.splitlines() if not cells.is_passed_over(line)), "")
+    if line.startswith("{"):
+        return "iperf3"
+    parts = line.split()
+    if len(parts) == 2 and all(map(cells.is_plain_number, parts)):
+        return "pensieve"
+    if path.suffix.lower() == CSV_SUFFIX or any(mark in line for mark in ",;\t"):
+        return "csv"
+    return "csv" if len(parts) > 1 and path.suffix.lower() not in MAHIMAHI_SUFFIXES else "mahimahi"
 
 
 def read_trace(path: str | Path, *, name: str | None = None, step_s: float = MAHIMAHI_STEP_S) -> BandwidthTrace:
@@ -269,7 +330,7 @@ def text_lines(path: Path) -> list[str]:
 
 
 def _name(path: Path) -> str:
-    return path.stem if path.suffix.lower() == CSV_SUFFIX else path.name
+    return path.stem if path.suffix.lower() in NAMELESS_SUFFIXES else path.name
 
 
 def _text(value: float) -> str:

@@ -7,8 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
-from typing import Annotated, Any, Literal
+from statistics import fmean
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -17,29 +17,34 @@ from rich import box
 from rich.table import Table
 
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
-from thalweg.emulation.traces.chosen import MEANT, chosen
-from thalweg.emulation.traces.columns import DELAY, LOSS, RATE, Choose, own
+from thalweg.emulation.traces import holes
+from thalweg.emulation.traces.cells import Decimal
+from thalweg.emulation.traces.chosen import MEANT
+from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
 from thalweg.emulation.traces.files import (
     ENVIRONMENT_VARIABLE,
     MAHIMAHI_STEP_S,
+    Format,
+    import_trace,
     load_pool,
     read_link_trace,
-    read_mahimahi,
-    sniff_format,
     write_csv,
 )
+from thalweg.emulation.traces.foreign import Missing, Reading
 from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.link import LinkTrace
-from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, TraceSummary
+from thalweg.emulation.traces.summaries import pooled_figures, pooled_means, quantiles
+from thalweg.emulation.traces.trace import CHANGE_WINDOW_S, BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate, seconds
 from thalweg.experiments.cli.commands import group
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import quantity, takes
-from thalweg.experiments.command import Option, Tell
+from thalweg.experiments.command import Option, Tell, counted
 from thalweg.middleware.errors import UsageError
 
 _MODEL = TraceModel()
 TRACES, MODEL = "Traces", "Model"
+COLUMNS, ROWS = "Columns of CSV files", "Rows"
 
 app = group(
     "traces",
@@ -55,6 +60,7 @@ app = group(
 )
 
 COLUMN = "COLUMN[:UNIT]"
+HOLE_STEPS = f"{holes.HOLE_STEPS:g} median steps"
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write the CSV files into.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 StepOption = Annotated[
@@ -92,7 +98,7 @@ def list_traces(
         print_json(
             {
                 "path": str(root),
-                "sets": [{"name": name, **_pooled_means(members)} for name, members in sets.items()],
+                "sets": [{"name": name, **pooled_means(members)} for name, members in sets.items()],
                 "traces": [
                     {"name": one.name, "duration_s": one.duration_s, "mean_bps": one.mean_bps} for one in summaries
                 ],
@@ -105,7 +111,7 @@ def list_traces(
         table = new_table("data set", "traces", "median hours", "mean rate", "change s", "zeros")
         table.caption = "change s: mean seconds between changes of at least 10 %"
         for name, members in sets.items():
-            means = _pooled_means(members)
+            means = pooled_means(members)
             table.add_row(
                 name,
                 str(len(members)),
@@ -135,19 +141,20 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
     more: dict[str, dict[str, float]] = {}
     if root.is_file():
         link = read_link_trace(root, step_s=step_s)
-        more = {field: _quantiles(link.figures[field]) for field in (DELAY, LOSS) if field in link.figures}
+        more = {field: quantiles(link.figures[field]) for field in (DELAY, LOSS) if field in link.figures}
         pool = [] if link.rate is None else [link.rate]
     else:
         pool = load_pool(root, step_s=step_s)
     summaries = _summaries(pool, quiet=as_json)
-    pooled = _pooled(pool, summaries) if pool else {}
+    pooled = pooled_figures(pool, summaries) if pool else {}
     if as_json:
-        print_json({"path": str(root), "pool": pooled, "traces": summaries, **more})
+        print_json({"path": str(root), "averages_s": CHANGE_WINDOW_S, "pool": pooled, "traces": summaries, **more})
         return
     if len(summaries) > 1:
         _print_traces(summaries)
     table = Table("all together" if len(summaries) > 1 else "trace", str(root), box=box.SIMPLE_HEAD)
     if pooled:
+        table.caption = f"median, p5 and p95 rates, and changes: those of {CHANGE_WINDOW_S:g} s averages"
         rates = [(f"{key} rate", format_rate(pooled[f"{key}_bps"])) for key in ("mean", "median", "p5", "p95")]
         for label, text in [
             ("traces", str(pooled["traces"])),
@@ -165,20 +172,38 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
     output().print(table)
 
 
-class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of CSV files, and how Mahimahi files are read."""
+def _column(help: str) -> Option:
+    return Option(help, metavar=COLUMN, panel=COLUMNS)
 
-    time: Annotated[
-        str | None, Option("Column of the times, where it is not time_s: timestamp, t:ms.", metavar=COLUMN)
+
+class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns of CSV files, choices for rows and holes, and the format."""
+
+    time: Annotated[str | None, _column("Times, if not time_s: timestamp, t:ms, Date+Clock.")] = None
+    rate: Annotated[str | None, _column("Rates: bandwidth, mbps, 3:mbit.")] = None
+    bytes: Annotated[str | None, _column("Bytes instead of rates. They need --per.")] = None
+    per: Annotated[str | None, _column("Interval of the bytes, ending at the row's time; or a time: 1s.")] = None
+    delay: Annotated[str | None, _column("One-way delays: owd:ms.")] = None
+    rtt: Annotated[str | None, _column("Round trips, twice the delay: rtt_ms.")] = None
+    loss: Annotated[str | None, _column("Shares of packets that are lost: loss:%.")] = None
+    missing: Annotated[
+        Missing | None,
+        Option(
+            "Cells that are empty, - or NaN: drop the row, hold the value before, zero.", shown="refuse", panel=ROWS
+        ),
     ] = None
-    rate: Annotated[str | None, Option("Column of the rates: bandwidth, mbps, 3:mbit.", metavar=COLUMN)] = None
-    delay: Annotated[str | None, Option("Column of one-way delays: owd:ms.", metavar=COLUMN)] = None
-    rtt: Annotated[str | None, Option("Column of round trips, twice the delay: rtt_ms.", metavar=COLUMN)] = None
-    loss: Annotated[str | None, Option("Column of the share of packets that are lost: loss:%.", metavar=COLUMN)] = None
-    format: Annotated[
-        Literal["csv", "mahimahi"] | None,
-        Option("Format of the files.", shown="csv if the first line has a comma, else mahimahi"),
+    sort: Annotated[bool, Option("Sort the rows. Those of one time become one row, their mean.", panel=ROWS)] = False
+    hole: Annotated[
+        holes.Become, Option("Holes: hold the row before, make an outage, or refuse the file.", panel=ROWS)
+    ] = "hold"
+    hole_over_s: Annotated[
+        float | None,
+        Option("Longest step that is no hole.", flag="--hole-over", unit=seconds, shown=HOLE_STEPS, panel=ROWS),
     ] = None
+    decimal: Annotated[
+        Decimal | None, Option("Decimal mark of CSV files.", shown="guessed and printed", panel=ROWS, common=False)
+    ] = None
+    format: Annotated[Format | None, Option("Format of the files.", shown="guessed by the first line")] = None
     step_s: Annotated[
         float,
         Option("Mahimahi files: time over which each rate is averaged.", flag="--step", unit=seconds, shown="1s"),
@@ -196,22 +221,36 @@ def import_traces(
 ) -> None:
     """Check trace files and write them as CSV.
 
-    The files written have the column time_s, and those of bandwidth_bps, delay_s and loss that the input has. A column
-    of the input is given by its name in the first line, or by its number if that line has numbers. A unit may follow:
-    ms, s, kbit, mbit, kbps (bytes), %. Times are shifted to start at 0. If one file is unsound, none is written.
+    Files are CSV with any separator, pairs of seconds and Mbit/s (Pensieve), schedules of Mahimahi, or JSON of iperf3.
+    The files written have the column time_s, and those of bandwidth_bps, delay_s and loss that the input has.
+
+    A column is given by its name in the first line, or by its number. A unit may follow: ms, s, kbit, mbit, kbps
+    (bytes), %. Times may be dates, times of day, or numbers, and are shifted to start at 0. Each guess is printed. The
+    last line has the duration, the median step and the longest hole. If one file is unsound, none is written.
 
     Example: thalweg traces import drive.csv --time timestamp --rate dl_mbps --rtt rtt:ms --out traces/drive
     """
     words = {option: word for option in MEANT if (word := getattr(options, option[2:])) is not None}
-    if words and options.format == "mahimahi":
-        raise UsageError("a Mahimahi file has no columns; leave out --time, --rate, --delay, --rtt and --loss")
-    notes: list[str] = []
-    choose = chosen(words, notes.append) if words else None
+    if words and options.format not in (None, "csv"):
+        name = {"mahimahi": "Mahimahi file", "pensieve": "file of Pensieve", "iperf3": "report of iperf3"}[
+            options.format
+        ]
+        raise UsageError(f"a {name} has no columns to choose; leave out {', '.join(words)}")
+    notes: dict[str, list[Path]] = {}
     with progress() as tell:
-        pool = [_read(file, options, choose, tell) for file in files]
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    _write_pool(pool, out, force=force, as_json=as_json)
+        pool = [_read(file, options, words, notes, tell) for file in files]
+    for note, noted in notes.items():
+        others = f" and {counted(len(noted) - 1, 'more file')}" if len(noted) > 1 else ""
+        print(f"note: {noted[0]}{others}: {note}", file=sys.stderr)
+    found = [holes.steps(trace, options.hole_over_s) for trace in pool]
+    pool = [
+        holes.filled(trace, options.hole, options.hole_over_s, file) for trace, file in zip(pool, files, strict=True)
+    ]
+    named = {trace.name: one for trace, one in zip(pool, found, strict=True)}
+    steps = [{"name": name, **one._asdict(), "hole": options.hole} for name, one in named.items()]
+    _write_pool(pool, out, force=force, as_json=as_json, more={"steps": steps})
+    if not as_json:
+        output().print(holes.told(named, options.hole), soft_wrap=True)
 
 
 class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,28 +335,26 @@ _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def _quantiles(values: FloatArray) -> dict[str, float]:
-    """Of the rows, which lie equally far apart as a rule."""
-    p5, middle, p95 = np.percentile(values, [5, 50, 95]).tolist()
-    return {"mean": float(values.mean()), "median": middle, "p5": p5, "p95": p95}
-
-
 def _given(path: Path | None) -> Path:
     if path is None:
         raise UsageError(f"no traces named: give a folder or file, or set {ENVIRONMENT_VARIABLE}")
     return path
 
 
-def _read(file: Path, options: ImportOptions, choose: Choose | None, tell: Tell) -> LinkTrace:
+def _read(
+    file: Path, options: ImportOptions, words: Mapping[str, str], notes: dict[str, list[Path]], tell: Tell
+) -> LinkTrace:
     what = f"reading {file.name}"
     tell(what, 0, 0)
 
     def so_far(done: int, total: int) -> None:
         tell(what, done, total)
 
-    if choose is None and (options.format or sniff_format(file)) == "mahimahi":
-        return LinkTrace.of_rates(read_mahimahi(file, step_s=options.step_s, tell=so_far))
-    return read_link_trace(file, choose or own, tell=so_far)
+    def note(text: str) -> None:
+        notes.setdefault(text.removeprefix(f"{file}: "), []).append(file)
+
+    reading = Reading(options.missing, options.sort, options.decimal)
+    return import_trace(file, options.format, words, reading=reading, note=note, step_s=options.step_s, tell=so_far)
 
 
 def _link_class(text: str) -> LinkClass:
@@ -354,7 +391,7 @@ def _write_pool(
     }
     if as_json:
         rates = [rate for trace in pool if (rate := trace.rate) is not None]
-        pooled = _pooled(rates, [trace.summary() for trace in rates]) if rates else None
+        pooled = pooled_figures(rates, [trace.summary() for trace in rates]) if rates else None
         figures = {f"mean_{field}": mean for field, mean in means.items() if field != RATE}
         told = {"out": str(out), **(more or {}), "pool": pooled, **figures}
         print_json({**told, "files": [path.name for path in paths]})
@@ -370,38 +407,11 @@ def _summaries(pool: Sequence[BandwidthTrace], *, quiet: bool) -> list[TraceSumm
     return [trace.summary() for trace in followed(pool, "measuring", quiet=quiet)]
 
 
-def _pooled_means(members: Sequence[TraceSummary]) -> dict[str, Any]:
-    """Figures of several traces that follow from their summaries."""
-    changes = sum(one.changes for one in members)
-    total_s = sum(one.duration_s for one in members)
-    return {
-        "traces": len(members),
-        "median_duration_s": median(one.duration_s for one in members),
-        "mean_bps": fmean(one.mean_bps for one in members),
-        "changes": changes,
-        "mean_change_s": sum((one.mean_change_s or 0.0) * one.changes for one in members) / changes
-        if changes
-        else None,
-        "zero_share": sum(one.zero_share * one.duration_s for one in members) / total_s,
-    }
-
-
-def _pooled(pool: Sequence[BandwidthTrace], summaries: Sequence[TraceSummary]) -> dict[str, Any]:
-    """Figures of several traces taken as one: every 10-s average and every interval counts the same."""
-    p5, middle, p95 = np.percentile(np.concatenate([trace.averaged() for trace in pool]), [5, 50, 95]).tolist()
-    intervals = np.concatenate([trace.change_intervals_s() for trace in pool])
-    return {
-        **_pooled_means(summaries),
-        "median_bps": middle,
-        "p5_bps": p5,
-        "p95_bps": p95,
-        "median_change_s": float(np.median(intervals)) if intervals.size else None,
-    }
-
-
 def _print_traces(summaries: Sequence[TraceSummary]) -> None:
     table = new_table("trace", "hours", "mean", "5 %", "median", "95 %", "change s", "zeros")
-    table.caption = "rates in Mbit/s; change s: mean seconds between changes of at least 10 %"
+    table.caption = (
+        f"rates in Mbit/s, quantiles of {CHANGE_WINDOW_S:g} s averages; change s: mean seconds between changes >= 10 %"
+    )
     for one in summaries:
         rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
         change = _or_dash(one.mean_change_s)

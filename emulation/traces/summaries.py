@@ -1,0 +1,46 @@
+"""Figures of several traces together, as lists and descriptions show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, TraceSummary
+
+
+def quantiles(values: FloatArray) -> dict[str, float]:
+    """Return mean and quantiles of the rows, which lie equally far apart as a rule."""
+    p5, middle, p95 = np.percentile(values, [5, 50, 95]).tolist()
+    return {"mean": float(values.mean()), "median": middle, "p5": p5, "p95": p95}
+
+
+def pooled_means(members: Sequence[TraceSummary]) -> dict[str, Any]:
+    """Return the figures of several traces that follow from their summaries."""
+    changes = sum(one.changes for one in members)
+    total_s = sum(one.duration_s for one in members)
+    return {
+        "traces": len(members),
+        "median_duration_s": median(one.duration_s for one in members),
+        "mean_bps": fmean(one.mean_bps for one in members),
+        "changes": changes,
+        "mean_change_s": sum((one.mean_change_s or 0.0) * one.changes for one in members) / changes
+        if changes
+        else None,
+        "zero_share": sum(one.zero_share * one.duration_s for one in members) / total_s,
+    }
+
+
+def pooled_figures(pool: Sequence[BandwidthTrace], summaries: Sequence[TraceSummary]) -> dict[str, Any]:
+    """Return the figures of several traces together: every 10-s average and every interval counts the same."""
+    p5, middle, p95 = np.percentile(np.concatenate([trace.averaged() for trace in pool]), [5, 50, 95]).tolist()
+    intervals = np.concatenate([trace.change_intervals_s() for trace in pool])
+    return {
+        **pooled_means(summaries),
+        "median_bps": middle,
+        "p5_bps": p5,
+        "p95_bps": p95,
+        "median_change_s": float(np.median(intervals)) if intervals.size else None,
+    }
