@@ -1,6 +1,6 @@
 """A run, and another process that takes the partitions of one of its nodes for a while.
 
-``pip install thalweg``, ``python subscriber.py``: the hosts, the client that begins the run (``operator``), and the one
+With Thalweg installed, ``python subscriber.py``: the hosts, the client that begins the run (``operator``), and the one
 that subscribes (``watcher``) are processes of this machine. It prints one line of JSON: which partitions each got,
 and whether they are what one machine gives.
 """

@@ -1,6 +1,6 @@
 """Two queries that share two operators: what that saves on the links, and that one leaves without harm to the other.
 
-``pip install thalweg``, ``python two_queries.py``: on host processes of this machine. ``python two_queries.py netns``,
+With Thalweg installed, ``python two_queries.py``: on host processes of this machine. ``python two_queries.py netns``,
 as root: each in a network namespace of its own, over links of 20 Mbit/s. It prints one line of JSON: that what came is
 what one machine gives (``digests_equal``), how many indices are not the ones that were due (``gaps``), and how many
 bytes the hosts sent, with the queries together and apart.

@@ -1,6 +1,6 @@
 """A redis replica over a WAN, through an outage: what it serves meanwhile, and that it catches up.
 
-``pip install thalweg pytest``, ``apt-get install redis-server``, ``pytest``. The fixture ``wan`` comes with Thalweg.
+With Thalweg and pytest installed, ``apt-get install redis-server``, ``pytest``. The fixture ``wan`` comes with Thalweg.
 """
 
 from __future__ import annotations
