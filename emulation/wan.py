@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import LinkShape, Queue
-from thalweg.emulation.outputs import Output
+from thalweg.emulation.outputs import JOIN_S, Output
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
 from thalweg.emulation.testbeds import detached, known
@@ -375,7 +375,11 @@ class Testbed:
     def last_lines(self, process: TestbedProcess) -> Sequence[str]:
         """Return the last lines of a process whose output is printed with the host's name, as in tests with ``wan``."""
         output = self._outputs.get(process)
-        return () if output is None else tuple(output.last)
+        if output is None:
+            return ()
+        if process.poll() is not None:
+            output.join(JOIN_S)  # its last lines may be on their way
+        return tuple(output.last)
 
 
 def _on_host(backend: str, hosts: Sequence[str], kernel: str, more: Mapping[str, Any]) -> Backend:

@@ -192,12 +192,16 @@ class Testbed(ABC):
         ``processes`` that it runs, whether it is ``replaying``, and if so how late changes came (``replay``); ``cpu_s``
         is the processor time that the supervisor has taken.
         """
-        asked = None if of is None else [*of]
+        return self._look(None if of is None else [*of], strangers=strangers)[0]
+
+    def _look(
+        self, asked: list[Link] | None, *, strangers: bool
+    ) -> tuple[dict[str, Any], list[tuple[Link, LinkShape]]]:
+        """Return what the supervisor says, and the shapes that were asked for."""
         answer = self._client.call(requests.Status(asked, strangers))
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
         found = [(Link(*link), shape) for link, shape in shapes]
         found.sort(key=lambda one: (one[0].via, self._place[one[0].source], self._place[one[0].target]))
-        answer["shaped"] = {link for link, _ in found}
         if asked is None:
             self._read, self._unread = dict(found), False
         else:
@@ -205,13 +209,13 @@ class Testbed(ABC):
         self._replay_delays = answer.pop("replay_delays", False)
         self.limited = bool(answer.get("up_bps") or answer.get("down_bps"))
         self._addresses_6 = answer.pop("ipv6", {})  # a testbed of an earlier version has none
-        return answer
+        return answer, found
 
     def shapes_of(self, links: Iterable[Link]) -> dict[Link, LinkShape]:
         """Return what these links are set to now, without those that are not shaped."""
         asked = [*links]
-        shaped = self.status(asked, strangers=False)["shaped"]
-        return {link: self._read[link] for link in asked if link in shaped}
+        shaped = dict(self._look(asked, strangers=False)[1])
+        return {link: shaped[link] for link in asked if link in shaped}
 
     # --- processes ------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
         answer = testbed.status(None if links else ())
         row |= {
             "alive": True,
-            "links": answer.get("links", len(answer["shaped"])),  # a testbed of an earlier version has none
+            "links": answer["links"] if "links" in answer else len(testbed.shapes),  # as of an earlier version
             "replaying": answer["replaying"],
             "refusal": answer["refusal"],
             "processes": answer["processes"],
