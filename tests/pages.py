@@ -33,7 +33,7 @@ from patience import patience
 
 from thalweg import Testbed
 
-STEP_S, LONG_S = 60.0, 600.0  # limits for one command, of an idle machine
+STEP_S, LONG_S, END_S = 60.0, 600.0, 20.0  # limits for one command, and for its end, of an idle machine
 ELLIPSIS = "…"
 PROMPT = re.compile(r"^([a-z][a-z0-9-]*)?\$ (.*)$")
 COMMENT = re.compile(r"<!-- test: (.*?) -->")
@@ -193,11 +193,16 @@ class Session:
             raise PageError(f"{where} printed\n{output}\nand the page shows\n{shown}")
 
     def stop(self) -> None:
-        """Interrupt a command that goes on, as Ctrl-C does, and wait for its end."""
+        """End a command that goes on, and wait for its end.
+
+        It gets SIGTERM. A shell that was itself started in the background has its commands ignore SIGINT.
+        """
         if self._goes_on:
             self._goes_on = False
-            self._write(f"kill -INT -- -$! && wait $!; {self._ends()}")
-            self._until_ended(STEP_S, lambda _: False)
+            self._write(f"kill -TERM -- -$! && wait $!; {self._ends()}")
+            _, status = self._until_ended(END_S, lambda _: False)
+            if status is None:
+                raise PageError("a command that goes on has not ended after SIGTERM")
 
     def _ends(self) -> str:
         """Return the command that tells the end of the next one."""

@@ -84,7 +84,7 @@ def test_another_exit_status_than_the_page_says_is_an_error(tmp_path: Path) -> N
         run_text("```console\n$ false\n```\n", tmp_path)
 
 
-def test_a_command_that_goes_on_is_interrupted_at_the_end(tmp_path: Path) -> None:
+def test_a_command_that_goes_on_is_ended_at_the_end(tmp_path: Path) -> None:
     text = "<!-- test: goes on -->\n```console\n$ echo $BASHPID > number; echo up; exec sleep 1000\nup\n```\n"
     assert run_text(text, tmp_path) == 1
     number = int((tmp_path / "work/number").read_text())
