@@ -33,7 +33,8 @@ from patience import patience
 
 from thalweg import Testbed
 
-STEP_S, LONG_S, END_S = 60.0, 600.0, 20.0  # limits for one command, and for its end, of an idle machine
+STEP_S, LONG_S = 60.0, 600.0  # limits for one command, of an idle machine
+GRACE_S = 3  # between SIGTERM and SIGKILL
 ELLIPSIS = "…"
 PROMPT = re.compile(r"^([a-z][a-z0-9-]*)?\$ (.*)$")
 COMMENT = re.compile(r"<!-- test: (.*?) -->")
@@ -195,14 +196,15 @@ class Session:
     def stop(self) -> None:
         """End a command that goes on, and wait for its end.
 
-        It gets SIGTERM. A shell that was itself started in the background has its commands ignore SIGINT.
+        It gets SIGTERM, and later SIGKILL: a process inherits signals that an ancestor has blocked or ignored.
         """
         if self._goes_on:
             self._goes_on = False
-            self._write(f"kill -TERM -- -$! && wait $!; {self._ends()}")
-            _, status = self._until_ended(END_S, lambda _: False)
-            if status is None:
-                raise PageError("a command that goes on has not ended after SIGTERM")
+            later = f"{{ sleep {GRACE_S}; kill -KILL -- -$job; }}"
+            self._write(
+                f"job=$!; kill -TERM -- -$job; {later} & late=$!; wait $job; kill -KILL -- -$late; {self._ends()}"
+            )
+            self._until_ended(STEP_S, lambda _: False)
 
     def _ends(self) -> str:
         """Return the command that tells the end of the next one."""
