@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pages
 import pictures
 import pytest
 from pages import PageError, Step, Written, agrees, read_page, run_page
@@ -89,6 +91,15 @@ def test_a_command_that_goes_on_is_ended_at_the_end(tmp_path: Path) -> None:
     assert run_text(text, tmp_path) == 1
     number = int((tmp_path / "work/number").read_text())
     assert not Path(f"/proc/{number}").exists()
+
+
+def test_a_command_ends_although_signals_are_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "GRACE_S", 0.3)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        test_a_command_that_goes_on_is_ended_at_the_end(tmp_path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_a_command_that_should_go_on_and_ends_is_an_error(tmp_path: Path) -> None:
