@@ -6,6 +6,7 @@ prints. Diagrams are drawn by Graphviz while the site is built, so that a reader
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 from collections.abc import Iterator
@@ -121,8 +122,23 @@ def draw_svg(mermaid: str) -> str:
 # --- the hooks of MkDocs ------------------------------------------------------------------------------
 
 
+def undocumented() -> list[str]:
+    """Return the public classes, functions, methods and properties without a docstring."""
+    found = []
+    for name in thalweg.__all__:
+        public = getattr(thalweg, name)
+        members = {name: public}
+        if inspect.isclass(public):
+            members |= {f"{name}.{own}": member for own, member in vars(public).items() if not own.startswith("_")}
+        for full, member in members.items():
+            code = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if (inspect.isclass(code) or inspect.isfunction(code)) and not (code.__doc__ or "").strip():
+                found.append(full)
+    return found
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Add the generated pages. Raise an error if a public name is on no page."""
+    """Add the generated pages. Raise an error if a public name is on no page, or has no docstring."""
     from mkdocs.exceptions import PluginError
     from mkdocs.structure.files import File
 
@@ -134,6 +150,8 @@ def on_files(files: Any, config: Any) -> Any:
     }
     if missing := sorted(set(thalweg.__all__) - shown):
         raise PluginError(f"no page of docs/reference/api shows thalweg.{missing[0]}; add ::: thalweg.{missing[0]}")
+    if bare := undocumented():
+        raise PluginError(f"thalweg.{bare[0]} has no docstring")
     files.append(File.generated(config, "reference/command-line.md", content=command_line_page()))
     for name, source in PROJECT.items():
         files.append(File.generated(config, f"project/{name}", content=project_page(source)))

@@ -110,9 +110,11 @@ class SceneSource(Source):
         return truth
 
     def partition_bytes(self, index: int) -> int | None:
+        """Return the size of an image in bytes, None after the last one."""
         return math.prod(self.shape(index)) * np.dtype(self.dtype).itemsize if index < self.length else None
 
     def size_bytes(self) -> float:
+        """Return the mean size of an image in bytes."""
         return float(self.mean_bytes)
 
     def shape(self, index: int) -> tuple[int, ...]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command_lines import parse
+from command_lines import parse, verbs
 from diagrams import DIAGRAMS, draw, main, state_diagram
+from hooks import command_line_page, undocumented
 from mypy import api
 
+import thalweg
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
@@ -159,3 +161,15 @@ def test_a_diagram_that_is_not_there_is_one_clear_line(tmp_path: Path, capsys: p
         draw(page.read_text())
     assert main([str(page)]) == 2
     assert capsys.readouterr().err.startswith(f"{page}: there is no diagram 'nonsense'")
+
+
+def test_every_public_name_is_documented() -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/reference/api").glob("*.md"))
+    assert [name for name in thalweg.__all__ if f"::: thalweg.{name}\n" not in shown] == []
+    assert undocumented() == []
+
+
+def test_the_page_of_the_command_line_has_every_verb() -> None:
+    page = command_line_page()
+    for words, _ in verbs():
+        assert f"# {' '.join(('thalweg', *words))}\n" in page

@@ -96,6 +96,7 @@ class LinkShape(NamedTuple):
 
     @property
     def needs_netem(self) -> bool:
+        """Whether the shape needs a kernel with netem."""
         return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
 
     @property

@@ -82,6 +82,7 @@ class LinkProof(msgspec.Struct, frozen=True):
 
     @property
     def link(self) -> Link:
+        """The link that was measured."""
         return Link(self.src, self.dst, NET if self.via is msgspec.UNSET else self.via)
 
     @property

@@ -101,10 +101,12 @@ class TestbedProcess:
 
     @property
     def pid(self) -> int | None:
+        """The process's number as this process sees it, None if the system cannot translate it."""
         return self._pid
 
     @property
     def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None while the process runs."""
         return self._status
 
     def poll(self) -> int | None:
@@ -130,9 +132,11 @@ class TestbedProcess:
             self._client.call(requests.Resize(self._inner_pid, size))
 
     def terminate(self) -> None:
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _keep(self, ours: Mapping[int, int]) -> None:

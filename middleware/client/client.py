@@ -198,6 +198,7 @@ class Client:
 
     @property
     def name(self) -> str:
+        """The client's name in placements and in the members of hosts."""
         return self.shell.config.name
 
     @property
@@ -633,6 +634,7 @@ class Client:
                 self._journal.close()
 
     def forked(self) -> None:
+        """Give everything up in a process that was forked from that of the client."""
         self._roster.news = threading.Condition()  # what other threads held there, nobody lets go of here
         self._roster.closing = f"the client {self.name!r} is that of the process that was forked; make one here"
         self.shell.forked()

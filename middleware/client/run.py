@@ -395,6 +395,7 @@ class Run(Stream[T]):
         self._journal.check()
 
     def forked(self, why: str) -> None:
+        """End the run in a process that was forked from that of the client. ``why`` is the text of its error."""
         super().forked(why)
         self._failed, self._open, self._sharing = self._failure, set(), threading.Lock()
         for each in list(self._queries.values()):

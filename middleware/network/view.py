@@ -40,6 +40,7 @@ class Link(_Ends):
 
     @property
     def via(self) -> str:
+        """The name of the link's network."""
         return NET if len(self) == 2 else tuple.__getitem__(self, 2)
 
     @property
@@ -210,6 +211,7 @@ class NetworkView:
             raise LatenciesNeeded(unknown)
 
     def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> NetworkView:
+        """Return a view with further estimates, which replace those of the same links."""
         return NetworkView({**self.estimates, **more}, self.latencies, self.places)
 
     def with_latencies(self, more: Mapping[Link, Latency]) -> Self:

@@ -36,7 +36,8 @@ class Planner(Protocol):
     that changes something is carried out.
     """
 
-    def plan(self, task: Task, model: CostModel) -> Plan: ...
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        """Return where nodes run. Raises LinksNeeded for links that have to be measured first."""
 
 
 def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
