@@ -57,7 +57,7 @@ def say_hello(
         poller = zmq.Poller()
         bulk = _usual_bulk(addresses)
         asked: list[_Asked] = []
-        for name, address in addresses.items():  # one by one: if the next raises, the context closes those before it
+        for name, address in addresses.items():  # kept one by one: if the next raises, the context closes the others
             asked.append(_Asked(context, name, address, keys, bulk.get(address, "")))
         sockets = {}
         for each in asked:
@@ -131,7 +131,6 @@ class _Asked:
         self.down = ""  # why nobody is there
         self._failures = 0  # handshakes without a reason
         self.socket = socket = context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
         secure_dealer(socket, keys, name)
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)

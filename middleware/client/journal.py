@@ -290,14 +290,11 @@ class Journal:
         if isinstance(kept, Stream):
             self._write(run, "stream", msgspec.msgpack.encode(kept))
             return
-        shape = msgspec.msgpack.encode((kept.install.dataflow, kept.install.cuts, sorted(kept.bases.items())))
+        install, term = kept.install, term_of(kept.install.run)
+        shape = msgspec.msgpack.encode((install.dataflow, install.cuts, sorted(kept.bases.items()), term))
         body = msgspec.msgpack.encode(kept)
-        with self._news:
-            if not self._held.closed and run not in self._over:
-                live = self._count.live.setdefault(run, Live())
-                live.term = max(live.term, term_of(kept.install.run))
         if self._shapes.get(run) != shape:
-            self._write(run, "kept", body, shape)
+            self._write(run, "kept", body, shape, term)
         elif self._news.acquire(blocking=False):
             try:
                 self._write(run, "kept", body, shape)
@@ -339,7 +336,7 @@ class Journal:
                 " what was committed is not written down, and comes again if this client ends now"
             )
 
-    def _write(self, run: str, kind: str, body: bytes, shape: bytes = b"") -> None:
+    def _write(self, run: str, kind: str, body: bytes, shape: bytes = b"", term: int = 0) -> None:
         with self._news:
             if self._held.closed or run in self._over:
                 return
@@ -347,7 +344,7 @@ class Journal:
             if shape:
                 self._shapes[run] = shape
             self._count.number += 1
-            before = -1 if soft else self._note(self._count.number, run, kind, body)
+            before = -1 if soft else self._note(self._count.number, run, kind, body, term)
             row = self._count.number, run, kind, body, checksum_of(run, kind, body)
             if self._behind or not self._insert([row], full=not soft):
                 if not self._behind:
@@ -365,12 +362,13 @@ class Journal:
                 other, about = self._later.popitem()
                 self._write(other, "kept", *about)
 
-    def _note(self, number: int, run: str, kind: str, body: bytes) -> int:
+    def _note(self, number: int, run: str, kind: str, body: bytes, term: int = 0) -> int:
         """R6: count an entry as needed, and return the last partition of its sink that was had before; else -1."""
         if kind == "over":
             self._count.live.pop(run, None)
             return -1
         live, before = self._count.live.setdefault(run, Live()), -1
+        live.term = max(live.term, term)
         if kind.startswith("had "):
             before = live.had.get(kind[4:], -1)
             live.had[kind[4:]] = int(body)

@@ -355,8 +355,7 @@ class Coordinator:
         if gone and lasts:
             away = led.hooks.judges(sender, gone)
             if not away:
-                if gone not in led.directory.fell:  # every host that needs it says so of one that is waited for
-                    led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
+                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
                 return
             cut = away not in led.directory.fell
             if led.hooks.recovers(away, again=not cut, wait=not cut):

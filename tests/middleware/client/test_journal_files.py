@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,14 @@ def test_a_locked_journal_does_not_slow_down_the_application(book: Journal) -> N
     with book._news:
         book._catch_up()
     assert find(book, None)[1].had == {"sink": 399}
+
+
+def test_an_entry_about_replicas_alone_does_not_wait_for_a_commit(book: Journal) -> None:
+    """As when a commit is synced by another thread: a socket's thread goes on, and the commit writes the entry."""
+    kept = e.Kept(m.Lasting("s", FLOW, (), (), "c"), {}, (), {})
+    book.keep("s", kept)
+    with ThreadPoolExecutor(1) as pool, book._news:
+        pool.submit(book.keep, "s", kept).result(patience(10))
 
 
 @pytest.mark.parametrize("gone", ["folder", "file"])
