@@ -1,62 +1,52 @@
-"""State of a testbed in a few lines, as the report of a failed test has it."""
+"""Condition of a testbed in a few lines, as the report of a failed test has it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.units import format_rate
+from thalweg.emulation.links.words import shape_text
+from thalweg.emulation.outputs import Outputs
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import ThalwegError, one_line
 
-if TYPE_CHECKING:
-    from thalweg.emulation.wan import Testbed
+NAMED = 6  # links of one shape that are named; of more only their number
 
 
-def condition(bed: Testbed) -> str:
-    """Return the hosts, links, cuts and processes of a testbed that is up."""
+def condition(bed: Testbed, outputs: Outputs) -> str:
+    """Return the hosts, links and cuts of a testbed that is up, and the processes that a test has started."""
     try:
-        return "\n".join([*_network(bed), *_processes(bed)])
+        return "\n".join([*_network(bed), *_processes(outputs)])
     except ThalwegError as error:
         return f"it does not answer: {one_line(error)}"
 
 
 def _network(bed: Testbed) -> Iterator[str]:
+    status = bed.status()
     yield "hosts: " + ", ".join(f"{host} {address}" for host, address in bed.hosts.items())
     by_shape: dict[LinkShape, list[str]] = {}
-    for link, shape in bed.links.items():
+    for link, shape in bed.shapes.items():
         by_shape.setdefault(shape._replace(cut=False), []).append(link.text)
-    most = max(map(len, by_shape.values()), default=0)
     for shape, links in sorted(by_shape.items(), key=lambda entry: -len(entry[1])):
-        which = f"{len(links)} links" if len(links) == most and most > 2 else ", ".join(links)
-        yield f"{which}: {described(shape)}"
+        yield f"{_named(links)}: {shape_text(shape)}"
     if not by_shape:
         yield "links: not shaped"
-    if cut := [link.text for link, shape in bed.links.items() if shape.cut]:
-        yield "cut: " + ", ".join(cut)
-    status = bed._bed.status()
+    if cut := [link.text for link, shape in bed.shapes.items() if shape.cut]:
+        yield f"cut: {_named(cut)}"
     if status["replaying"]:
         yield "a scenario or a trace is played"
     for host, frames in status["strangers"].items():
         yield f"{frames} frames from unknown addresses to {host} were dropped"
 
 
-def described(shape: LinkShape) -> str:
-    """Return a link's shape in words."""
-    parts = [format_rate(shape.rate_bps) if shape.rate_bps else "no traffic"]
-    if shape.delay_s or shape.jitter_s:
-        parts.append(f"delay {shape.delay_s * 1e3:g} ms")
-    if shape.jitter_s:
-        parts.append(f"jitter {shape.jitter_s * 1e3:g} ms")
-    if shape.loss:
-        parts.append(f"loss {shape.loss:.3g}")
-    return ", ".join(parts)
+def _named(links: list[str]) -> str:
+    return ", ".join(links) if len(links) <= NAMED else f"{len(links)} links"
 
 
-def _processes(bed: Testbed) -> Iterator[str]:
-    for process in bed.started:
+def _processes(outputs: Outputs) -> Iterator[str]:
+    for process, lines in outputs.last_lines():
         status = process.poll()
         state = "runs" if status is None else f"has ended with {status}"
         yield f"{process.host}: {' '.join(process.args)[:160]}: {state}"
-        for line in bed.last_lines(process):
+        for line in lines:
             yield f"    {process.host} | {line}"

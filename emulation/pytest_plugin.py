@@ -52,7 +52,7 @@ class Wan:
         except CapabilityError as error:
             why = str(error)
         else:
-            bed._labelled = True
+            bed.follow_outputs()
             self.beds.append(bed)
             return bed
         need: str = backend
@@ -83,9 +83,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     made = item.stash.get(_WAN, None)
     if made is None or report.when == "teardown" or not report.failed:
         return
-    from thalweg.emulation.condition import condition
-
     for bed in made.beds:
         title = f"testbed {bed.id}"
         if title not in dict(report.sections):  # the plugin may have been loaded by two names
-            report.sections.append((title, condition(bed)))
+            report.sections.append((title, bed.condition()))

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import LinkShape, Queue
-from thalweg.emulation.outputs import JOIN_S, Output
+from thalweg.emulation.outputs import Outputs
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
 from thalweg.emulation.testbeds import detached, known
@@ -77,10 +77,7 @@ class Testbed:
 
     def __init__(self, backend: Backend, network: str | None = None) -> None:
         self._bed, self._network = backend, network
-        self._labelled = False  # whether output of processes is printed with the host's name
-        self._outputs: dict[TestbedProcess, Output] = {}
-        self.started: list[TestbedProcess] = []
-        """Processes that ``start`` has started, the oldest first."""
+        self._outputs: Outputs | None = None
 
     @classmethod
     def open(
@@ -131,14 +128,14 @@ class Testbed:
         if network != NET and network not in self._bed.networks:
             raise UsageError(f"there is no network {network!r}; {nearest(network, (NET, *self._bed.networks))}")
         other = type(self)(self._bed, network)
-        other._labelled, other._outputs, other.started = self._labelled, self._outputs, self.started
+        other._outputs = self._outputs
         return other
 
     def down(self) -> None:
         """End every process on the hosts and remove all; one that was attached stays. Idempotent."""
         self._bed.down()
-        while self._outputs:
-            self._outputs.popitem()[1].close()
+        if self._outputs is not None:
+            self._outputs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -153,11 +150,6 @@ class Testbed:
     def id(self) -> str:
         """What ``thalweg testbed`` calls it."""
         return self._bed.run_id
-
-    @property
-    def network(self) -> str:
-        """The network whose links are meant, ``on`` names another."""
-        return self._network or NET
 
     @property
     def hosts(self) -> Mapping[str, str]:
@@ -178,7 +170,7 @@ class Testbed:
         return {link: shape for link, shape in self._bed.shapes.items() if link.via == self._network}
 
     def shapes_of(self, links: Sequence[Link]) -> Mapping[Link, LinkShape]:
-        """Return what these links are set to at this moment, without those that are not shaped."""
+        """Return the present shapes of these links. A link that is not shaped is left out."""
         return self._bed.shapes_of(links)
 
     # --- links ----------------------------------------------------------------------------------------
@@ -210,7 +202,7 @@ class Testbed:
         if limited:
             self._limit_hosts(source, target, up_rate, down_rate)
         if figures or not limited:
-            self._alter(self._named(source, target, both=both), figures)
+            self._alter(self.named(source, target, both=both), figures)
 
     def _limit_hosts(self, host: str | None, target: str | None, *rates: Quantity | None) -> None:
         """Set the sending and the receiving rate of a host, or of all hosts. None keeps a rate."""
@@ -218,7 +210,7 @@ class Testbed:
         if target is not None:
             raise UsageError(f"up_rate and down_rate are of a host, not of the link to {target!r}; name {host!r} alone")
         if host is not None:
-            self._named(host, None, both=False)
+            self.named(host, None, both=False)
         chosen = [*self.hosts] if host is None else [host]
         up_bps, down_bps = ({} if rate is None else dict.fromkeys(chosen, _limit(rate)) for rate in rates)
         self._bed.limit_hosts(up_bps, down_bps, self._network or NET)
@@ -226,12 +218,12 @@ class Testbed:
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""
         __tracebackhide__ = True
-        self._alter(self._named(source, target, both=both), {"cut": True})
+        self._alter(self.named(source, target, both=both), {"cut": True})
 
     def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
         """Let links that were cut be what they were; without a host all of them."""
         __tracebackhide__ = True
-        named = self._named(source, target, both=both)
+        named = self.named(source, target, both=both)
         self._alter([*self.shapes_of(named)], {"cut": False})
 
     def play(
@@ -250,7 +242,7 @@ class Testbed:
         whole = os.fspath(file).endswith(".toml")
         if whole and source is not None:
             raise UsageError(f"{os.fspath(file)} says itself which links it is for; leave out {source!r}")
-        play(self._bed, Path(file), None if whole else self._named(source, target, both=both))
+        play(self._bed, Path(file), None if whole else self.named(source, target, both=both))
 
     def stop(self) -> None:
         """Stop what is being played; every link stays as it is now. Idempotent."""
@@ -271,7 +263,7 @@ class Testbed:
         """
         __tracebackhide__ = True
         every = source is None and target is None
-        chosen = None if every and self._network is None else self._named(source, target, both=both)
+        chosen = None if every and self._network is None else self.named(source, target, both=both)
         if every and chosen is not None:
             chosen = [link for link in chosen if link in self.links and self.links[link].rated]
         with self._bed.resting():
@@ -281,7 +273,8 @@ class Testbed:
             raise TestbedError(f"{off[0]}{more}")
         return proofs
 
-    def _named(self, source: str | None, target: str | None, *, both: bool) -> list[Link]:
+    def named(self, source: str | None, target: str | None, *, both: bool) -> list[Link]:
+        """Return the links that ``set`` means by these hosts. Raises UsageError for an unknown host."""
         __tracebackhide__ = True
         for name in (source, target):
             if name is not None and name not in self.hosts:
@@ -363,23 +356,23 @@ class Testbed:
         """
         __tracebackhide__ = True
         words = _words(argv, "a command")
-        labelled = self._labelled and stdout is None and stderr is None
-        if labelled:
+        read = self._outputs is not None and stdout is None and stderr is None
+        if read:
             stdout, stderr = subprocess.PIPE, subprocess.STDOUT
         process = self._bed.run(host, words, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
-        self.started.append(process)
-        if labelled and process.stdout is not None:
-            self._outputs[process], process.stdout = Output(host, process.stdout), None
+        if self._outputs is not None:
+            self._outputs.add(process, read=read)
         return process
 
-    def last_lines(self, process: TestbedProcess) -> Sequence[str]:
-        """Return the last lines of a process whose output is printed with the host's name, as in tests with ``wan``."""
-        output = self._outputs.get(process)
-        if output is None:
-            return ()
-        if process.poll() is not None:
-            output.join(JOIN_S)  # its last lines may be on their way
-        return tuple(output.last)
+    def follow_outputs(self) -> None:
+        """From now on print output that is not redirected behind its host's name, and keep it for ``condition``."""
+        self._outputs = self._outputs or Outputs()
+
+    def condition(self) -> str:
+        """Return links, cuts, and the processes that were started since ``follow_outputs``, in lines for people."""
+        from thalweg.emulation.condition import condition  # a failed test alone needs it
+
+        return condition(self._bed, self._outputs or Outputs())
 
 
 def _on_host(backend: str, hosts: Sequence[str], kernel: str, more: Mapping[str, Any]) -> Backend:

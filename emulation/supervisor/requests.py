@@ -116,7 +116,10 @@ class Detach(Request):
 
 
 class Status(Request):
-    """Say how it is. ``of``: the links whose shapes are asked for; None: all."""
+    """Return processes, shapes, rates of hosts and the state of a replay.
+
+    ``of``: the links whose shapes are wanted; None for all. ``strangers``: count frames from unknown addresses as well.
+    """
 
     of: Sequence[AnyLink] | None = None
     strangers: bool = True

@@ -36,6 +36,7 @@ from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, as_link
 from thalweg.middleware.platform.python import PYTHON
 
+FEW_LINKS = 1000  # whose shapes are asked for by name; of more all are read
 PROVEN_AT_ONCE = 1_200  # links of one request
 PROVE_S, PROVE_LINK_S = 600.0, 4.0  # such a request at most, and more for each link: it may be measured again, alone
 MAX_NETWORKS = 7  # besides the one that all share
@@ -111,7 +112,7 @@ class Testbed(ABC):
         self._processes: list[TestbedProcess] = []
         self._over = False
         self._read: dict[Link, LinkShape] = {}
-        self._unread = False  # whether the supervisor has shapes that were not asked for yet
+        self._unread = False  # whether the supervisor may have other shapes than those that were read
         self._replay: ReplayHandle | None = None
         self._replay_delays = False  # what the supervisor has said of a replay that others have loaded
 
@@ -181,23 +182,27 @@ class Testbed(ABC):
 
     @property
     def _shapes(self) -> dict[Link, LinkShape]:
-        """The shapes as they were last read. Those of a testbed that was attached are read when they are needed."""
+        """The shapes as they were last read. Shapes of a testbed that was attached are read when they are needed."""
         if self._unread:
             self.status(strangers=False)
         return self._read
 
     def status(self, of: Iterable[Link] | None = None, *, strangers: bool = True) -> dict[str, Any]:
-        """What the supervisor says of the testbed; ``shapes`` is up to date after it, or has those ``of`` some links.
+        """Return the supervisor's answer, and bring ``shapes`` up to date: all of them, or those ``of`` some links.
 
-        ``processes`` that it runs, whether it is ``replaying``, and if so how late changes came (``replay``); ``cpu_s``
-        is the processor time that the supervisor has taken.
+        Args:
+            of: links whose shapes are asked for. None asks for all.
+            strangers: count frames from unknown addresses as well, which reads the counters of all ports.
+
+        The answer has ``processes`` that run, whether a replay is ``replaying`` and how late its changes came
+        (``replay``), rates of hosts, and the processor time of the supervisor (``cpu_s``).
         """
-        return self._look(None if of is None else [*of], strangers=strangers)[0]
+        return self._ask_status(None if of is None else [*of], strangers=strangers)[0]
 
-    def _look(
+    def _ask_status(
         self, asked: list[Link] | None, *, strangers: bool
     ) -> tuple[dict[str, Any], list[tuple[Link, LinkShape]]]:
-        """Return what the supervisor says, and the shapes that were asked for."""
+        """Return the supervisor's answer, and the shapes that were asked for; None asks for all."""
         answer = self._client.call(requests.Status(asked, strangers))
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
         found = [(Link(*link), shape) for link, shape in shapes]
@@ -212,9 +217,9 @@ class Testbed(ABC):
         return answer, found
 
     def shapes_of(self, links: Iterable[Link]) -> dict[Link, LinkShape]:
-        """Return what these links are set to now, without those that are not shaped."""
+        """Return the present shapes of these links. A link that is not shaped is left out."""
         asked = [*links]
-        shaped = dict(self._look(asked, strangers=False)[1])
+        shaped = dict(self._ask_status(asked if len(asked) <= FEW_LINKS else None, strangers=False)[1])
         return {link: shaped[link] for link in asked if link in shaped}
 
     # --- processes ------------------------------------------------------------------------------------
@@ -354,6 +359,7 @@ class Testbed(ABC):
         rate_bps = figures.get("rate_bps")
         told = [floored_note(f"link {link.text}", rate_bps) for link in chosen if isinstance(rate_bps, float)]
         self._client.call(requests.AlterLinks(chosen, dict(figures)))
+        self._unread = True
         self._tell(told)
 
     @staticmethod
@@ -366,9 +372,9 @@ class Testbed(ABC):
 
     def stop_replay(self, *, missing_ok: bool = False) -> None:
         """Leave every link as a replay has it now, also one that another process began."""
-        if not missing_ok or self.status()["replaying"]:
+        if not missing_ok or self.status((), strangers=False)["replaying"]:
             self._client.call(requests.ReplayStop())
-            self.status()
+            self._unread = True
 
     def restart_replay(self) -> None:
         """Let the replay that was stopped begin anew."""
@@ -420,7 +426,7 @@ class Testbed(ABC):
         for host in self.hosts:
             if why := self.fate(host):
                 raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
-        replaying = self.status()["replaying"]
+        replaying = self.status((), strangers=False)["replaying"]
         if replaying:
             self.stop_replay()
         try:

@@ -13,11 +13,11 @@ import typer
 
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.words import shape_text
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.exec import IdOption
-from thalweg.experiments.cli.testbed.status import delay_text, rate_text
 from thalweg.experiments.command import Option, counted
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link
@@ -168,8 +168,7 @@ def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
     """What the links that were named are now."""
     source, target, both = ends
     if source is not None and target is not None:
-        link = Link(source, target, bed.network)
-        shown = [*bed.shapes_of([link, *([link.back] if both else [])]).items()]
+        shown = [*bed.shapes_of(bed.named(source, target, both=both)).items()]
     else:
         shown = [(link, shape) for link, shape in bed.links.items() if source is None or source in link[:2]]
     rows = [{**link.row, **shape._asdict()} for link, shape in shown]
@@ -177,14 +176,6 @@ def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
 
 
 def _text(links: Iterable[tuple[Link, LinkShape]]) -> str:
-    lines = [f"{link.text}: {_shape(shape)}" for link, shape in links]
+    lines = [f"{link.text}: {shape_text(shape)}" for link, shape in links]
     more = len(lines) - SHOWN
     return "\n".join(lines[:SHOWN] + [f"and {counted(more, 'link')} more"] * (more > 0)) or "no link is shaped"
-
-
-def _shape(shape: LinkShape) -> str:
-    if shape.cut:
-        return rate_text(shape)
-    queue = "" if shape.queue is None else f"queue {shape.queue}"
-    delay = delay_text(shape.delay_s, shape.jitter_s)
-    return ", ".join(filter(None, (rate_text(shape), delay, f"{shape.loss:.2%} lost" if shape.loss else "", queue)))

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.words import delay_text, rate_text
 from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import host_addresses
@@ -167,18 +168,3 @@ def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def rate_text(shape: LinkShape) -> str:
-    """``2.00 Mbit/s``, or what the link has instead of a rate, and what it is set to where no link can be so slow."""
-    if not shape.passes or not shape.rated:
-        return "no rate" if shape.passes else "cut"
-    asked = format_rate(shape.rate_bps)
-    return asked if shape.set_bps == shape.rate_bps else f"{asked} (set to {format_rate(shape.set_bps)}, the least)"
-
-
-def delay_text(delay_s: float, jitter_s: float) -> str:
-    """``20 ms ± 2``; empty without a delay."""
-    if not delay_s and not jitter_s:
-        return ""
-    return f"{delay_s * 1e3:g} ms" + (f" ± {jitter_s * 1e3:g}" if jitter_s else "")

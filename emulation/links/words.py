@@ -1,0 +1,31 @@
+"""Shapes of links in words, for tables, answers and reports."""
+
+from __future__ import annotations
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.units import format_rate
+
+
+def shape_text(shape: LinkShape) -> str:
+    """Return ``2.00 Mbit/s, 20 ms ± 2, 1.00% lost, queue 100 ms``, of these what the link has."""
+    if shape.cut:
+        return rate_text(shape)
+    delay = delay_text(shape.delay_s, shape.jitter_s)
+    lost = f"{shape.loss:.2%} lost" if shape.loss else ""
+    queue = "" if shape.queue is None else f"queue {shape.queue}"
+    return ", ".join(filter(None, (rate_text(shape), delay, lost, queue)))
+
+
+def rate_text(shape: LinkShape) -> str:
+    """``2.00 Mbit/s``, or what the link has instead of a rate, and what it is set to where no link can be so slow."""
+    if not shape.passes or not shape.rated:
+        return "no rate" if shape.passes else "cut"
+    asked = format_rate(shape.rate_bps)
+    return asked if shape.set_bps == shape.rate_bps else f"{asked} (set to {format_rate(shape.set_bps)}, the least)"
+
+
+def delay_text(delay_s: float, jitter_s: float) -> str:
+    """``20 ms ± 2``; empty without a delay."""
+    if not delay_s and not jitter_s:
+        return ""
+    return f"{delay_s * 1e3:g} ms" + (f" ± {jitter_s * 1e3:g}" if jitter_s else "")
