@@ -47,7 +47,7 @@ def command_line_page() -> str:
             lines += [f"{example.caption}:" if example.caption else "Example:", "", "```", example.command, "```", ""]
         for panel in page.panels:
             lines += [f"**{panel.title}**", "", "| | |", "|---|---|"]
-            lines += [f"| `{entry.name}` | {_told(entry)} |".replace("``", "` `") for entry in panel.entries]
+            lines += [f"| `{entry.name}` | {_entry_text(entry)} |".replace("``", "` `") for entry in panel.entries]
             lines += [""]
     return "\n".join(lines) + "\n"
 
@@ -65,7 +65,7 @@ def _help_pages(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[st
             yield from _help_pages((*words, name), command.loaded(name))
 
 
-def _told(entry: pages.Entry) -> str:
+def _entry_text(entry: pages.Entry) -> str:
     """Return the text of an entry, with its registered names and its remarks."""
     parts = [_escaped(entry.text)]
     for names, meaning in pages.group_names(entry.names):

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import matplotlib
 import pyarrow.parquet as parquet
-
-from thalweg.experiments.cli.main import invoke
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -115,12 +113,8 @@ def draw(story: Story, path: Path) -> None:
     draw_hosts(left, f"{story.lost} loses nine tenths of its network", story, story.before, after=False)
     draw_hosts(right, f"the operators on {story.lost} move", story, story.after, after=True)
     words = {"ha": "center", "fontsize": 10, "color": "#212529"}
-    left.text(
-        0.0,
-        -1.3,
-        f"an image every {story.before_s:.0f} s until now, every {story.staying_s:.0f} s if they stay",
-        **words,
-    )
+    staying = f"an image every {story.before_s:.0f} s until now, every {story.staying_s:.0f} s if they stay"
+    left.text(0.0, -1.3, staying, **words)
     right.text(0.0, -1.3, f"an image every {story.moving_s:.0f} s", **words)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -129,10 +123,10 @@ def draw(story: Story, path: Path) -> None:
 
 def simulate() -> Story:
     """Run ``COMMAND`` on generated traces, and return its story."""
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ):
-        os.environ.pop("THALWEG_TRACES", None)
-        if status := invoke([*COMMAND.split(), "--out", f"{folder}/run"]):
-            sys.exit(status)
+    environment = {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"}
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-P", "-m", "thalweg", *COMMAND.split(), "--out", f"{folder}/run"]
+        subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
         return read_story(parquet.read_table(f"{folder}/run/events.parquet").to_pylist())
 
 

@@ -19,6 +19,7 @@ from thalweg.experiments.command import Option
 from thalweg.experiments.names import cost_names, planner_names
 from thalweg.experiments.problems.placement import load_placement
 from thalweg.experiments.records.trees import as_edges
+from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import (
     LatenciesNeeded,
@@ -174,9 +175,11 @@ def place(
         result = ask_planner(chosen, task, model)
     except LinksNeeded as needed:
         raise _not_given(file, needed, planner) from None
-    if isinstance(chosen, CostSpace):  # it minimises bytes in transit, whatever model is asked for
-        result = _by_model(result, task, model)
     baseline_s = DownloadAll().plan(with_all_networks(task), model).cost_s
+    if isinstance(chosen, CostSpace):  # it minimises bytes in transit, whatever model is asked for
+        before_s = baseline_s if task.current is None else _cost_s(task, model, task.current)
+        costs = {"cost_s": _cost_s(task, model, result.placement), "initial_cost_s": before_s}
+        result = msgspec.structs.replace(result, **costs)
     bound_s = _bound_s(file, task, _interface(chosen, model)) if options.bound else None
     if as_json:
         answer = {
@@ -327,13 +330,12 @@ def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: b
     out.print(f"{proof}{candidates}; found by {solved.way}, {solved.looked_at} parts of placements looked at")
 
 
-def _by_model(plan: Plan, task: Task, model: CostModel) -> Plan:
-    """Return a plan with its cost by a model, which is NaN if a link is not given."""
+def _cost_s(task: Task, model: CostModel, placement: Placement) -> float:
+    """Return the cost of a placement by a model. It is NaN if a link is not given."""
     try:
-        cost_s = evaluate(model, Problem(task), plan.placement)
+        return evaluate(model, Problem(task), placement)
     except LinksNeeded:
-        cost_s = math.nan
-    return msgspec.structs.replace(plan, cost_s=cost_s)
+        return math.nan
 
 
 def _interface(planner: object, model: object) -> Interface:

@@ -332,7 +332,7 @@ def _lines_by_threads(
 
 
 def unmapped_owner() -> int:
-    """Return the number that owners have whom this user namespace does not map."""
+    """Return the user number of all files whose owner this user namespace does not map."""
     try:
         with open("/proc/sys/kernel/overflowuid", encoding="ascii") as number:
             return int(number.read())

@@ -86,7 +86,7 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _why_unsafe_above(step: Path, found: os.stat_result, harm: str) -> str:
     """Return why others could do this harm through a folder or link; an empty text if they cannot."""
-    if found.st_uid not in (0, owner()) and not _is_roots(step, found):
+    if found.st_uid not in (0, owner()) and not _is_of_root(step, found):
         kind = "link" if stat.S_ISLNK(found.st_mode) else "folder"
         return f"the {kind} {step} belongs to {_named(found.st_uid)}, who could {harm}; keep it elsewhere"
     if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # R3: only owners rename what is there
@@ -96,7 +96,7 @@ def _why_unsafe_above(step: Path, found: os.stat_result, harm: str) -> str:
     return ""
 
 
-def _is_roots(step: Path, found: os.stat_result) -> bool:
+def _is_of_root(step: Path, found: os.stat_result) -> bool:
     """Return whether a folder is root's, although this namespace does not show it (R5)."""
     return str(step) in OF_ROOT and found.st_uid == unmapped_owner() and not maps_root()
 
