@@ -25,11 +25,6 @@ def clipped(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def counted(number: int, what: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 class Option(msgspec.Struct, frozen=True):
     """The option of a verb that a field of a struct is: ``servers: Annotated[int, Option("Image servers.")] = 8``.
 

@@ -167,6 +167,11 @@ def in_seconds(duration_s: float) -> str:
     return f"{duration_s:.3g} s" if duration_s < 1000 else f"{duration_s:.0f} s"
 
 
+def counted(number: int, what: str) -> str:
+    """Return ``1 row`` or ``2 rows``."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def extra_with(*modules: str) -> str:
     """Return the first extra that brings all these modules; empty if there is none."""
     wanted = {module.partition(".")[0] for module in modules}

@@ -21,7 +21,7 @@ from thalweg.emulation.traces import cells, chosen, columns
 from thalweg.emulation.traces.cells import BLANKS, Decimal, Layout, Note
 from thalweg.emulation.traces.columns import BYTES, INTERVAL, RATE, TIME, Choose, Column, FloatArray, shown
 from thalweg.emulation.traces.trace import default_duration_s
-from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.middleware.errors import TraceError, UsageError, counted
 
 Missing = Literal["drop", "hold", "zero"]
 TOO_LONG = 2.0  # times the span of the rows: intervals that add up to more have another unit
@@ -45,11 +45,6 @@ class Rows(NamedTuple):
     times_s: FloatArray
     figures: dict[str, FloatArray]
     duration_s: float
-
-
-def counted(number: int, what: str) -> str:
-    """Return ``1 row`` or ``2 rows``."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def quiet(note: str) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, print_json, spinner
-from thalweg.experiments.command import PLOT_LIBRARIES, counted
-from thalweg.middleware.errors import UsageError, require
+from thalweg.experiments.command import PLOT_LIBRARIES
+from thalweg.middleware.errors import UsageError, counted, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.aggregates import RunsSummary

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from thalweg.experiments.cli.console import output, print_json, progress
-from thalweg.experiments.command import counted
 from thalweg.experiments.papers.benoit2008 import egress
 from thalweg.experiments.papers.benoit2008.instances import Drawing
 from thalweg.experiments.papers.benoit2008.optimum import compared as compared_drawn
 from thalweg.experiments.papers.benoit2008.optimum import scores
 from thalweg.experiments.papers.cardellini2016.comparing import Scored, at_random, compared
+from thalweg.middleware.errors import counted
 from thalweg.middleware.planning import Odp, Task, ask_planner, get_cost_model, get_planner
 from thalweg.middleware.planning.odp.instance import Indices
 from thalweg.middleware.planning.odp.objective import Goal

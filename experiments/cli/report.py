@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, print_json, progress
-from thalweg.experiments.command import PAGE_LIBRARIES, counted
-from thalweg.middleware.errors import require
+from thalweg.experiments.command import PAGE_LIBRARIES
+from thalweg.middleware.errors import counted, require
 
 
 def report(

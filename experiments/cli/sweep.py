@@ -17,11 +17,11 @@ from thalweg.emulation.units import seconds
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say, spinner
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
-from thalweg.experiments.command import FAULTS, NETWORK, PLACEMENT, SWEEP_LIBRARIES, WORKLOAD, Option, counted, flag
+from thalweg.experiments.command import FAULTS, NETWORK, PLACEMENT, SWEEP_LIBRARIES, WORKLOAD, Option, flag
 from thalweg.experiments.names import free_placement_names, run_cost_names, tree_names
 from thalweg.experiments.papers.index import figure_names, pool_names
 from thalweg.experiments.runs.config import Allow, Latency, runs_elsewhere
-from thalweg.middleware.errors import UsageError, require
+from thalweg.middleware.errors import UsageError, counted, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.faults.sweep import PlansStopped

@@ -39,8 +39,8 @@ from thalweg.emulation.units import format_rate, format_time, parse_rate, second
 from thalweg.experiments.cli.commands import group
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import quantity, takes
-from thalweg.experiments.command import Option, Tell, counted
-from thalweg.middleware.errors import UsageError
+from thalweg.experiments.command import Option, Tell
+from thalweg.middleware.errors import UsageError, counted
 
 _MODEL = TraceModel()
 TRACES, MODEL = "Traces", "Model"

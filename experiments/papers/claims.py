@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec
 
-from thalweg.experiments.command import counted
 from thalweg.experiments.papers.study import (
     TIE,
     Claim,
@@ -30,6 +29,7 @@ from thalweg.experiments.papers.study import (
     pooled,
     spread,
 )
+from thalweg.middleware.errors import counted
 
 MOST = 0.9  # of the configurations: "consistent", "except in a few cases"
 ERRORS = 2.0  # standard errors that a difference must exceed

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from thalweg.experiments.command import counted
 from thalweg.experiments.papers.study import Column, FigureData, FigureResult, Pooled, Ratio, Row, Verdict, spread
 from thalweg.experiments.views.tables import FIGURE, NONE, TEXT, framed
+from thalweg.middleware.errors import counted
 
 Result = FigureResult[Any, Any]
 Cells = tuple[list[str], list[list[str]]]

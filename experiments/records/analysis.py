@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from thalweg.experiments.command import counted
 from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.log import Latest, LinkSum, Row, gaps, last_produced, read_log, sum_links
 from thalweg.experiments.records.moves import (
@@ -37,7 +36,7 @@ from thalweg.experiments.records.records import EVENTS, SUMMARY, RunInfo, load_r
 from thalweg.experiments.records.recoveries import Recovery, recoveries_of
 from thalweg.experiments.records.relaying import Relaying, relayings
 from thalweg.middleware.core.flow.missing import Gap
-from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.errors import UsageError, counted, one_line
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from thalweg.experiments.command import Tell, counted
+from thalweg.experiments.command import Tell
 from thalweg.experiments.papers.study import FigureData
 from thalweg.experiments.records.aggregates import aggregate, load_runs
 from thalweg.experiments.records.analysis import RunSummary, reading_log, summarize_run
@@ -27,7 +27,7 @@ from thalweg.experiments.reports.page import NONE, Room, from_rich, render, shee
 from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML, neither
 from thalweg.experiments.views.tables import aggregate_table, comparison_latencies, comparison_table, seconds
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.files import whole
 
 

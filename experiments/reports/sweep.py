@@ -12,7 +12,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from thalweg.experiments.command import counted
 from thalweg.experiments.papers.aggregation import FIGURES_JSON, aggregate, load_figures
 from thalweg.experiments.papers.plots import draw
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict
@@ -20,7 +19,7 @@ from thalweg.experiments.papers.tables import cells, comparison_cells, heading, 
 from thalweg.experiments.reports.page import Picture, Room, fewer_colours, render, sheet
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
 from thalweg.experiments.views.style import styled
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.files import read_bounded, reason
 
 

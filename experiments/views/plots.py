@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.experiments.command import counted
 from thalweg.experiments.records.analysis import SINK, complete, latencies, natural
 from thalweg.experiments.records.log import Row, last_produced, read_log, sum_links
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
@@ -36,7 +35,7 @@ from thalweg.experiments.views.timelines import (
     readable_on,
     timeline,
 )
-from thalweg.middleware.errors import RunError
+from thalweg.middleware.errors import RunError, counted
 from thalweg.middleware.network.view import NET
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from thalweg.emulation.proofs.proof import STALLED
 from thalweg.emulation.units import format_rate
-from thalweg.experiments.command import counted
 from thalweg.experiments.records.aggregates import PlacementAggregate, RunsSummary
 from thalweg.experiments.records.analysis import (
     BASELINE,
@@ -34,6 +33,7 @@ from thalweg.experiments.records.moves import (
     read_moves,
 )
 from thalweg.experiments.records.trees import rows_as_line
+from thalweg.middleware.errors import counted
 
 MANY = 12  # runs; of more only what they say together is printed
 NAMED = 6  # links that were not proved; of more the first, and the number of the others

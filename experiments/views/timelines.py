@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from thalweg.experiments.command import counted
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import Move, TreeChange, changes_of, moves_of
 from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.records.recoveries import recoveries_of
+from thalweg.middleware.errors import counted
 from thalweg.middleware.network.view import NET, Link, Pair
 
 SHORT_S = 180.0  # a placement that took no longer is shown in seconds

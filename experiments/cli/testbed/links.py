@@ -18,8 +18,8 @@ from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.exec import IdOption
-from thalweg.experiments.command import Option, counted
-from thalweg.middleware.errors import UsageError
+from thalweg.experiments.command import Option
+from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.network.view import NET, Link
 
 SHOWN = 12  # links; of more only how many

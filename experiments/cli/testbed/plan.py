@@ -14,9 +14,8 @@ from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json
 from thalweg.experiments.cli.options import number, quantity
-from thalweg.experiments.command import counted
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
-from thalweg.middleware.errors import UsageError, require
+from thalweg.middleware.errors import UsageError, counted, require
 from thalweg.middleware.network.view import NET
 
 TEXTS = ("to", "kind", "site", "event", "who", "what", "follows", "more")  # columns that are no figures

@@ -17,8 +17,7 @@ from thalweg.emulation.testbeds.netns import host_addresses
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, print_json
-from thalweg.experiments.command import counted
-from thalweg.middleware.errors import TestbedError, ThalwegError
+from thalweg.middleware.errors import TestbedError, ThalwegError, counted
 from thalweg.middleware.network.view import Link, link_of
 
 LISTED = 9  # hosts

@@ -23,11 +23,11 @@ from thalweg.emulation.units import parse_rate, seconds, share, size_bytes
 from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
-from thalweg.experiments.command import Option, counted, flag
+from thalweg.experiments.command import Option, flag
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
 from thalweg.experiments.runs.config import CLIENT, host_names, runs_elsewhere
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.network.view import Link, links_between
 
 HOSTS, LINKS, CONTAINERS = "Hosts", "Links", "Containers (--backend docker)"

@@ -21,11 +21,11 @@ from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed import iperf
 from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.cli.testbed.status import lateness
-from thalweg.experiments.command import Option, counted
+from thalweg.experiments.command import Option
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
 from thalweg.experiments.runs.config import runs_elsewhere
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, counted
 
 WITH_FILE = "With FILE"
 
