@@ -4,11 +4,15 @@ A block with a ``title`` is a file, which is written into the working folder. A 
 that begin with ``$ ``, and their output. The page's commands run in one shell, from top to bottom. A line ``…`` stands
 for any number of lines, and ``…`` within a line for any text.
 
-Comments before a block say how it is compared: ``<!-- test: figures vary -->`` (any number stands for any other),
-``<!-- test: exit 1 -->`` (exit status of the last command), ``<!-- test: goes on -->`` (the last command does not end).
-``<!-- test: order varies -->`` compares the lines in sorted order. ``<!-- test: skip, REASON -->`` leaves a block out.
-``<!-- test: long -->`` is for a block that ``--long`` alone runs, and ``in the checkout`` for commands that need the
-page's own folder. Several of them in one comment are separated by commas.
+Comments before a block say how it is run and compared. Commas separate several of them in one comment.
+
+- ``<!-- test: figures vary -->``: any number stands for any other, but not within a name, such as ``h3``
+- ``<!-- test: exit 1 -->``: exit status of the last command
+- ``<!-- test: goes on -->``: the last command does not end
+- ``<!-- test: in the checkout -->``: commands run in the page's own folder
+- ``<!-- test: long -->``: only ``--long`` runs the block
+- ``<!-- test: skip, REASON -->``: the block is left out
+
 ``<!-- test: machines h1 client -->`` at the top of a page opens an emulated WAN with these hosts. Prompts such as
 ``h1$ `` then run their commands on that host, in a folder of its own.
 """
@@ -39,6 +43,10 @@ ELLIPSIS = "…"
 PROMPT = re.compile(r"^([a-z][a-z0-9-]*)?\$ (.*)$")
 COMMENT = re.compile(r"<!-- test: (.*?) -->")
 TITLE = re.compile(r'title="([^"]+)"')
+# an output's line, piece by piece: the second pattern has figures that vary, which a name with digits is not
+PIECES = re.compile(r"(?P<text>…)|.")
+FIGURES = re.compile(r"(?P<text>…)|[^\W\d]\w*|(?P<figure>-?\d(?:[\d,]|\.\d)*(?:e[+-]?\d+)?)|(?P<spaces> +)|.")
+STAND_FOR = {"text": ".*?", "figure": r"-?\d[\d,.]*(?:e[+-]?\d+)?", "spaces": " +"}
 BASH = ["bash", "--norc", "--noprofile"]
 ENDED = "--thalweg-page-command-ended--"
 
@@ -73,7 +81,7 @@ class Step(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The examples of a page in their order, and the hosts of its WAN, if it needs one."""
+    """Examples of a page, in their order, and the names of the hosts of its WAN. A page without a WAN names none."""
 
     examples: tuple[Written | Step, ...]
     machines: tuple[str, ...]
@@ -123,17 +131,18 @@ def _steps(lines: Sequence[str], first: int, hints: Sequence[str]) -> Iterator[S
 
 
 def pattern(shown: Sequence[str], figures_vary: bool) -> str:
-    """Return the regular expression that an output has to match, whose lines end with newlines."""
+    """Return the regular expression of the outputs that agree with what a page shows. Each line ends with a newline.
+
+    Figures do not vary within names, such as ``h3``.
+    """
     parts = []
     for line in shown:
         if line.strip() == ELLIPSIS:
             parts.append("(?:.*\n)*?")
             continue
-        escaped = ".*?".join(re.escape(part) for part in line.rstrip().split(ELLIPSIS))
-        if figures_vary:
-            escaped = re.sub(r"(?:\\ )+", r" +", re.sub(r"-?\d(?:[\d,]|\\\.\d)*", lambda _: r"-?\\d[\\d,.]*", escaped))
-            escaped = escaped.replace("\\\\d", "\\d")
-        parts.append(escaped + "[ \t]*\n")
+        pieces = (FIGURES if figures_vary else PIECES).finditer(line.rstrip())
+        parts += [STAND_FOR.get(piece.lastgroup or "") or re.escape(piece[0]) for piece in pieces]
+        parts.append("[ \t]*\n")
     return "".join(parts)
 
 
@@ -143,8 +152,6 @@ def agrees(step: Step, output: str, beginning: bool = False) -> bool:
     lines = [line for line in lines if line]
     if not shown:
         return True
-    if "order varies" in step.hints:
-        lines, shown = sorted(lines), sorted(shown)
     match = re.match if beginning else re.fullmatch
     return match(pattern(shown, "figures vary" in step.hints), "".join(f"{line}\n" for line in lines)) is not None
 
@@ -157,7 +164,7 @@ class Process(Protocol):
 
 
 class Session:
-    """A shell that runs the commands of one machine, one after another."""
+    """Shell on one machine, which runs the commands of a page there, one after another."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -168,7 +175,7 @@ class Session:
         self._write("set -m")  # each command in a process group of its own, which the terminal would interrupt
 
     def run(self, step: Step) -> None:
-        """Run a command until it ends, or until it has printed what the page shows if it is one that goes on.
+        """Run a command until it ends. One that goes on is run until it has printed what the page shows.
 
         Raises PageError if its output or its exit status is another.
         """

@@ -76,6 +76,21 @@ def test_figures_may_vary_where_the_page_says_so(tmp_path: Path) -> None:
     assert run_text(PAGE, tmp_path) == 1
 
 
+@pytest.mark.parametrize(
+    ("printed", "as_shown"),
+    [
+        ("h3 sent 1,204 records in -0.5 s, 1e-05 each", True),
+        ("h3   sent 7 records in 12 s, 3 each", True),
+        ("h4 sent 20 records in 1.5 s, 2 each", False),
+        ("h31 sent 20 records in 1.5 s, 2 each", False),
+        ("h3 sent many records in 1.5 s, 2 each", False),
+    ],
+)
+def test_figures_vary_but_names_do_not(printed: str, as_shown: bool) -> None:
+    step = Step("", "send", ("h3 sent 20 records in 1.5 s, 2 each",), 1, ("figures vary",))
+    assert agrees(step, f"{printed}\n") is as_shown
+
+
 def test_another_output_than_the_page_shows_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"line 8: 'python greet.py you' printed\nHello, you: 3.5 s"):
         run_text(PAGE.replace("<!-- test: figures vary -->\n", "\n"), tmp_path)

@@ -188,7 +188,7 @@ class _Lot:
                 return
 
     def _count(self, wait_s: float = 0.0) -> set[tuple[int, Link, str]]:
-        """Count the frames that have come, or that come first within this time, and return of which kinds they are."""
+        """Wait up to ``wait_s`` for a frame, count all that have come, and return the (round, link, kind) of each."""
         found = set()
         for receiver in select.select([*self._receivers], [], [], wait_s)[0]:
             target = self._world.ends[self._receivers[receiver]]

@@ -57,7 +57,7 @@ class Command(NamedTuple):
 
 
 class _Talk(threading.Thread):
-    """Reading of a pipe to its end, or writing of these bytes into it."""
+    """Thread that reads a pipe to its end into ``found``, or writes ``written`` into it and closes it."""
 
     def __init__(self, file: IO[bytes], written: bytes | None = None) -> None:
         super().__init__(name="testbed-pipe", daemon=True)
@@ -147,7 +147,7 @@ class TestbedProcess:
     def communicate(
         self, input: bytes | None = None, timeout: float | None = None
     ) -> tuple[bytes | None, bytes | None]:
-        """Write to its stdin, read its stdout and stderr to their ends, wait for its end, and return both.
+        """Write ``input`` to stdin, wait until the process ends, and return all of its stdout and stderr.
 
         None stands for a stream that is no pipe. Raises TimeoutError after ``timeout`` seconds; the process goes on,
         and another call reads the rest of its output.

@@ -91,7 +91,7 @@ def layout(path: Path, block: bytes, decimal: Decimal | None, note: Note) -> Lay
     separator = _separator([text for _, text in lines])
     rows = [split(text, separator) for _, text in lines]
     first = [printable(cell.strip()) for cell in rows[0] or [lines[0][1]]]
-    named = not (all(map(_is_value, first)) or any(map(is_stamp, first)))  # R2
+    named = not (all(map(_is_value, first)) or any(map(is_stamp, first)))  # no names, but data (R2)
     sample = [row for row in (rows[1:] if named else rows) if row is not None]
     found = decimal or _decimal(path, separator, sample, note)
     if separator != ",":
@@ -184,7 +184,7 @@ def _separator(lines: Sequence[str]) -> str:
 def _decimal(path: Path, separator: str, rows: Sequence[Sequence[str]], note: Note) -> Decimal:
     cells = [cell.strip() for row in rows for cell in row]
     texts = [parts[0] if (parts := parted(cell)) else cell for cell in cells if "," in cell or "." in cell]
-    if any(_COMMA.fullmatch(text) and not _UNCLEAR.fullmatch(text) for text in texts):  # R3
+    if any(_COMMA.fullmatch(text) and not _UNCLEAR.fullmatch(text) for text in texts):  # unlike 1,500 (R3)
         return "comma"
     unclear = next((text for text in texts if _UNCLEAR.fullmatch(text)), None)
     if unclear is None:

@@ -144,7 +144,7 @@ def _column(
 ) -> Column:
     field, kind, factor = MEANT[option]
     name, unit = word, ""
-    if word not in header and ":" in word:  # R1
+    if word not in header and ":" in word:  # not a colon of the column's own name (R1)
         name, _, unit = word.rpartition(":")
     places = _places(path, header, option, name)
     texts = [" ".join(row[place].strip() for place in places) for row in rows if len(row) > max(places)]

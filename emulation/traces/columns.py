@@ -192,7 +192,7 @@ def parse_plain(block: bytes, width: int, places: Sequence[int]) -> Sequence[Flo
 
 
 def in_bounds(column: Column, values: FloatArray) -> bool:
-    """Return whether all values are numbers that ``judge`` accepts."""
+    """Return whether ``judge`` accepts all values of a column. NaN is not accepted."""
     least = values > 0 if column.field == INTERVAL else values >= 0
     return bool((least & (values <= _MOST.get(column.field, sys.float_info.max) / column.unit)).all())
 

@@ -91,7 +91,7 @@ def _limit_s(median_s: float, over_s: float | None) -> float:
 
 
 def _with(values: FloatArray, after: np.ndarray[tuple[int], np.dtype[np.intp]], more: FloatArray) -> FloatArray:
-    """Return the values with one more after each of these places."""
+    """Return ``values``, with a value of ``more`` put in after each place of ``after``. The result is read-only."""
     made = np.insert(values, after + 1, more)
     made.flags.writeable = False
     return made

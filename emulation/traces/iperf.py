@@ -51,7 +51,7 @@ def read(path: Path, note: Note) -> Rows:
         )
     begin = float(starts[0])
     figures = {RATE: rates}
-    if all("lost_percent" in total for total in kept):  # R2
+    if all("lost_percent" in total for total in kept):  # TCP reports none (R2)
         figures[LOSS] = (
             np.array([_number(path, number, total, "lost_percent") for number, total in enumerate(kept, 1)]) / 100
         )

@@ -92,7 +92,7 @@ def scale_pool_to_fetch(
     rounds: int,
     startup_s: float = 0.0,
 ) -> list[BandwidthTrace]:
-    """All traces times one constant, such that the mean ``fetch_s`` of ``networks``, made of them, is ``target_s``.
+    """Return the traces, scaled by the one factor that makes the mean ``fetch_s`` of ``networks`` ``target_s``.
 
     Relative variation stays as it was measured. Raises UsageError for a target that start-up costs alone exceed,
     TraceError for a pool without a trace, or one that is zero everywhere.

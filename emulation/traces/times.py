@@ -64,7 +64,7 @@ class Stamps:
         found = _microseconds(text, self.order)
         if found is None:
             return None
-        if self.order == "clock":  # R3
+        if self.order == "clock":  # a clock that goes back has passed midnight (R3)
             if self._base_us is not None and found < self._clock_us - HALF_DAY_US:
                 self.midnights += 1
                 self._days_us += DAY_US
@@ -83,7 +83,8 @@ def guessed(texts: Sequence[str]) -> Stamps | None:
     fitting = [order for order in orders if _microseconds(texts[0], order) is not None]
     if not fitting:
         return None
-    return Stamps(max(fitting, key=lambda order: sum(_microseconds(text, order) is not None for text in texts)))  # R1
+    # a first stamp may fit several orders, such as 03/04/2024: the others decide (R1)
+    return Stamps(max(fitting, key=lambda order: sum(_microseconds(text, order) is not None for text in texts)))
 
 
 def is_stamp(text: str) -> bool:
@@ -168,5 +169,5 @@ def _clock_us(parts: Sequence[str | None]) -> int:
 
 
 def _since_1970(moment: datetime) -> int:
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)  # R2
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)  # no local time, which has gaps (R2)
     return (aware - _EPOCH) // _MICROSECOND

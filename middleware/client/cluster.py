@@ -258,7 +258,7 @@ class LocalCluster:
         self._folder.cleanup()
 
     def forked(self) -> None:
-        """Leave the hosts to the process that this one was forked from."""
+        """Forget the hosts in a forked child. They stay with the parent, which ends them."""
         for process in self._processes.values():
             process.returncode = 0  # nobody waits for it here
             for stream in (process.stdin, process.stdout):

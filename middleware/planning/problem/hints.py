@@ -127,7 +127,7 @@ class SupportsHints(Protocol):
 
 
 class Answers(NamedTuple):
-    """What stands in for an operator that cannot be asked itself: ``SupportsHints`` of functions."""
+    """Functions that give the planner an operator's hints, in place of the operator itself (see ``SupportsHints``)."""
 
     output_size_bytes: Callable[[Sequence[float]], float]
     compute_s: Callable[[Sequence[float]], float] = lambda _: 0.0

@@ -99,7 +99,7 @@ def needed(instance: Instance, machine_of: Indices, machines: int) -> Flags:
 
 
 def loads(instance: Instance, answer: Answer) -> Loads:
-    """What an answer asks of everything; what is of the wrong form is left to ``violations``."""
+    """Return the load that an answer puts on each machine, server and link. ``violations`` checks the answer's form."""
     machine, count = answer.machine_of, answer.machines
     links = np.zeros((count, count))
     ends = machine[:-1], machine[instance.parent[:-1]]
