@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from thalweg.middleware.errors import UsageError
 
@@ -78,6 +78,59 @@ def share(value: Any) -> float:
     if number >= whole:
         raise UsageError(f"{value!r} is all or more than all; a share is below 100%, an outage is an event")
     return number / whole
+
+
+class Loss(NamedTuple):
+    """Losses of packets: the share that is lost, and the mean number of packets in a burst of losses.
+
+    ``burst`` is 0 if losses are independent of each other.
+    """
+
+    share: float
+    burst: float = 0.0
+
+
+def loss(value: Any) -> Loss:
+    """Read losses: ``"1%"``, ``"1%,burst=5"``, ``"1%,correlation=25%"``, or ``{"p": "1%", "burst": 5}``.
+
+    ``burst``: the mean number of packets in a burst. ``correlation``: that between a packet and the next one, which
+    makes bursts of 1 / ((1 - correlation) (1 - p)) packets. Raises UsageError.
+    """
+    given = value
+    if isinstance(value, str) and "," in value:
+        first, *rest = (part.partition("=") for part in value.split(","))
+        if first[1] or not all(word for _, _, word in rest):
+            raise UsageError(f"{value!r} is not a loss; {_LOSS}")
+        given = {"p": first[0].strip(), **{key.strip(): word.strip() for key, _, word in rest}}
+    if not isinstance(given, Mapping):
+        return Loss(share(given))
+    if unknown := next((key for key in given if key not in ("p", "burst", "correlation")), None):
+        raise UsageError(f"a loss has no {unknown!r}; {_LOSS}")
+    if "p" not in given or len(given) == 3:
+        raise UsageError(f"{'a loss needs p' if len(given) < 3 else 'burst and correlation both say it'}; {_LOSS}")
+    lost = share(given["p"])
+    if "burst" in given:
+        burst, _ = _quantity(given["burst"], {"": 1}, "number of packets; write the mean length of a burst, as 5")
+    elif "correlation" in given:
+        burst = 1 / ((1 - share(given["correlation"])) * (1 - lost))
+    else:
+        return Loss(lost)
+    if wrong := burst_objection(lost, burst):
+        raise UsageError(wrong)
+    return Loss(lost, burst)
+
+
+MAX_LOSS_BURST = 1e6
+_LOSS = 'write it as 1%, as { p = "1%", burst = 5 } (on the command line 1%,burst=5), or with a correlation'
+
+
+def burst_objection(lost: float, burst: float) -> str:
+    """Return why losses of a share cannot come in bursts of this mean length; empty if they can."""
+    least = max(1.0, lost / (1 - lost))
+    if least <= burst <= MAX_LOSS_BURST:
+        return ""
+    most = f"at least {least:.3g} packets long for a loss of {lost:.3g}, and at most {MAX_LOSS_BURST:,.0f}"
+    return f"bursts of losses are {burst:g} packets long on average; they must be {most}"
 
 
 def size_bytes(value: Any) -> int:

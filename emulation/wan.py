@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
-from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.links.shape import LinkShape, Queue, loss_figures
 from thalweg.emulation.outputs import Outputs
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
@@ -36,6 +36,8 @@ from thalweg.middleware.network.view import NET, Link, links_between
 from thalweg.middleware.platform import check_linux
 
 Quantity = str | float
+Losses = Quantity | Mapping[str, Quantity]
+"""A share, or ``{"p": "1%", "burst": 5}`` for losses in bursts, as in scenario files."""
 Words = Sequence[str | os.PathLike[str]]
 
 
@@ -53,7 +55,7 @@ class Asked(TypedDict, total=False):
     rate: Quantity | None
     delay: Quantity | None
     jitter: Quantity | None
-    loss: Quantity | None
+    loss: Losses | None
     queue: Quantity | None
     up_rate: Quantity | None
     down_rate: Quantity | None
@@ -183,7 +185,7 @@ class Testbed:
         rate: Quantity | None = None,
         delay: Quantity | None = None,
         jitter: Quantity | None = None,
-        loss: Quantity | None = None,
+        loss: Losses | None = None,
         queue: Quantity | None = None,
         up_rate: Quantity | None = None,
         down_rate: Quantity | None = None,
@@ -191,6 +193,7 @@ class Testbed:
     ) -> None:
         """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
 
+        ``loss``: a share, or ``{"p": "1%", "burst": 5}`` for bursts of 5 packets on average.
         ``queue``: what waits for the link at most, ``"100ms"`` of its rate, ``"64kb"``, a number of packets; or what
         keeps it short: ``"fq_codel"``, ``"codel"``, ``"pie"``, ``"red"``. ``up_rate``, ``down_rate``: of all that the
         host ``source`` sends together, or receives, whatever its links have (``"unlimited"`` lifts it); without a host
@@ -402,7 +405,7 @@ def _figures(
     rate: Quantity | None,
     delay: Quantity | None,
     jitter: Quantity | None,
-    loss: Quantity | None,
+    loss: Losses | None,
     queue: Quantity | None,
 ) -> dict[str, float | bool | Queue]:
     """The fields of a shape that are given, in bit/s, seconds and shares."""
@@ -410,10 +413,10 @@ def _figures(
         ("rate_bps", rate, units.rate_bps),
         ("delay_s", delay, units.seconds),
         ("jitter_s", jitter, units.seconds),
-        ("loss", loss, units.share),
         ("queue", queue, lambda value: Queue(*units.queue(value))),
     )
-    return {name: read(value) for name, value, read in asked if value is not None}
+    losses = {} if loss is None else loss_figures(units.loss(loss))
+    return {**{name: read(value) for name, value, read in asked if value is not None}, **losses}
 
 
 UNLIMITED = "unlimited"

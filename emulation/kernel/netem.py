@@ -1,5 +1,8 @@
 """The netem discipline as netlink sees it: delay with jitter from a table, loss, duplicates, reordering, corruption.
 
+Losses in bursts are a Gilbert model. netem's own correlation of losses, which tc-netem(8) calls deprecated, is not
+used: with it the share that is lost is not the one asked.
+
 A message states the whole discipline, at a change too: the kernel keeps whatever attribute a change leaves out
 (``netem_change``), so a link would keep the corruption, the reordering or the delay's distribution it had before.
 Without a table the kernel draws uniformly, but a table once given cannot be taken back; so wherever there is
@@ -29,7 +32,8 @@ PARETO_SHAPE = 3.0
 TICK_NS = 64  # the kernel's packet scheduler counts in 64 ns (PSCHED_SHIFT)
 WHOLE = 0xFFFF_FFFF
 
-TCA_NETEM_CORR, TCA_NETEM_DELAY_DIST, TCA_NETEM_REORDER, TCA_NETEM_CORRUPT = 1, 2, 3, 4
+TCA_NETEM_CORR, TCA_NETEM_DELAY_DIST, TCA_NETEM_REORDER, TCA_NETEM_CORRUPT, TCA_NETEM_LOSS = 1, 2, 3, 4, 5
+NETEM_LOSS_GE = 2
 TCA_NETEM_LATENCY64, TCA_NETEM_JITTER64 = 10, 11
 
 _QOPT = struct.Struct("=IIIIII")  # latency, limit, loss, gap, duplicate, jitter
@@ -88,6 +92,8 @@ def options(shape: LinkShape, limit_packets: int) -> bytes:
     delay_ns, jitter_ns = round(shape.delay_s * 1e9), round(shape.jitter_s * 1e9)
     delay_ticks, jitter_ticks = (min(round(ns / TICK_NS), WHOLE) for ns in (delay_ns, jitter_ns))
     lost, doubled, reordered, corrupted = (round(getattr(shape, share) * WHOLE) for share in SHARES)
+    if in_bursts := shape.loss > 0 and shape.loss_burst > 0:
+        lost = 0
     # a gap of 1 lets every packet be drawn for reordering; 0 none
     parts = [
         _QOPT.pack(delay_ticks, min(limit_packets, WHOLE), lost, 1 if shape.reorder else 0, doubled, jitter_ticks),
@@ -97,6 +103,10 @@ def options(shape: LinkShape, limit_packets: int) -> bytes:
         attribute(TCA_NETEM_LATENCY64, struct.pack("=q", delay_ns)),
         attribute(TCA_NETEM_JITTER64, struct.pack("=q", jitter_ns)),
     ]
+    if in_bursts:  # all packets of a burst are lost, and none between
+        begins, ends = (round(chance * WHOLE) for chance in shape.gilbert)
+        model = attribute(NETEM_LOSS_GE, struct.pack("=IIII", begins, ends, 0, 0))
+        parts.append(attribute(TCA_NETEM_LOSS, model))
     if jitter_ns:
         parts.append(_packed_table(shape.distribution))
     return b"".join(parts)

@@ -542,7 +542,9 @@ def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
     if kind == "cut":
         return (kind,)
     waiting = (htb.queue_kind(shape), queues.options(shape))
-    return (kind, *shape[1:8], htb.netem_limit(shape), *waiting) if kind == "netem" else waiting
+    if kind != "netem":
+        return waiting
+    return (kind, *shape[1:8], shape.loss_burst, htb.netem_limit(shape), *waiting)
 
 
 def offloads_off(interface: str) -> None:

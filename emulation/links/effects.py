@@ -35,6 +35,7 @@ class Effect(NamedTuple):
     corrupt: float | None = None
     burst_bytes: int | None = None
     queue: Queue | None = None
+    loss_burst: float | None = None
 
     def rate(self, rate_bps: float) -> float:
         """What becomes of the rate ``rate_bps``; a cut does not count here."""
@@ -56,7 +57,7 @@ class Effect(NamedTuple):
         """What of it no link can have, and what it must be; empty if there is nothing."""
         if not 0 < self.factor < math.inf:
             return f"the factor of a link's rate is {self.factor:g}; it must be above 0"
-        for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes"):
+        for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes", "loss_burst"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 return f"a changed link's {name} is {value:g}; it must be at least 0"
@@ -85,7 +86,10 @@ class Effect(NamedTuple):
         )
 
 
-REPLACED = ("delay_s", "jitter_s", "loss", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes", "queue")
+REPLACED = (
+    "delay_s", "jitter_s", "loss", "loss_burst", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes",
+    "queue",
+)  # fmt: skip
 NEUTRAL = Effect()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, get_args
 
-from thalweg.emulation.units import USUAL_QUEUE_S, Discipline
+from thalweg.emulation.units import USUAL_QUEUE_S, Discipline, Loss, burst_objection
 
 RATE_FLOOR_BPS = 8_000.0
 """The lowest rate above 0 that a link is set to. A class that has just sent a full packet at a low rate stays blocked
@@ -63,6 +63,7 @@ class LinkShape(NamedTuple):
     emulated ones (``dilated``). ``distribution`` is the delay's around ``delay_s``,
     ``jitter_s`` wide: uniform, normal, pareto or paretonormal, as netem has them; packets overtake each other where
     the jitter is above the time between them.
+    ``loss_burst``: the mean number of packets in a burst of losses; 0 if losses are independent (``gilbert``).
     ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
     packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
     what waits or is under way is lost. ``queue``: what waits for the link at most, None for ``QUEUE``.
@@ -79,6 +80,7 @@ class LinkShape(NamedTuple):
     burst_bytes: int | None = None
     cut: bool = False
     queue: Queue | None = None
+    loss_burst: float = 0.0
 
     @property
     def passes(self) -> bool:
@@ -98,6 +100,17 @@ class LinkShape(NamedTuple):
     def needs_netem(self) -> bool:
         """Whether the shape needs a kernel with netem."""
         return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
+
+    @property
+    def gilbert(self) -> tuple[float, float]:
+        """The chances that a burst of losses begins after a packet that passed, and ends after a lost one.
+
+        Source: Gilbert, Capacity of a Burst-Noise Channel (1960), with all packets of a burst lost.
+        """
+        if not self.loss_burst:
+            return self.loss, 1 - self.loss
+        ends = 1 / self.loss_burst
+        return self.loss * ends / (1 - self.loss), ends
 
     @property
     def rated(self) -> bool:
@@ -157,6 +170,8 @@ class LinkShape(NamedTuple):
             share = getattr(self, what)
             if not 0 <= share < 1:
                 return f"{what} is {share:g}; it is a share, at least 0 and below 1"
+        if self.loss_burst and (wrong := burst_objection(self.loss, self.loss_burst)):
+            return wrong
         if self.reorder and not self.delay_s:
             return "packets are reordered by being sent before their delay; give it a delay_s"
         if self.burst_bytes is not None and not FRAME_BYTES <= self.burst_bytes <= MAX_BURST_BYTES:
@@ -171,6 +186,11 @@ class LinkShape(NamedTuple):
 UNRATED_BPS = math.nextafter(MAX_RATE_BPS, 0.0)
 """Of a link that nobody has given a rate: as good as none, and nothing that anybody would write."""
 SHARES = ("loss", "duplicate", "reorder", "corrupt")  # of packets
+
+
+def loss_figures(loss: Loss) -> dict[str, float]:
+    """Return the fields of a shape for losses."""
+    return {"loss": loss.share, "loss_burst": loss.burst}
 
 
 def outside(rate_bps: float) -> str:

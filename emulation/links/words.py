@@ -11,7 +11,7 @@ def shape_text(shape: LinkShape) -> str:
     if shape.cut:
         return rate_text(shape)
     delay = delay_text(shape.delay_s, shape.jitter_s)
-    lost = f"{shape.loss:.2%} lost" if shape.loss else ""
+    lost = f"{loss_text(shape)} lost" if shape.loss else ""
     queue = "" if shape.queue is None else f"queue {shape.queue}"
     return ", ".join(filter(None, (rate_text(shape), delay, lost, queue)))
 
@@ -22,6 +22,12 @@ def rate_text(shape: LinkShape) -> str:
         return "no rate" if shape.passes else "cut"
     asked = format_rate(shape.rate_bps)
     return asked if shape.set_bps == shape.rate_bps else f"{asked} (set to {format_rate(shape.set_bps)}, the least)"
+
+
+def loss_text(shape: LinkShape) -> str:
+    """Return ``1.00%``, or ``1.00% in bursts of 5``. It is empty without a loss."""
+    in_bursts = f" in bursts of {shape.loss_burst:.3g}" if shape.loss_burst else ""
+    return f"{shape.loss:.2%}{in_bursts}" if shape.loss else ""
 
 
 def delay_text(delay_s: float, jitter_s: float) -> str:

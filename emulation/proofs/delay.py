@@ -5,8 +5,8 @@ link to be idle in between; the kernel's receive time stamps say when they came.
 share nothing but the machine.
 
 A median needs no assumption about what else delays a packet now and then; its 99 % interval is that of the order
-statistics. Losses are held against the exact 99 % interval of the binomial distribution; so one right link in a
-hundred looks wrong, and a link that looks wrong is measured again with more datagrams (``measure``).
+statistics. Losses are held against exact 99 % intervals (``losses``); so one right link in a hundred looks wrong, and
+a link that looks wrong is measured again with more datagrams (``measure``).
 
 Source: socket(7), SO_TIMESTAMPNS; Conover, Practical Nonparametric Statistics (1999), 3.1 and 3.2.
 """
@@ -27,6 +27,7 @@ import msgspec
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.losses import binomial_interval, measured
 from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.middleware.network.view import Cable, Link
 
@@ -37,38 +38,14 @@ TRAIN_PORT = 47_809  # any: the namespaces are ours
 HEADERS_BYTES = {3: 28, 2: 42}  # IPv4 and UDP, and Ethernet
 PASSAGE_S = 1.5  # a train's length
 LINK_PER_S = 250.0  # datagrams
+BURSTS_WANTED, BURSTS_S, BURSTS_PER_S = 30, 5.0, 4.0  # of a link with bursts: how many, in at most so long a train …
+# … with so many times the datagrams a second
 TOGETHER_PER_S, SLOW_PER_S = 4000.0, 2000.0  # of all links, on a usual and on a slow kernel
 LEAST_DATAGRAMS = 20
 SHARE = 0.4  # of a link's rate, and of an interface's
 SETTLE_S = 0.25  # after the last delay: queues empty, late packets come
-CONFIDENCE = 0.99
 
 _DATAGRAM = struct.Struct("=IIq")  # which train, which datagram, when in nanoseconds
-
-
-def binomial_interval(trials: int, low: float, high: float | None = None) -> tuple[int, int]:
-    """The least and the greatest number of successes not to be surprised by (``CONFIDENCE``), each tail at most half of
-    what remains.
-
-    ``low``, ``high``: the probability of a success, or what it lies between.
-    """
-    tail = (1 - CONFIDENCE) / 2
-    return _lower(trials, low, tail), trials - _lower(trials, 1 - (low if high is None else high), tail)
-
-
-def _lower(trials: int, probability: float, tail: float) -> int:
-    """The greatest k such that fewer than k successes have a probability of at most ``tail``."""
-    if probability <= 0:
-        return 0
-    if probability >= 1:
-        return trials
-    success, failure, total = math.log(probability), math.log1p(-probability), 0.0
-    for k in range(trials + 1):
-        choices = math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
-        total += math.exp(choices + k * success + (trials - k) * failure)
-        if total > tail:
-            return k
-    return trials
 
 
 def latest_s(shape: LinkShape) -> float:
@@ -104,9 +81,7 @@ def with_passage(
         jitter_s = ordered[3 * quarter] - ordered[quarter]
         wide = netem.quantile(shape.distribution, 0.75) - netem.quantile(shape.distribution, 0.25)
         jitter_s /= wide
-    lost_share = shape.loss * (1 - shape.duplicate)  # netem draws both at once: a copy makes up for a loss
-    with_corrupted = 1 - (1 - lost_share) * (1 - shape.corrupt)  # most corrupted ones fail a checksum
-    lost_low, lost_high = binomial_interval(sent, lost_share, with_corrupted)
+    losses = measured(shape, sent, delays_s)
     return msgspec.structs.replace(
         proof,
         asked_delay_s=shape.delay_s,
@@ -117,9 +92,13 @@ def with_passage(
         delivered_jitter_s=jitter_s if shape.jitter_s and not shape.reorder else None,
         asked_loss=shape.loss,
         sent=sent,
-        lost=sent - len(delays_s),
-        lost_low=lost_low,
-        lost_high=lost_high,
+        lost=losses.lost,
+        lost_low=losses.low,
+        lost_high=losses.high,
+        asked_burst=losses.asked_burst,
+        bursts=losses.bursts,
+        bursts_low=losses.bursts_low,
+        bursts_high=losses.bursts_high,
         duplicates=arrived - len(delays_s),
     )
 
@@ -185,7 +164,7 @@ def measure(
     """
     together_per_s = SLOW_PER_S if slow else TOGETHER_PER_S
     found = _trains(world, proofs, LINK_PER_S, together_per_s, go_on)
-    wrong = {link: one for link, one in found.items() if not (one.delay_ok and one.loss_ok)}
+    wrong = {link: one for link, one in found.items() if not (one.delay_ok and one.loss_ok and one.bursts_ok)}
     if wrong:
         found |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, go_on)
     return found
@@ -208,10 +187,14 @@ def _trains(
         trains = []
         for link in proofs:
             source, target = link.ends
-            interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * shares_bps[link]))
-            count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
+            shape = shapes[link]
+            per_s, wanted = link_per_s, 0.0
+            if shape.loss and shape.loss_burst:
+                per_s, wanted = BURSTS_PER_S * link_per_s, BURSTS_WANTED * shape.loss_burst / shape.loss
+            interval_s = max(1 / per_s, len(proofs) / together_per_s, bits / (SHARE * shares_bps[link]))
+            count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s), int(min(wanted, BURSTS_S / interval_s)))
             to = (world.ends[target].ip, TRAIN_PORT)
-            trains.append(_Train(shapes[link], to, senders[source], interval_s, count))
+            trains.append(_Train(shape, to, senders[source], interval_s, count))
         _run(trains, receivers, go_on)
     return {
         link: with_passage(proof, train.shape, train.sent, train.delays_s, train.arrived)

@@ -42,7 +42,8 @@ class LinkProof(msgspec.Struct, frozen=True):
 
     Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
     way with its 99 % confidence interval; the jitter, None where none was asked; how many of ``sent`` packets were
-    lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came. Delay and
+    lost, and the least and the most that a link with the loss asked loses in 99 % of cases; the mean length asked of
+    bursts of losses (0 where it was not measured), the number of bursts, and its interval; copies that came. Delay and
     jitter are estimates of the parameters asked, whatever the distribution. ``tcp_bps``: what one TCP flow got, of the
     same bits as ``delivered_bps``; None where none was asked for, or where TCP would have reasons of its own.
     ``delivered_queue_s``: what a datagram waited in the link's queue when that was full, None where it was not
@@ -70,6 +71,10 @@ class LinkProof(msgspec.Struct, frozen=True):
     lost: int = 0
     lost_low: int = 0
     lost_high: int = 0
+    asked_burst: float = 0.0
+    bursts: int = 0
+    bursts_low: int = 0
+    bursts_high: int = 0
     duplicates: int = 0
     stalled: float = 0.0
     tcp_bps: float | None = None
@@ -141,6 +146,11 @@ class LinkProof(msgspec.Struct, frozen=True):
         """Within what 99 % of links with the loss asked lose; or not measured."""
         return self.lost_low <= self.lost <= self.lost_high
 
+    @property
+    def bursts_ok(self) -> bool:
+        """As many bursts of losses as bursts of the length asked would be, in 99 % of cases; or not measured."""
+        return self.bursts_low <= self.bursts <= self.bursts_high
+
 
 def failures(proofs: Iterable[LinkProof]) -> list[str]:
     """One line for every link that is not as asked: what is off, and by how much."""
@@ -159,6 +169,9 @@ def failures(proofs: Iterable[LinkProof]) -> list[str]:
         if not one.loss_ok:
             most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
             wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
+        if not one.bursts_ok:
+            bursts = f"{one.bursts_low} to {one.bursts_high} of which the mean length of {one.asked_burst:.3g} asked"
+            wrong.append(f"loses {one.lost} packets in {one.bursts} bursts, {bursts} would explain")
         if not one.queue_ok and one.delivered_queue_s is not None:
             wrong.append(f"queues for {one.delivered_queue_s * 1e3:.3g} instead of {one.asked_queue_s * 1e3:.3g} ms")
         wrong += _wrong_kinds(one)

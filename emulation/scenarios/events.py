@@ -17,11 +17,11 @@ import msgspec
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, hosts_named, links_named, links_of
-from thalweg.emulation.scenarios.links import FIELDS, Figures
+from thalweg.emulation.scenarios.links import Figures, fields
 from thalweg.emulation.scenarios.networks import EVERY, vias_of
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Text, Texts, Written, example
 from thalweg.emulation.traces.pool import two_draws
-from thalweg.emulation.units import format_rate, format_time, seconds
+from thalweg.emulation.units import Loss, format_rate, format_time, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link, links_between
@@ -314,11 +314,16 @@ def _effect(spot: Spot) -> tuple[Effect, str]:
             said.append(f"{key} {format_time(value)}")
         elif key == "queue":
             said.append(f"queue {value}")
+        elif isinstance(value, Loss):
+            said.append(f"loss {100 * value.share:.3g} %" + (f" in bursts of {value.burst:.3g}" * (value.burst > 0)))
         elif isinstance(value, float):
             said.append(f"{key} {100 * value:.3g} %")
         else:
             said.append(f"{key} {value}" + (" bytes" if key == "burst" else ""))
-    return Effect(**{FIELDS.get(key, key): value for key, value in values.items()}), ", ".join(said)
+    changed: dict[str, Any] = {}
+    for key, value in values.items():
+        changed |= fields(key, value)
+    return Effect(**changed), ", ".join(said)
 
 
 def _listed(hosts: Sequence[str]) -> str:

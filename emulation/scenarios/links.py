@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from thalweg.emulation.links.shape import Distribution, LinkShape, Queue
+from thalweg.emulation.links.shape import Distribution, LinkShape, Queue, loss_figures
 from thalweg.emulation.scenarios.data_sets import (
     GENERATED,
     Grid,
@@ -32,7 +32,7 @@ from thalweg.emulation.traces.files import read_link_trace
 from thalweg.emulation.traces.link import Course, LinkTrace
 from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import queue, seconds
+from thalweg.emulation.units import Loss, loss, queue, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link, links_between
@@ -59,6 +59,12 @@ class QueueLength(metaclass=Written):
         return Queue(*queue(value))
 
 
+class Losses(metaclass=Written):
+    """Losses, independent of each other or in bursts."""
+
+    read = loss
+
+
 class Figures(Keys):
     """Figures of a link's shape."""
 
@@ -66,7 +72,7 @@ class Figures(Keys):
     delay: Delay | None = None
     jitter: Delay | None = None
     distribution: Distribution | None = None
-    loss: Share | None = None
+    loss: Losses | None = None
     duplicate: Share | None = None
     reorder: Share | None = None
     corrupt: Share | None = None
@@ -86,6 +92,13 @@ class Sets(Keys):
 
 
 FIELDS = {"rate": "rate_bps", "delay": "delay_s", "jitter": "jitter_s", "burst": "burst_bytes"}  # others: as they are
+
+
+def fields(key: str, value: Any) -> dict[str, Any]:
+    """Return the fields of a link's shape, or of an effect, that a key of a file sets."""
+    return loss_figures(value) if isinstance(value, Loss) else {FIELDS.get(key, key): value}
+
+
 _RATE, _DELAY = ("rate", "traces", "throughput"), ("delay", "latency")
 _GROUP_OF = {RATE: "rate", DELAY: "delay", LOSS: "loss"}  # of a trace's figures
 _PLAIN = set(Figures.__struct_encode_fields__) - {"rate", "delay"}
@@ -233,7 +246,9 @@ class LinkReader:
         shapes: dict[Link, LinkShape] = {}
         traces: dict[Link, BandwidthTrace] = {}
         for link, says in self._says.items():
-            figures = {FIELDS.get(key, key): _figure(key, said) for key, said in says.items() if key in _PLAIN}
+            figures: dict[str, Any] = {}
+            for key, said in says.items():
+                figures |= fields(key, _figure(key, said)) if key in _PLAIN else {}
             rate = self._rate(link, says.get("rate"))
             if isinstance(rate, BandwidthTrace):
                 traces[link] = rate

@@ -152,7 +152,7 @@ class ShapedLink:
         dice = Random(f"{self.key} {transfer.number}")
         packets = max(1, math.ceil(transfer.size_bytes / SEGMENT_BYTES))
         extra, waits_s, time_out_s = round(packets * shape.duplicate), 0.0, self.time_out_s  # R4
-        while lost := plain_sum(dice.random() < spoilt for _ in range(packets)):
+        while lost := _lost(packets, shape, spoilt, dice):
             extra += lost  # R3
             waits_s += shape.delay_s + back_s
             if packets - lost < FEW_PACKETS:
@@ -169,6 +169,18 @@ class ShapedLink:
         arrives_s = max(sent_s + max(0.0, delay_s), self._last_s[connection])  # R1, R2
         self._last_s[connection] = arrives_s
         return arrives_s
+
+
+def _lost(packets: int, shape: LinkShape, spoilt: float, dice: Random) -> int:
+    """Return how many of so many packets in a row are lost or corrupted."""
+    if not shape.loss_burst:
+        return plain_sum(dice.random() < spoilt for _ in range(packets))
+    (begins, ends), count = shape.gilbert, 0
+    bad = dice.random() < shape.loss
+    for _ in range(packets):
+        count += bad or dice.random() < shape.corrupt
+        bad = dice.random() >= ends if bad else dice.random() < begins
+    return count
 
 
 def _spread(distribution: str, dice: Random) -> float:

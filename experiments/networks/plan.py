@@ -42,6 +42,7 @@ class LinkPlan(msgspec.Struct, frozen=True):
     queue: str | None
     follows: str | None
     via: str | msgspec.UnsetType = msgspec.UNSET
+    loss_burst: float = 0.0
 
     @property
     def link(self) -> Link:
@@ -122,6 +123,7 @@ def _link(scenario: Scenario, link: Link) -> LinkPlan:
         *link[:2], *rates, shape.delay_s, shape.jitter_s, shape.distribution, shape.loss, shape.duplicate,
         shape.reorder, shape.corrupt, shape.burst_bytes, None if shape.queue is None else str(shape.queue),
         ", ".join(dict.fromkeys(followed)) or None, msgspec.UNSET if link.via == NET else link.via,
+        shape.loss_burst,
     )  # fmt: skip
 
 

@@ -48,7 +48,10 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate: Annotated[float | None, Option("Rate: 10mbit.", unit=units.rate_bps)] = None
     delay: Annotated[float | None, Option("One-way delay: 20ms. Needs netem.", unit=units.seconds)] = None
     jitter: Annotated[float | None, Option("Variation of the delay: 2ms. Needs netem.", unit=units.seconds)] = None
-    loss: Annotated[float | None, Option("Share of packets that are lost: 1%. Needs netem.", unit=units.share)] = None
+    loss: Annotated[
+        str | None,
+        Option("Packets that are lost: 1%, or 1%,burst=5 for bursts. Needs netem.", metavar="LOSS"),
+    ] = None
     queue: Annotated[
         str | None,
         Option(

@@ -165,6 +165,8 @@ def _links_table(links: list[LinkPlan]) -> Table:
 
 def _more(one: LinkPlan) -> str:
     shares = [f"{key} {_share(value)}" for key in ("duplicate", "reorder", "corrupt") if (value := getattr(one, key))]
+    if one.loss_burst:
+        shares.append(f"bursts of {one.loss_burst:.3g} lost")
     burst = [f"burst {one.burst_bytes} bytes"] if one.burst_bytes else []
     return ", ".join([*shares, *burst, *([f"queue {one.queue}"] if one.queue else [])])
 

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.links.words import delay_text, rate_text
+from thalweg.emulation.links.words import delay_text, loss_text, rate_text
 from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import host_addresses
@@ -159,7 +159,7 @@ def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
                 link_of(one).goal,
                 rate_text(LinkShape(one["rate_bps"], cut=one["cut"])),
                 delay_text(one["delay_s"], one["jitter_s"]),
-                f"{one['loss']:.2%}" if one["loss"] else "",
+                loss_text(LinkShape(0.0, loss=one["loss"], loss_burst=one["loss_burst"])),
                 format_rate(one["carried_bps"]) if one["carried_bps"] else "",
                 "" if full is None else format_rate(full),
             )

@@ -19,7 +19,7 @@ from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import parse_rate, seconds, share, size_bytes
+from thalweg.emulation.units import Loss, parse_rate, seconds, size_bytes
 from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
@@ -41,6 +41,10 @@ def _mib(value: Any) -> int:
 
 def _queue(value: Any) -> Queue:
     return value if isinstance(value, Queue) else Queue(*units.queue(value))
+
+
+def _loss(value: Any) -> Loss:
+    return value if isinstance(value, Loss) else units.loss(value)
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +79,15 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option("Variation of the delay: 2ms. Needs netem.", flag="--jitter", shown="0", unit=seconds, panel=LINKS),
     ] = 0.0
     loss: Annotated[
-        float, Option("Share of packets that are lost: 1%. Needs netem.", shown="0", unit=share, panel=LINKS)
-    ] = 0.0
+        Loss | None,
+        Option(
+            "Packets that are lost: 1%, or 1%,burst=5 for bursts. Needs netem.",
+            shown="0",
+            unit=_loss,
+            metavar="LOSS",
+            panel=LINKS,
+        ),
+    ] = None
     queue: Annotated[
         Queue | None,
         Option(
@@ -154,7 +165,9 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shape(self) -> LinkShape:
         """What every link has besides its rate."""
-        shape = LinkShape(0.0, self.delay_s, self.jitter_s, self.loss, queue=self.queue)
+        shape = LinkShape(0.0, self.delay_s, self.jitter_s, queue=self.queue)
+        if self.loss is not None:
+            shape = shape._replace(loss=self.loss.share, loss_burst=self.loss.burst)
         return shape.rates_only() if self.no_delay else shape
 
 

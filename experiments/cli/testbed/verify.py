@@ -76,10 +76,10 @@ def verify(
     """Measure every link and compare it with its settings.
 
     Exit status 1 if a link is off: its rate, by datagrams or by one TCP flow, by over 5 % (10 % below 0.5 Mbit/s); its
-    queue by over 5 % and 1.5 packets; its delay by over 2 ms and 10 %; its losses outside those of 99 % of such links;
-    or if frames of some kind (IPv4, IPv6, multicast, broadcast, a second address, VLAN) do not come, pass unshaped, or
-    come through a cut. For that every link is cut for a moment. A replay is stopped meanwhile, and starts over
-    afterwards.
+    queue by over 5 % and 1.5 packets; its delay by over 2 ms and 10 %; its losses, or the number of their bursts,
+    outside those of 99 % of such links; or if frames of some kind (IPv4, IPv6, multicast, broadcast, a second address,
+    VLAN) do not come, pass unshaped, or come through a cut. For that every link is cut for a moment. A replay is
+    stopped meanwhile, and starts over afterwards.
 
     Example: thalweg testbed verify
 
@@ -146,6 +146,7 @@ def _report(
             "worst_queue_error": max(map(queue_error, proofs), default=0.0),
             "kinds_off": sum(not one.kinds_ok for one in proofs),
             "loss_off": sum(not one.loss_ok for one in proofs),
+            "bursts_off": sum(not one.bursts_ok for one in proofs),
             "stalled": max((one.stalled for one in proofs), default=0.0),
             "delay_emulated": delay_emulated,
         }
@@ -219,6 +220,9 @@ def _proofs_table(proofs: list[LinkProof]) -> None:
         columns.append("queue, ms")
     if netem:
         columns += ["delay, ms", "jitter, ms", "lost (99 % of links)"]
+    bursts = any(one.asked_burst for one in proofs)
+    if bursts:
+        columns.append("packets a burst (bursts)")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for one in sorted(proofs, key=lambda one: -abs(one.error)):
         error = f"{one.error:+.2%}" if one.asked_bps else ""
@@ -233,5 +237,8 @@ def _proofs_table(proofs: list[LinkProof]) -> None:
             jitter = one.delivered_jitter_s if one.asked_jitter_s else None
             row.append("" if jitter is None else f"{one.asked_jitter_s * 1e3:g} → {jitter * 1e3:.1f}")
             row.append(f"{one.asked_loss:.3g} → {one.lost}/{one.sent} ({one.lost_low}–{one.lost_high})")
+        if bursts and one.asked_burst:
+            found = f"{one.lost / one.bursts:.2f}" if one.bursts else "none"
+            row.append(f"{one.asked_burst:.3g} → {found} ({one.bursts})")
         table.add_row(*row)
     output().print(table)

@@ -32,6 +32,7 @@ def shapes(draw: st.DrawFn) -> LinkShape:
         draw(SHARES),
         draw(SHARES),
         draw(SHARES),
+        loss_burst=draw(st.sampled_from([0.0, 1e3, 1e6])),
     )
 
 
@@ -47,6 +48,18 @@ def message(shape: LinkShape) -> bytes:
     return made
 
 
+def model(shape: LinkShape) -> Any:
+    """Return the chances of the model of losses: begins, ends, and of a packet to pass in a burst, or be lost between.
+
+    pyroute2 does not decode it.
+    """
+    options = attributes(attributes(message(shape)[16 + 20 :])[2][24:])
+    if (losses := options.get(5)) is None:
+        return None
+    values = struct.unpack("=IIII", attributes(losses)[2])
+    return tuple(pytest.approx(value / 0xFFFF_FFFF, abs=1e-9) for value in values)
+
+
 @given(shapes())
 def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
     found = decoded(shape)
@@ -54,8 +67,10 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
     options = found.get_attr("TCA_OPTIONS")
     assert options["limit"] == htb.netem_limit(shape)
     assert options["delay"] == min(round(round(shape.delay_s * 1e9) / 64), 0xFFFF_FFFF)
-    for field, share in (("loss", shape.loss), ("duplicate", shape.duplicate)):
+    independent = 0.0 if shape.loss_burst else shape.loss
+    for field, share in (("loss", independent), ("duplicate", shape.duplicate)):
         assert options[field] == round(share * 0xFFFF_FFFF)
+    assert model(shape) == (None if independent == shape.loss else (*shape.gilbert, 0.0, 0.0))
     assert options["gap"] == (1 if shape.reorder else 0)
     assert options.get_attr("TCA_NETEM_REORDER")["prob_reorder"] == round(shape.reorder * 0xFFFF_FFFF)
     assert options.get_attr("TCA_NETEM_CORRUPT")["prob_corrupt"] == round(shape.corrupt * 0xFFFF_FFFF)

@@ -50,12 +50,12 @@ def test_later_events_win_figure_by_figure_factors_multiply_and_a_cut_wins(tmp_p
     changes = compile_timeline(found).by_link
     assert changes["h1", "h2"] == [
         (10.0, Effect(0.5, delay_s=1.0)),
-        (20.0, Effect(0.05, delay_s=2.0, loss=0.01)),
-        (25.0, Effect(0.05, rate_bps=8e6, delay_s=2.0, loss=0.01)),
-        (30.0, Effect(0.05, delay_s=2.0, loss=0.01)),
-        (35.0, Effect(0.05, delay_s=2.0, loss=0.01, cut=True)),
-        (40.0, Effect(0.1, delay_s=2.0, loss=0.01, cut=True)),
-        (45.0, Effect(0.1, delay_s=2.0, loss=0.01)),
+        (20.0, Effect(0.05, delay_s=2.0, loss=0.01, loss_burst=0.0)),
+        (25.0, Effect(0.05, rate_bps=8e6, delay_s=2.0, loss=0.01, loss_burst=0.0)),
+        (30.0, Effect(0.05, delay_s=2.0, loss=0.01, loss_burst=0.0)),
+        (35.0, Effect(0.05, delay_s=2.0, loss=0.01, loss_burst=0.0, cut=True)),
+        (40.0, Effect(0.1, delay_s=2.0, loss=0.01, loss_burst=0.0, cut=True)),
+        (45.0, Effect(0.1, delay_s=2.0, loss=0.01, loss_burst=0.0)),
         (50.0, NEUTRAL),
     ]
     assert changes["client", "h2"] == [(35.0, CUT), (45.0, NEUTRAL)]

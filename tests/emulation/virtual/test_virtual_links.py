@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -320,7 +321,7 @@ def shaped(
     rates = BandwidthTrace("cut", np.array([0.0]), np.array([0.0])) if shape.cut else KB_A_SECOND
     links = {link: ShapedLink(rates, [(0.0, shape)], "a link") for link in permutations("ab", 2)}
     queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
-    numbers = iter(range(1000))
+    numbers = itertools.count()
     there: list[tuple[float, float]] = []
     now = 0.0
 
@@ -357,6 +358,21 @@ def test_what_is_lost_takes_the_link_again_and_a_round_trip(model: str) -> None:
     plain, lossy = (shaped(model, [144_800], delay_s=1.0, **figures)[0][0] for figures in ({}, {"loss": 0.1}))
     assert lossy > plain + 2.0 + 1.448
     assert shaped(model, [144_800], duplicate=0.5)[0][0] == pytest.approx(144.8 * 1.5)
+
+
+def test_losses_in_bursts_befall_fewer_messages_and_more_packets_of_each() -> None:
+    sizes = [14_480] * 600  # ten packets each
+
+    def lost(**figures: float) -> tuple[float, float]:
+        """Return the share of packets that are lost, first time or again, and that of messages that lose any."""
+        left = [0.0, *(left for left, _ in shaped("independent", sizes, loss=0.1, **figures))]
+        more_s = [after - before - 14.48 for before, after in pairwise(left)]
+        return sum(more_s) / 1.448 / 6000, sum(more > 0.01 for more in more_s) / 600
+
+    independent, in_bursts = lost(), lost(loss_burst=10.0)
+    assert independent == (pytest.approx(0.11, abs=0.02), pytest.approx(1 - 0.9**10, abs=0.06))
+    assert in_bursts[0] == pytest.approx(0.14, abs=0.06)  # what is sent again at once is lost in the same way
+    assert in_bursts[1] == pytest.approx(1 - 0.9 * (1 - 0.1 / 9) ** 9, abs=0.06)
 
 
 @pytest.mark.parametrize("model", MODELS)
