@@ -84,6 +84,7 @@ PARTS = (
         "campaigns", "three hours of noisy links", 60, f"{NAMES}/core/monitoring/test_noisy_links.py",
         THALWEG_DETECTION_HOURS="3",
     ),
+    Part("delays", "every test of links with delays", ("bash", ".ci/netem", "--size", "long"), 30),
     Part(
         "delays", "a run with delays in a kernel of its own",
         (*THALWEG, "run", "--scenario", DELAYS, "--kernel", "uml", "--placement", "one-shot", "--images", "12"), 10,

@@ -43,7 +43,7 @@ SIZES = {
 BUSY_SHARE = 0.85  # of the processors, while tests run: some wait
 
 
-EVERY = {"usual": 8}  # of so many cells of a matrix one stays
+EVERY = {"usual": 12}  # of so many cells of a matrix one stays
 SMALL = 10  # a test of fewer cells runs whole
 
 
@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: too long for every change; make test-long runs it")
-    config.addinivalue_line("markers", "matrix: make test runs one of eight cells, make test-long all of them")
+    config.addinivalue_line("markers", "matrix: make test runs one of twelve cells, make test-long all of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,9 +19,12 @@ ON_LINKS = {"README.md", "service-on-a-wan.md", "two-machines.md", "mininet-or-c
 
 
 def run_pages() -> Iterator[object]:
-    """Yield the pages that are run at every change."""
+    """Yield the pages that are run, with the marks of those that are not run at every change."""
     for page in (ROOT / "README.md", *TUTORIALS, *COMING_FROM):
-        yield pytest.param(page, id=page.name, marks=[pytest.mark.netns] if page.name in ON_LINKS else [])
+        marks = [pytest.mark.netns] if page.name in ON_LINKS else []
+        if page in COMING_FROM or page.name == "two-machines.md":
+            marks.append(pytest.mark.long)
+        yield pytest.param(page, id=page.name, marks=marks)
 
 
 @pytest.mark.pages

@@ -179,6 +179,7 @@ def test_files_of_a_provisioning_problem(
     assert f"found.{ending} cannot be read: it is a pipe" in refused(capsys, "provision", str(tmp_path / "p.toml"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["run.toml", EVENTS, "comparison.json", "plots/hosts.png", "images/sheet.png"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_files_of_a_run_folder(

@@ -86,7 +86,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("steps", [0, *(pytest.param(steps, marks=pytest.mark.long) for steps in (1, 2, 3)), 4])
 def test_a_daemon_thread_that_starts_a_cluster_as_the_interpreter_ends_prints_nothing(steps: int) -> None:
     """It ends with no host started, one of three or all of them, or with a run that has given a partition."""
     done = subprocess.run(

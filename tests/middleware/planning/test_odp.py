@@ -361,6 +361,7 @@ def test_narrow_links_are_kept() -> None:
 
 
 @pytest.mark.parametrize("structure", [True, False])
+@pytest.mark.matrix
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     ("sizes", "changes"),
