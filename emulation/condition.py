@@ -33,6 +33,8 @@ def _network(bed: Testbed) -> Iterator[str]:
         yield "links: not shaped"
     if cut := [link.text for link, shape in bed.shapes.items() if shape.cut]:
         yield f"cut: {_named(cut)}"
+    if unplugged := status.get("unplugged"):
+        yield f"no carrier: {', '.join(unplugged)}"
     if status["replaying"]:
         yield "a scenario or a trace is played"
     for host, frames in status["strangers"].items():

@@ -133,6 +133,43 @@ def burst_objection(lost: float, burst: float) -> str:
     return f"bursts of losses are {burst:g} packets long on average; they must be {most}"
 
 
+class Mtu(NamedTuple):
+    """The longest packet that passes, in bytes with its IP header.
+
+    ``silent``: the sender does not get to know it, as where a firewall drops the messages of routers.
+    """
+
+    bytes: int
+    silent: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.bytes} silent" if self.silent else f"{self.bytes}"
+
+
+LEAST_MTU, MOST_MTU = 576, 1500
+"""Every host of IPv4 takes packets of the first (RFC 791). The second is the MTU of the interfaces."""
+
+
+def mtu(value: Any) -> Mtu:
+    """Read an MTU: ``1400``, ``"1400,silent"``, or ``{"bytes": 1400, "silent": True}``. Raises UsageError."""
+    known = "write it as 1400, or as { bytes = 1400, silent = true } (on the command line 1400,silent)"
+    size, silent = value, False
+    if isinstance(value, Mapping):
+        size, silent = value.get("bytes"), value.get("silent", False)
+        if value.keys() - {"bytes", "silent"} or not isinstance(silent, bool):
+            raise UsageError(f"{shown(dict(value))} is not an MTU; {known}")
+    elif isinstance(value, str):
+        size, comma, word = (part.strip() for part in value.partition(","))
+        if (silent := bool(comma)) and word != "silent":
+            raise UsageError(f"{value!r} is not an MTU; {known}")
+    text = size.strip() if isinstance(size, str) else str(size)
+    if isinstance(size, bool) or not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        raise UsageError(f"{shown(size)} is not an MTU in bytes; {known}")
+    if not LEAST_MTU <= int(text) <= MOST_MTU:
+        raise UsageError(f"the MTU is {text} bytes; it must lie between {LEAST_MTU} and {MOST_MTU}")
+    return Mtu(int(text), silent)
+
+
 def size_bytes(value: Any) -> int:
     """Bytes of a size: ``"16kb"`` (b, kb, mb, gb, powers of 1024 as in tc and Docker), or a bare number of bytes.
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
-from thalweg.emulation.links.shape import LinkShape, Queue, loss_figures
+from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures, loss_figures
 from thalweg.emulation.outputs import Outputs
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
@@ -36,6 +36,8 @@ from thalweg.middleware.network.view import NET, Link, links_between
 from thalweg.middleware.platform import check_linux
 
 Quantity = str | float
+MtuText = str | int | Mapping[str, Any]
+"""Bytes, or ``{"bytes": 1400, "silent": True}`` for an MTU of which the sender hears nothing."""
 Losses = Quantity | Mapping[str, Quantity]
 """A share, or ``{"p": "1%", "burst": 5}`` for losses in bursts, as in scenario files."""
 Words = Sequence[str | os.PathLike[str]]
@@ -44,8 +46,8 @@ Words = Sequence[str | os.PathLike[str]]
 class Asked(TypedDict, total=False):
     """What ``Testbed.open`` takes by name.
 
-    ``rate``, ``delay``, ``jitter``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are
-    not shaped, as fast as the machine is. ``up_rate``, ``down_rate``: of every host, as for ``set``. ``kernel``:
+    ``rate``, ``delay``, ``jitter``, ``loss``, ``queue``, ``mtu``: of every link, as for ``set``; without a rate links
+    are not shaped, as fast as the machine is. ``up_rate``, ``down_rate``: of every host, as for ``set``. ``kernel``:
     ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns). ``image``: of containers.
     ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``: hosts have IPv6
     addresses as well, unless it is False. ``control_band``: on every link, what is marked for expedited forwarding
@@ -57,6 +59,7 @@ class Asked(TypedDict, total=False):
     jitter: Quantity | None
     loss: Losses | None
     queue: Quantity | None
+    mtu: MtuText | None
     up_rate: Quantity | None
     down_rate: Quantity | None
     kernel: Literal["host", "uml"]
@@ -102,12 +105,9 @@ class Testbed:
         bed = cls(_on_uml(backend, hosts, more) if kernel == "uml" else _on_host(backend, hosts, kernel, more))
         try:
             bed._bed.up()
-            if any(value is not None for value in asked.values()):
-                bed.set(
-                    rate=asked.get("rate"), delay=asked.get("delay"), jitter=asked.get("jitter"),
-                    loss=asked.get("loss"), queue=asked.get("queue"), up_rate=asked.get("up_rate"),
-                    down_rate=asked.get("down_rate"),
-                )  # fmt: skip
+            given: dict[str, Any] = {word: value for word, value in asked.items() if value is not None}
+            if given:
+                bed.set(**given)
         except BaseException:
             bed.down()
             raise
@@ -171,6 +171,11 @@ class Testbed:
             return self._bed.shapes
         return {link: shape for link, shape in self._bed.shapes.items() if link.via == self._network}
 
+    @property
+    def unplugged(self) -> list[str]:
+        """The hosts that have no carrier. In a further network a host is called ``HOST.NETWORK``."""
+        return [*self._bed.status((), strangers=False).get("unplugged", ())]
+
     def shapes_of(self, links: Sequence[Link]) -> Mapping[Link, LinkShape]:
         """Return the present shapes of these links. A link that is not shaped is left out."""
         return self._bed.shapes_of(links)
@@ -187,8 +192,10 @@ class Testbed:
         jitter: Quantity | None = None,
         loss: Losses | None = None,
         queue: Quantity | None = None,
+        mtu: MtuText | None = None,
         up_rate: Quantity | None = None,
         down_rate: Quantity | None = None,
+        carrier: Literal["up", "down"] | None = None,
         both: bool = False,
     ) -> None:
         """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
@@ -197,37 +204,57 @@ class Testbed:
         ``queue``: what waits for the link at most, ``"100ms"`` of its rate, ``"64kb"``, a number of packets; or what
         keeps it short: ``"fq_codel"``, ``"codel"``, ``"pie"``, ``"red"``. ``up_rate``, ``down_rate``: of all that the
         host ``source`` sends together, or receives, whatever its links have (``"unlimited"`` lifts it); without a host
-        of every one. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
+        of every one. ``mtu``: bytes of the longest packet; the source gets to know it, unless it is
+        ``{"bytes": 1400, "silent": True}``. ``carrier``: of the interface of the host ``source``, ``"down"`` takes the
+        plug out. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
         Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
         """
         __tracebackhide__ = True
-        figures, limited = _figures(rate, delay, jitter, loss, queue), up_rate is not None or down_rate is not None
+        figures = _figures(rate=rate, delay=delay, jitter=jitter, loss=loss, queue=queue, mtu=mtu)
+        limited = up_rate is not None or down_rate is not None
         if limited:
             self._limit_hosts(source, target, up_rate, down_rate)
-        if figures or not limited:
+        if carrier is not None:
+            self._bed.set_carrier(self._hosts_alone("carrier is", source, target), carrier, self._network or NET)
+        if figures.set() or not (limited or carrier):
             self._alter(self.named(source, target, both=both), figures)
 
     def _limit_hosts(self, host: str | None, target: str | None, *rates: Quantity | None) -> None:
         """Set the sending and the receiving rate of a host, or of all hosts. None keeps a rate."""
         __tracebackhide__ = True
-        if target is not None:
-            raise UsageError(f"up_rate and down_rate are of a host, not of the link to {target!r}; name {host!r} alone")
-        if host is not None:
-            self.named(host, None, both=False)
-        chosen = [*self.hosts] if host is None else [host]
+        chosen = self._hosts_alone("up_rate and down_rate are", host, target)
         up_bps, down_bps = ({} if rate is None else dict.fromkeys(chosen, _limit(rate)) for rate in rates)
         self._bed.limit_hosts(up_bps, down_bps, self._network or NET)
+
+    def _hosts_alone(self, what: str, host: str | None, target: str | None) -> list[str]:
+        """Return the host, or all hosts. Raises UsageError if a link is named."""
+        __tracebackhide__ = True
+        if target is not None:
+            raise UsageError(f"{what} of a host, not of the link to {target!r}; name {host!r} alone")
+        if host is not None:
+            self.named(host, None, both=False)
+        return [*self.hosts] if host is None else [host]
+
+    def reset(self, source: str | None = None, target: str | None = None) -> int:
+        """Reset the TCP connections between two hosts, of one host, or of all hosts. Return their number.
+
+        Programs on ``source`` get ECONNABORTED. The reset travels over the link, and programs on ``target`` get
+        ECONNRESET when it arrives. Raises CapabilityError if the kernel cannot.
+        """
+        __tracebackhide__ = True
+        links = self.named(source, target, both=False)
+        return self._bed.reset([link for link in links if target is not None or link.source == source or not source])
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""
         __tracebackhide__ = True
-        self._alter(self.named(source, target, both=both), {"cut": True})
+        self._alter(self.named(source, target, both=both), ShapeFigures(cut=True))
 
     def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
         """Let links that were cut be what they were; without a host all of them."""
         __tracebackhide__ = True
         named = self.named(source, target, both=both)
-        self._alter([*self.shapes_of(named)], {"cut": False})
+        self._alter([*self.shapes_of(named)], ShapeFigures(cut=False))
 
     def play(
         self, file: str | os.PathLike[str], source: str | None = None, target: str | None = None, *, both: bool = False
@@ -293,12 +320,12 @@ class Testbed:
         link = Link(source, target, via)
         return [link, *([link.back] if both else [])]
 
-    def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool | Queue]) -> None:
+    def _alter(self, links: Sequence[Link], figures: ShapeFigures) -> None:
         __tracebackhide__ = True
-        if not figures:
+        if not figures.set():
             raise UsageError(
-                "nothing is asked of the link; give a rate, a delay, a jitter, a loss or a queue, or a host's up_rate"
-                " or down_rate"
+                "nothing is asked of the link; give a rate, a delay, a jitter, a loss, a queue or an mtu, or a host's"
+                " up_rate, down_rate or carrier"
             )
         if links:
             self._bed.alter(links, figures)
@@ -401,22 +428,22 @@ def _words(given: Words, what: str) -> list[str]:
     return [os.fspath(word) for word in given]
 
 
-def _figures(
-    rate: Quantity | None,
-    delay: Quantity | None,
-    jitter: Quantity | None,
-    loss: Losses | None,
-    queue: Quantity | None,
-) -> dict[str, float | bool | Queue]:
-    """The fields of a shape that are given, in bit/s, seconds and shares."""
-    asked: tuple[tuple[str, Quantity | None, Callable[[Any], float | Queue]], ...] = (
-        ("rate_bps", rate, units.rate_bps),
-        ("delay_s", delay, units.seconds),
-        ("jitter_s", jitter, units.seconds),
-        ("queue", queue, lambda value: Queue(*units.queue(value))),
-    )
-    losses = {} if loss is None else loss_figures(units.loss(loss))
-    return {**{name: read(value) for name, value, read in asked if value is not None}, **losses}
+_READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "rate": lambda value: {"rate_bps": units.rate_bps(value)},
+    "delay": lambda value: {"delay_s": units.seconds(value)},
+    "jitter": lambda value: {"jitter_s": units.seconds(value)},
+    "loss": lambda value: loss_figures(units.loss(value)),
+    "queue": lambda value: {"queue": Queue(*units.queue(value))},
+    "mtu": lambda value: {"mtu": units.mtu(value)},
+}
+
+
+def _figures(**asked: Any) -> ShapeFigures:
+    """Return the fields of a shape that are given, in bit/s, seconds and shares."""
+    fields: dict[str, Any] = {}
+    for name, value in asked.items():
+        fields |= {} if value is None else _READERS[name](value)
+    return ShapeFigures(**fields)
 
 
 UNLIMITED = "unlimited"

@@ -22,7 +22,8 @@ class ContainerWorld(World):
     """Hosts are containers that run already, on networks that the engine made."""
 
     lead, ifb = staticmethod(interfaces.way), staticmethod(interfaces.ifb)
-    no_interface = staticmethod(interfaces.remove)
+    no_interface, path_mtu = staticmethod(interfaces.remove), staticmethod(interfaces.path_mtu)
+    port_up, port_down = staticmethod(interfaces.up), staticmethod(interfaces.down)
 
     def __init__(
         self,

@@ -97,6 +97,7 @@ UPLINK = 1  # the one class of an ifb device
 INGRESS_HANDLE, INGRESS_PARENT = 0xFFFF_0000, 0xFFFF_FFF1
 SOURCES = 0x0010_0000  # the hash table of the sources' filters
 BUCKETS = 256
+SOURCES_PREFERENCE = 2  # of the filters that lead to classes; there is one before them (``mtu``)
 URGENT_6, ANY = 0x400, 0x800  # added to a source's number in that of a filter: the lower are looked at first
 
 TCA_KIND, TCA_OPTIONS, TCA_STATS2, TCA_STAB = 1, 2, 7, 8
@@ -365,9 +366,14 @@ def _selector(keys: Sequence[bytes]) -> bytes:
 
 
 def _filter(index: int, handle: int, options: bytes, parent: int = ROOT) -> bytes:
-    info = (1 << 16) | socket.htons(ETH_P_ALL)  # first and only preference
-    parts = (text(TCA_KIND, "u32"), attribute(TCA_OPTIONS, options))
-    return message(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, handle, parent, info, *parts))
+    body = filter_body(index, handle, parent, SOURCES_PREFERENCE, "u32", options)
+    return message(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, body)
+
+
+def filter_body(index: int, handle: int, parent: int, preference: int, kind: str, options: bytes) -> bytes:
+    """Return the body of a message about a filter for all protocols. The lower preference is looked at first."""
+    parts = (text(TCA_KIND, kind), attribute(TCA_OPTIONS, options))
+    return _tc(index, handle, parent, preference << 16 | socket.htons(ETH_P_ALL), *parts)
 
 
 class ClassCounters(NamedTuple):

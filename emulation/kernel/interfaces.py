@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from thalweg.emulation.kernel.names import SUBNET_6
 from thalweg.emulation.kernel.world import HostSpace
 from thalweg.emulation.links.shape import PACKET_BYTES
+from thalweg.middleware.network.view import NET
 
 
 @contextmanager
@@ -41,6 +42,7 @@ with _modules_alone("pyroute2"):
     from pyroute2.netlink.rtnl import (
         RTM_DELADDR,
         RTM_DELLINK,
+        RTM_DELROUTE,
         RTM_NEWADDR,
         RTM_NEWLINK,
         RTM_NEWNEIGH,
@@ -80,6 +82,11 @@ def _of_kind(kind: str, *attributes: Any) -> Any:
 def up(index: int) -> bytes:
     """Return a message that brings an interface up."""
     return _link(0, index, up=True)
+
+
+def down(index: int) -> bytes:
+    """Return a message that takes an interface down. The other end of its cable loses its carrier."""
+    return _encoded(ifinfmsg(), RTM_NEWLINK, 0, index=index, flags=0, change=IFF_UP)
 
 
 def bridge(name: str, index: int) -> bytes:
@@ -190,6 +197,28 @@ def way(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
         fields = {"family": _family(theirs), "dst_len": length, "table": MAIN_TABLE, "proto": STATIC}
         scope = LINK_SCOPE if length == ALONE else 0
         yield _encoded(rtmsg(), RTM_NEWROUTE, how, leads, **fields, scope=scope, type=UNICAST)
+
+
+def path_mtu(host: HostSpace, other: HostSpace, mtu: int | None) -> Iterator[bytes]:
+    """Let ``host`` know the MTU of the path to another, by a route of its own. None removes the MTU.
+
+    The route goes where all hosts of the network join, and stays where it is the only one.
+    """
+    joined = host.via == NET
+    kind, how = RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE
+    if mtu is None and joined:
+        kind, how = RTM_DELROUTE, 0
+    for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
+        if not (ours and theirs):
+            continue
+        leads: list[Any] = [("RTA_DST", theirs), ("RTA_OIF", host.interface), ("RTA_TABLE", MAIN_TABLE)]
+        if not joined:
+            leads.append(("RTA_PREFSRC", ours))
+        if mtu is not None:
+            leads.append(("RTA_METRICS", {"attrs": [("RTAX_MTU", mtu)]}))
+        fields = {"family": _family(theirs), "dst_len": length, "table": MAIN_TABLE, "proto": STATIC}
+        scope = LINK_SCOPE if length == ALONE else 0
+        yield _encoded(rtmsg(), kind, how, leads, **fields, scope=scope, type=UNICAST)
 
 
 def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:

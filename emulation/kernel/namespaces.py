@@ -41,7 +41,8 @@ class NamespaceWorld(World):
     """Hosts are namespaces made here, cables between them go to bridges in the supervisor's own namespace."""
 
     lead, ifb = staticmethod(interfaces.way), staticmethod(interfaces.ifb)
-    no_interface = staticmethod(interfaces.remove)
+    no_interface, path_mtu = staticmethod(interfaces.remove), staticmethod(interfaces.path_mtu)
+    port_up, port_down = staticmethod(interfaces.up), staticmethod(interfaces.down)
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_ECHO, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x8, 0x300, 0x200
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
 RTM_NEWLINK, RTM_NEWROUTE, RTM_DELROUTE = 16, 24, 25
-RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTCLASS, RTM_GETTCLASS, RTM_NEWTFILTER = 36, 37, 40, 42, 44
+RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTCLASS, RTM_GETTCLASS, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 37, 40, 42, 44, 45
 
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSGERR_ATTR_MSG = 1
@@ -69,10 +69,10 @@ def message(kind: int, flags: int, body: bytes) -> bytes:
 
 
 class NetlinkSocket:
-    """A NETLINK_ROUTE socket of the network namespace it was opened in, wherever the thread goes later."""
+    """A netlink socket of the network namespace it was opened in, wherever the thread goes later."""
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.bind((0, 0))
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from thalweg.emulation.kernel import htb, netlink, queues
+from thalweg.emulation.kernel import htb, mtu, netlink, queues, sockets
 from thalweg.emulation.links.shape import LinkShape, floored
 from thalweg.emulation.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
@@ -138,8 +138,11 @@ class World(ABC):
         """The same of what it receives."""
         self.gone: set[Cable] = set()
         """Ends of hosts that have ended by themselves, as containers may."""
+        self.unplugged: set[Cable] = set()
+        """Ends whose ports are down, so that they have no carrier."""
         self._rooted: set[Cable] = set()
         self._wanted: dict[Cable, dict[Link, int]] = {}  # the segments that a cable's links let pass at once
+        self._known_mtus: dict[Link, int] = {}  # of the links whose sources have a route with an MTU
         self._segments: dict[Cable, int] = {}  # what the interfaces are set to
         self._unsure: set[Link] = set()  # the kernel refused something of their batch
         self._uplinks: dict[Cable, int] = {}  # ifb devices
@@ -162,6 +165,21 @@ class World(ABC):
     @abstractmethod
     def no_interface(index: int) -> bytes:
         """A message that removes an interface."""
+
+    @staticmethod
+    @abstractmethod
+    def path_mtu(host: HostSpace, other: HostSpace, mtu: int | None) -> Iterator[bytes]:
+        """Messages that let a host know the MTU of the path to another; None removes it."""
+
+    @staticmethod
+    @abstractmethod
+    def port_up(index: int) -> bytes:
+        """A message that sets an interface up."""
+
+    @staticmethod
+    @abstractmethod
+    def port_down(index: int) -> bytes:
+        """A message that sets an interface down."""
 
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do."""
@@ -192,6 +210,11 @@ class World(ABC):
     def duplicates_anywhere(self) -> bool:
         """Whether a link may duplicate whatever the host's other links have (see ``crowded``)."""
         return self._accepts(htb.two_netems(1))
+
+    @cached_property
+    def compares_lengths(self) -> bool:
+        """Whether the kernel has filters by the length of packets, which an MTU takes."""
+        return self._accepts(mtu.alone(1))
 
     def manages(self, discipline: Managed) -> bool:
         """Whether the kernel has a discipline that keeps queues short."""
@@ -274,14 +297,22 @@ class World(ABC):
             end = self.ends[source]
             batch = self._segmenting(source, some)
             for link in some:
+                target = self.ends[cable_of(link.target, link.via)]
                 if link.via != NET and (link not in self.links or link in self._unsure):
-                    batch += self.lead(end, self.ends[cable_of(link.target, link.via)])
+                    batch += self.lead(end, target)
+                known = _known_mtu(some[link])
+                if known != self._known_mtus.get(link):
+                    batch += self.path_mtu(end, target, known)
             try:
                 self._ask(end.netlink, source, batch)
             except OSError as error:
                 refusal = refusal or error
                 self._unsure |= some.keys()
                 self._segments.pop(source, None)
+            else:
+                self._known_mtus |= {link: known for link, shape in some.items() if (known := _known_mtu(shape))}
+                for link in [link for link in some if _known_mtu(some[link]) is None]:
+                    self._known_mtus.pop(link, None)
         return refusal
 
     def _at_port(self, target: Cable, batch: list[bytes], asked: Container[Link] = ()) -> None:
@@ -379,8 +410,10 @@ class World(ABC):
                 yield from htb.bands(index, number)
             yield from self._leaves(index, number, shape, None if state is None else state.leaf(shape))
             yield from self._filters(index, source, shape)
+            yield from self._lengths(index, source, shape, None if state is None else state.shape)
             return
         old = state.shape
+        yield from self._lengths(index, source, shape, old)
         if (shape.set_bps, shape.burst) != (old.set_bps, old.burst):
             yield self._class(link, shape)
         if _queue(shape, state.leaf(shape)) != _queue(old, state.leaf(old)):
@@ -408,6 +441,35 @@ class World(ABC):
                 chosen = bulk if shape.duplicate else minor
                 yield htb.urgent_to_class(index, source.number, source.mac_bytes, chosen, family)
         yield htb.to_class(index, source.number, source.mac_bytes, bulk)
+
+    @staticmethod
+    def _lengths(index: int, source: HostSpace, shape: LinkShape, old: LinkShape | None) -> Iterator[bytes]:
+        """Drop packets that are longer than a link's MTU."""
+        before, now = None if old is None else old.path_mtu, shape.path_mtu
+        if now is not None and now.bytes != (before and before.bytes):
+            yield from mtu.too_long(index)
+            yield mtu.most(index, source.number, source.mac_bytes, now.bytes)
+        elif now is None and before is not None:
+            yield mtu.any_length(index, source.number)
+
+    def set_carrier(self, wanted: Mapping[Cable, bool]) -> None:
+        """Set the ports of cables up or down. A host whose port is down has no carrier; what waits there is lost."""
+        for cable, up in wanted.items():
+            index = self.ends[cable].port.interface
+            self._request(cable, [self.port_up(index) if up else self.port_down(index)])
+            (self.unplugged.discard if up else self.unplugged.add)(cable)
+
+    def reset(self, links: Iterable[Link]) -> int:
+        """Reset the TCP connections from the sources to the targets of these links. Return their number."""
+        targets: dict[str, set[str]] = {}
+        for link in links:
+            end = self.ends[cable_of(link.target, link.via)]
+            targets.setdefault(link.source, set()).update(filter(None, (end.ip, end.ip6)))
+        count = 0
+        for source, addresses in targets.items():
+            with self.inside(source):
+                count += sockets.reset(addresses)
+        return count
 
     def limit_hosts(self, up_bps: Mapping[Cable, float | None], down_bps: Mapping[Cable, float | None]) -> None:
         """Set the total rates of hosts in place, for sending (``up_bps``) and receiving (``down_bps``), by cable.
@@ -535,6 +597,12 @@ def _keep(limits_bps: dict[Cable, float], name: Cable, rate_bps: float | None) -
         limits_bps.pop(name, None)
     else:
         limits_bps[name] = rate_bps
+
+
+def _known_mtu(shape: LinkShape) -> int | None:
+    """Return the MTU that the source of a link is to know."""
+    limit = shape.path_mtu
+    return None if limit is None or limit.silent else limit.bytes
 
 
 def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from thalweg.emulation.links.shape import SHARES, LinkShape, Queue
+from thalweg.emulation.units import Mtu
 from thalweg.middleware.network.view import Link
 
 
@@ -36,6 +37,7 @@ class Effect(NamedTuple):
     burst_bytes: int | None = None
     queue: Queue | None = None
     loss_burst: float | None = None
+    mtu: Mtu | None = None
 
     def rate(self, rate_bps: float) -> float:
         """What becomes of the rate ``rate_bps``; a cut does not count here."""
@@ -70,7 +72,13 @@ class Effect(NamedTuple):
     def rates_only(self) -> Effect:
         """The same without what takes netem."""
         return Effect(
-            self.factor, self.floor_bps, self.rate_bps, self.cut, burst_bytes=self.burst_bytes, queue=self.queue
+            self.factor,
+            self.floor_bps,
+            self.rate_bps,
+            self.cut,
+            burst_bytes=self.burst_bytes,
+            queue=self.queue,
+            mtu=self.mtu,
         )
 
     def dilated(self, time_scale: float) -> Effect:
@@ -88,7 +96,7 @@ class Effect(NamedTuple):
 
 REPLACED = (
     "delay_s", "jitter_s", "loss", "loss_burst", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes",
-    "queue",
+    "queue", "mtu",
 )  # fmt: skip
 NEUTRAL = Effect()
 
@@ -102,3 +110,12 @@ class LinkChange(msgspec.Struct, frozen=True, gc=False):  # there may be half a 
     at_s: float
     link: Link
     effect: Effect
+
+
+class CarrierChange(msgspec.Struct, frozen=True):
+    """``at_s`` after a replay's start a host loses its carrier in a network, or gets it back (``up``). Emulated."""
+
+    at_s: float
+    host: str
+    via: str
+    up: bool

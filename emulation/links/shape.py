@@ -6,9 +6,11 @@ No input or output.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from thalweg.emulation.units import USUAL_QUEUE_S, Discipline, Loss, burst_objection
+import msgspec
+
+from thalweg.emulation.units import LEAST_MTU, MOST_MTU, USUAL_QUEUE_S, Discipline, Loss, Mtu, burst_objection
 
 RATE_FLOOR_BPS = 8_000.0
 """The lowest rate above 0 that a link is set to. A class that has just sent a full packet at a low rate stays blocked
@@ -66,7 +68,8 @@ class LinkShape(NamedTuple):
     ``loss_burst``: the mean number of packets in a burst of losses; 0 if losses are independent (``gilbert``).
     ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
     packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
-    what waits or is under way is lost. ``queue``: what waits for the link at most, None for ``QUEUE``.
+    what waits or is under way is lost. ``queue``: what waits for the link at most, None for ``QUEUE``. ``mtu``: the
+    longest packet that passes, None for that of the interfaces.
     """
 
     rate_bps: float
@@ -81,6 +84,7 @@ class LinkShape(NamedTuple):
     cut: bool = False
     queue: Queue | None = None
     loss_burst: float = 0.0
+    mtu: Mtu | None = None
 
     @property
     def passes(self) -> bool:
@@ -113,6 +117,11 @@ class LinkShape(NamedTuple):
         return self.loss * ends / (1 - self.loss), ends
 
     @property
+    def path_mtu(self) -> Mtu | None:
+        """The MTU, if it is less than that of the interfaces."""
+        return None if self.mtu is None or self.mtu.bytes >= MOST_MTU else self.mtu
+
+    @property
     def rated(self) -> bool:
         """Whether it is known what the link must deliver: it has been given a rate, or nothing is to pass."""
         return self.cut or self.rate_bps != UNRATED_BPS
@@ -137,14 +146,14 @@ class LinkShape(NamedTuple):
         One where packets are drawn or counted.
         """
         queue = self.queue or QUEUE
-        if self.needs_netem or queue.unit == "packets" or queue.discipline != "fifo":
+        if self.needs_netem or self.path_mtu or queue.unit == "packets" or queue.discipline != "fifo":
             return 1
         worth = min(self.burst, self.queue_bytes / 2, self.set_bps / 8 * BURST_S) / PACKET_BYTES
         return 1 << int(math.log2(min(max(1.0, worth), MAX_SEGMENTS)))
 
     def rates_only(self) -> LinkShape:
         """The same without what takes netem."""
-        return LinkShape(self.rate_bps, burst_bytes=self.burst_bytes, cut=self.cut, queue=self.queue)
+        return LinkShape(self.rate_bps, burst_bytes=self.burst_bytes, cut=self.cut, queue=self.queue, mtu=self.mtu)
 
     def dilated(self, time_scale: float) -> LinkShape:
         """The same on a link whose time runs ``time_scale`` times as fast: its rate times it, delays divided by it."""
@@ -177,6 +186,8 @@ class LinkShape(NamedTuple):
         if self.burst_bytes is not None and not FRAME_BYTES <= self.burst_bytes <= MAX_BURST_BYTES:
             least = f"{FRAME_BYTES} (a frame)"
             return f"burst_bytes is {self.burst_bytes}; it must lie between {least} and {MAX_BURST_BYTES}"
+        if self.mtu and not LEAST_MTU <= self.mtu.bytes <= MOST_MTU:
+            return f"mtu is {self.mtu}; it must lie between {LEAST_MTU} and {MOST_MTU} bytes"
         if self.queue and not (0 < self.queue.size < math.inf and FRAME_BYTES <= self.queue_bytes <= MAX_QUEUE_BYTES):
             least = f"{FRAME_BYTES} bytes (a frame)"
             return f"queue is {self.queue}; it must lie between {least} and {MAX_QUEUE_BYTES} bytes"
@@ -186,6 +197,24 @@ class LinkShape(NamedTuple):
 UNRATED_BPS = math.nextafter(MAX_RATE_BPS, 0.0)
 """Of a link that nobody has given a rate: as good as none, and nothing that anybody would write."""
 SHARES = ("loss", "duplicate", "reorder", "corrupt")  # of packets
+
+
+class ShapeFigures(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Some fields of a link's shape, by the names that they have there."""
+
+    rate_bps: float | msgspec.UnsetType = msgspec.UNSET
+    delay_s: float | msgspec.UnsetType = msgspec.UNSET
+    jitter_s: float | msgspec.UnsetType = msgspec.UNSET
+    loss: float | msgspec.UnsetType = msgspec.UNSET
+    loss_burst: float | msgspec.UnsetType = msgspec.UNSET
+    cut: bool | msgspec.UnsetType = msgspec.UNSET
+    queue: Queue | msgspec.UnsetType = msgspec.UNSET
+    mtu: Mtu | msgspec.UnsetType = msgspec.UNSET
+
+    def set(self) -> dict[str, Any]:
+        """Return the fields that have been set."""
+        fields = msgspec.structs.asdict(self)
+        return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
 def loss_figures(loss: Loss) -> dict[str, float]:

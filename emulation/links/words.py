@@ -13,7 +13,8 @@ def shape_text(shape: LinkShape) -> str:
     delay = delay_text(shape.delay_s, shape.jitter_s)
     lost = f"{loss_text(shape)} lost" if shape.loss else ""
     queue = "" if shape.queue is None else f"queue {shape.queue}"
-    return ", ".join(filter(None, (rate_text(shape), delay, lost, queue)))
+    mtu = "" if shape.mtu is None else f"MTU {shape.mtu}"
+    return ", ".join(filter(None, (rate_text(shape), delay, lost, queue, mtu)))
 
 
 def rate_text(shape: LinkShape) -> str:

@@ -29,6 +29,8 @@ from thalweg.emulation.proofs.proof import KindProof, LinkProof
 from thalweg.middleware.network.view import Cable, Link
 
 KINDS = ("IPv4", "IPv6", "multicast", "broadcast", "a second address", "VLAN")
+FITTING, LONGER = "as long as the MTU", "longer than the MTU"  # IPv4, of links with an MTU
+EVERY = (*KINDS, FITTING, LONGER)
 FLOODED = ("multicast", "broadcast")
 MOST, FRAMES = 25, 30_000  # of a kind on a link, and in all
 SHARE_S = 0.4  # of a link's time, at its rate
@@ -56,7 +58,8 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
     if not shapes:
         return {}
     slowest_bps = min(world.shares_bps(shapes).values())
-    fitting = min(_fitting_bytes(world, shapes), slowest_bps * SHARE_S / 8) / (FRAME_BYTES * len(KINDS))
+    long_bytes = 2 * PACKET_BYTES * any(shape.path_mtu for shape in shapes.values())
+    fitting = min(_fitting_bytes(world, shapes), slowest_bps * SHARE_S / 8) / (FRAME_BYTES * len(KINDS) + long_bytes)
     through_cut = max(1, min(MOST, FRAMES // (len(KINDS) * len(shapes))))
     count = max(1, min(through_cut, int(fitting)))
     with ExitStack() as stack:
@@ -66,8 +69,12 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
         lot.send(0, count)
         latest_s = max(delay.latest_s(shape) for shape in shapes.values())
         lossless = [link for link, shape in shapes.items() if not (shape.loss or shape.corrupt)]
-        patience_s = latest_s + SETTLE_S + len(KINDS) * count * 8 * FRAME_BYTES / slowest_bps
-        lot.hear(patience_s, go_on, {(0, link, kind): count for link in lossless for kind in KINDS})
+        patience_s = latest_s + SETTLE_S + count * 8 * (len(KINDS) * FRAME_BYTES + long_bytes) / slowest_bps
+        lot.hear(
+            patience_s,
+            go_on,
+            {(0, link, kind): count for link in lossless for kind in kinds_of(shapes[link]) if kind != LONGER},
+        )
         counted = _passed(world, shapes)
         try:
             world.shape([(link, shape._replace(cut=True)) for link, shape in shapes.items()], replayed=True)
@@ -77,11 +84,12 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
             world.shape(shapes.items(), replayed=True)
     found = {}
     for link in shapes:
-        came = {kind: lot.came[0, link, kind] for kind in KINDS}
+        came = {kind: lot.came[0, link, kind] for kind in kinds_of(shapes[link])}
+        longer = came.pop(LONGER, 0)
         unshaped = max(0, sum(came.values()) - (counted[link] - before[link]))
         wanted = count if link in lossless else 0
-        rows = tuple(KindProof(kind, count, wanted, came[kind], through_cut, lot.came[1, link, kind]) for kind in KINDS)
-        found[link] = msgspec.structs.replace(proofs[link], kinds=rows, unshaped=unshaped)
+        rows = tuple(KindProof(kind, count, wanted, came[kind], through_cut, lot.came[1, link, kind]) for kind in came)
+        found[link] = msgspec.structs.replace(proofs[link], kinds=rows, unshaped=unshaped, longer=longer)
     return found
 
 
@@ -161,12 +169,13 @@ class _Lot:
     def _frames(self, source: HostSpace, links: Sequence[Link], which: tuple[int, int, int]) -> Iterator[bytes]:
         number, i, k = which
         for kind in FLOODED:
-            yield frame(kind, source, source, _MARK.pack(MAGIC, number, i, KINDS.index(kind), k))
+            yield frame(kind, source, source, _MARK.pack(MAGIC, number, i, EVERY.index(kind), k))
         for link in links:
             target = self._world.ends[link.ends[1]]
-            for kind in KINDS:
+            for kind in kinds_of(self._world.links[link].shape):
                 if kind not in FLOODED:
-                    yield frame(kind, source, target, _MARK.pack(MAGIC, number, i, KINDS.index(kind), k))
+                    mark = _MARK.pack(MAGIC, number, i, EVERY.index(kind), k)
+                    yield frame(kind, source, target, mark.ljust(_payload_bytes(kind, self._world.links[link].shape)))
 
     def hear(
         self, patience_s: float, go_on: Callable[[], None], awaited: Mapping[tuple[int, Link, str], int] | None = None
@@ -199,18 +208,30 @@ class _Lot:
                     if direction == PACKET_OUTGOING or at < 0 or len(data) < at + _MARK.size:
                         continue
                     _, number, i, kind, _ = _MARK.unpack_from(data, at)
-                    if i >= len(self._sources) or kind >= len(KINDS):  # a corrupted one may say anything
+                    if i >= len(self._sources) or kind >= len(EVERY):  # a corrupted one may say anything
                         continue
                     source = self._world.ends[self._sources[i]]
                     link = Link(source.name, target.name, target.via)
                     if link in self._links:
-                        found.add(key := (number, link, KINDS[kind]))
+                        found.add(key := (number, link, EVERY[kind]))
                         self.came[key] += 1
         return found
 
 
+def kinds_of(shape: LinkShape) -> tuple[str, ...]:
+    """Return the kinds of frames that are sent over a link of this shape."""
+    return KINDS if shape.path_mtu is None else EVERY
+
+
+def _payload_bytes(kind: str, shape: LinkShape) -> int:
+    """Return the least payload of a datagram of a kind: those that try the MTU are filled up."""
+    if shape.path_mtu is None or kind not in (FITTING, LONGER):
+        return 0
+    return shape.path_mtu.bytes - delay.HEADERS_BYTES[3] + (kind == LONGER)
+
+
 def frame(kind: str, source: HostSpace, target: HostSpace, payload: bytes) -> bytes:
-    """Return an Ethernet frame of a kind, from a host to another."""
+    """Return an Ethernet frame of a kind, from a host to another. Kinds that try the MTU are IPv4."""
     to, ip = target.mac_bytes, target.ip
     if kind == "multicast":
         to, ip = bytes((0x01, 0x00, 0x5E)) + (int(IPv4Address(GROUP)) & 0x7F_FFFF).to_bytes(3, "big"), GROUP

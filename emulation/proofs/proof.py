@@ -49,7 +49,8 @@ class LinkProof(msgspec.Struct, frozen=True):
     ``delivered_queue_s``: what a datagram waited in the link's queue when that was full, None where it was not
     measured, as of a discipline that keeps its queue short by itself; ``queue_step_s``: a datagram's part of it.
     ``kinds``: what came of frames of every kind, ``unshaped``: how many of them came without the link's class having
-    let them through; empty and 0 where they were not sent. ``via``: the link's network, left out where all share it.
+    let them through; empty and 0 where they were not sent. ``longer``: frames that were longer than the link's MTU,
+    and came. ``via``: the link's network, left out where all share it.
     """
 
     src: str
@@ -83,6 +84,7 @@ class LinkProof(msgspec.Struct, frozen=True):
     queue_step_s: float = 0.0
     kinds: tuple[KindProof, ...] = ()
     unshaped: int = 0
+    longer: int = 0
     via: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -139,7 +141,9 @@ class LinkProof(msgspec.Struct, frozen=True):
     @property
     def kinds_ok(self) -> bool:
         """Frames of every kind come, shaped, and none through a cut; or none were sent."""
-        return not self.unshaped and all(one.came >= one.wanted and not one.through_cut for one in self.kinds)
+        return not (self.unshaped or self.longer) and all(
+            one.came >= one.wanted and not one.through_cut for one in self.kinds
+        )
 
     @property
     def loss_ok(self) -> bool:
@@ -188,6 +192,8 @@ def _wrong_kinds(one: LinkProof) -> Iterator[str]:
             yield f"loses {kind.kind}: {kind.came} of {kind.sent} frames come"
         if kind.through_cut:
             yield f"lets {kind.kind} through a cut: {kind.through_cut} of {kind.cut_sent} frames come"
+    if one.longer:
+        yield f"lets {one.longer} frames pass that are longer than its MTU"
     if one.unshaped:
         yield f"lets {one.unshaped} frames pass unshaped"
 

@@ -26,7 +26,7 @@ import msgspec
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.htb import queue_kind
 from thalweg.emulation.kernel.world import World
-from thalweg.emulation.links.shape import LinkShape, burst_bytes
+from thalweg.emulation.links.shape import PACKET_BYTES, LinkShape, burst_bytes
 from thalweg.emulation.proofs import delay, kinds, tcp
 from thalweg.emulation.proofs.delay import HEADERS_BYTES
 from thalweg.emulation.proofs.proof import DATAGRAMS_BPS, LinkProof
@@ -104,9 +104,10 @@ def link_rounds(
     return groups
 
 
-def datagram_bytes(rate_bps: float, seconds: float) -> int:
-    """The payload that gives enough packets in a measurement of ``seconds``."""
+def datagram_bytes(rate_bps: float, seconds: float, mtu: int = PACKET_BYTES) -> int:
+    """The payload that gives enough packets in a measurement of ``seconds``, each in one packet."""
     smallest, largest = DATAGRAM_BYTES
+    largest = min(largest, mtu - HEADERS_BYTES[3])
     return int(min(largest, max(smallest, rate_bps / 8 * seconds / PACKETS_WANTED - HEADERS_BYTES[3])))
 
 
@@ -150,7 +151,7 @@ class _Stream:
         early_s, late_s = around if shape.jitter_s else (0.0, 0.0)
         self._first_s = 0.0 if shape.reorder else max(0.0, shape.delay_s + early_s)
         self._last_s = shape.delay_s + late_s
-        payload = datagram_bytes(rate_bps, seconds)
+        payload = datagram_bytes(rate_bps, seconds, PACKET_BYTES if shape.mtu is None else shape.mtu.bytes)
         if queue_told and queue_kind(shape) != "packets":
             fitting = shape.queue_bytes // QUEUED_DATAGRAMS - HEADERS_BYTES[layer]
             payload = max(DATAGRAM_BYTES[0], min(payload, fitting))

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 
+from thalweg.emulation.kernel.htb import SEGMENT_HEADER_BYTES
 from thalweg.emulation.kernel.world import World
 from thalweg.middleware.network.view import Link
 
@@ -83,9 +84,11 @@ class _Flow:
     """One connection, and what has come of it when."""
 
     def __init__(self, world: World, link: Link, rate_bps: float, stretch: float, stack: ExitStack) -> None:
+        shape = world.links[link].shape
         segment = rate_bps / 8 * FLOW_S / SEGMENTS_WANTED
-        self.segment_bytes = int(min(SEGMENT_BYTES[1], max(SEGMENT_BYTES[0], segment)))
-        burst_s = world.links[link].shape.burst * 8 / rate_bps
+        most = SEGMENT_BYTES[1] if shape.mtu is None else min(SEGMENT_BYTES[1], shape.mtu.bytes - SEGMENT_HEADER_BYTES)
+        self.segment_bytes = int(min(most, max(SEGMENT_BYTES[0], segment)))
+        burst_s = shape.burst * 8 / rate_bps
         self.begin_s = stretch * (BEGIN_S + burst_s)
         self.end_s = self.begin_s + stretch * max(FLOW_S, SEGMENTS_WANTED * self.segment_bytes * 8 / rate_bps)
         with world.inside(link.target):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.links.effects import CarrierChange, Effect
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, hosts_named, links_named, links_of
 from thalweg.emulation.scenarios.links import Figures, fields
@@ -32,6 +32,7 @@ MAX_CHANGES = 2_000_000  # of links: far more than a testbed would keep up with
 LEAST_S = 0.001  # of a down, an up and their means: less is a mistaken unit, and would fill the memory
 
 
+CARRIER = "carrier"
 DEEDS = ("crash", "restart", "drain", "join")
 
 
@@ -88,6 +89,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
             yield Deed(self.at_s, host, self.kind)
             if self.until_s < math.inf:
                 yield Deed(self.until_s, host, "restart")
+
+    def carriers(self) -> Iterator[CarrierChange]:
+        """Yield the losses of carriers, and their ends."""
+        for host in self.away if self.kind == CARRIER else ():
+            for via in dict.fromkeys(link.via for link in self.links if host in link[:2]):
+                yield CarrierChange(self.at_s, host, via, up=False)
+                if self.until_s < math.inf:
+                    yield CarrierChange(self.until_s, host, via, up=True)
 
     def many(self, horizon_s: float) -> float:
         """About how many changes of links it is."""
@@ -168,8 +177,8 @@ class ChurnKeys(Keys):
     hosts: Texts | None = None
 
 
-class DeedKeys(Keys):
-    """The hosts whose processes a ``crash``, ``restart``, ``drain`` or ``join`` befalls."""
+class HostKeys(Keys):
+    """The hosts of an event: those that lose their ``carrier``, or whose processes a ``crash`` and the like befalls."""
 
     host: Annotated[Texts, example('"h3"')]
 
@@ -180,7 +189,8 @@ _KINDS: Mapping[str, tuple[type[Keys], ...]] = {
     "flap": (Ends, FlapKeys),
     "partition": (PartitionKeys,),
     "churn": (ChurnKeys,),
-    **dict.fromkeys(DEEDS, (DeedKeys,)),
+    CARRIER: (HostKeys,),
+    **dict.fromkeys(DEEDS, (HostKeys,)),
 }
 
 
@@ -233,12 +243,16 @@ def _event(spot: Spot, wan: Wan) -> Event:
     if kind in DEEDS:
         if "network" in spot.value:
             raise spot.error(f"a {kind} befalls a host's process, whatever its networks; leave network out", "network")
-        away = hosts_named(spot, "host", spot.read(DeedKeys).host, hosts)
+        away = hosts_named(spot, "host", spot.read(HostKeys).host, hosts)
         if CLIENT in away:
             raise spot.error("the client's own process stays; name other hosts", "host")
         if kind != "crash" and (ends := next((key for key in ("for", "until") if key in spot.value), None)):
             raise spot.error(f"a {kind} does not last; {ends} goes with a crash, which a restart ends", ends)
         return event(links=(), who=_listed(away), what=f"its process: {kind}", away=away)
+    if kind == CARRIER:
+        away = hosts_named(spot, "host", spot.read(HostKeys).host, hosts)
+        links = there(lambda via: links_of(away, hosts, via))
+        return event(links=links, who=_listed(away) + over, what="no carrier", away=away)
     if kind == "churn":
         churn = spot.read(ChurnKeys)
         away = tuple(host for host in hosts if host != CLIENT)
@@ -312,8 +326,8 @@ def _effect(spot: Spot) -> tuple[Effect, str]:
             said.append(f"rate {format_rate(value)}")
         elif key in ("delay", "jitter"):
             said.append(f"{key} {format_time(value)}")
-        elif key == "queue":
-            said.append(f"queue {value}")
+        elif key in ("queue", "mtu"):
+            said.append(f"{key} {value}")
         elif isinstance(value, Loss):
             said.append(f"loss {100 * value.share:.3g} %" + (f" in bursts of {value.burst:.3g}" * (value.burst > 0)))
         elif isinstance(value, float):

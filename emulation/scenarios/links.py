@@ -32,7 +32,7 @@ from thalweg.emulation.traces.files import read_link_trace
 from thalweg.emulation.traces.link import Course, LinkTrace
 from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import Loss, loss, queue, seconds
+from thalweg.emulation.units import Loss, loss, mtu, queue, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link, links_between
@@ -65,6 +65,12 @@ class Losses(metaclass=Written):
     read = loss
 
 
+class LargestPacket(metaclass=Written):
+    """The MTU of a link."""
+
+    read = mtu
+
+
 class Figures(Keys):
     """Figures of a link's shape."""
 
@@ -78,6 +84,7 @@ class Figures(Keys):
     corrupt: Share | None = None
     burst: Size | None = None
     queue: QueueLength | None = None
+    mtu: LargestPacket | None = None
 
 
 class Sets(Keys):

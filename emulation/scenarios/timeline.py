@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 
 import msgspec
 
-from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect, LinkChange
+from thalweg.emulation.links.effects import NEUTRAL, REPLACED, CarrierChange, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
-from thalweg.emulation.scenarios.events import MAX_CHANGES, Deed
+from thalweg.emulation.scenarios.events import MAX_CHANGES, Deed, Event
 from thalweg.emulation.scenarios.file import DURATION_S, HostSpec, Scenario
 from thalweg.emulation.testbeds.replay import ReplayHandle, check_changes
 from thalweg.emulation.testbeds.testbed import Testbed
@@ -42,7 +43,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     the network that all hosts share, and those of the others, with their shapes at the start. ``traces``: of those
     links whose rate follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them
     is missing in ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2). ``deeds``:
-    what befalls the hosts' processes, by time. ``ipv6`` and ``control_band``: as of a scenario.
+    what befalls the hosts' processes, by time. ``carriers``: when hosts lose their carrier and get it back; their links
+    are cut meanwhile. ``ipv6`` and ``control_band``: as of a scenario.
     """
 
     hosts: Mapping[str, HostSpec]
@@ -53,6 +55,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     layer: int = 3
     networks: Mapping[str, Tariff] = {}
     deeds: Sequence[Deed] = ()
+    carriers: Sequence[CarrierChange] = ()
     ipv6: bool = True
     control_band: bool | None = None
 
@@ -162,6 +165,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             links={link: shape for link, shape in self.links.items() if link.via in kept},
             traces={link: trace for link, trace in self.traces.items() if link.via in kept},
             changes=[one for one in self.changes if one.link.via in kept],
+            carriers=[one for one in self.carriers if one.via in kept],
         )
 
     def wall_shapes(self) -> dict[Link, LinkShape]:
@@ -211,6 +215,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             traces={ends(link): trace for link, trace in self.traces.items()},
             changes=[msgspec.structs.replace(one, link=ends(one.link)) for one in self.changes],
             deeds=[msgspec.structs.replace(one, host=names[one.host]) for one in self.deeds],
+            carriers=[msgspec.structs.replace(one, host=names[one.host]) for one in self.carriers],
         )
 
 
@@ -248,8 +253,22 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
         time_scale=scenario.time_scale, layer=scenario.layer,
         networks={NET: TARIFFS["public"], **scenario.networks} if scenario.networks else {},
         deeds=sorted(deed for event in scenario.events for deed in event.deeds()),
+        carriers=_carriers(scenario.events),
         ipv6=scenario.ipv6, control_band=scenario.control_band,
     )  # fmt: skip
+
+
+def _carriers(events: Iterable[Event]) -> list[CarrierChange]:
+    """Return the changes of carriers by time. Of losses that overlap, the last one to end gives the carrier back."""
+    turns = sorted((change for event in events for change in event.carriers()), key=lambda one: (one.at_s, one.up))
+    lost, changes = Counter[tuple[str, str]](), []
+    for change in turns:
+        place = (change.host, change.via)
+        before = lost[place]
+        lost[place] += -1 if change.up else 1
+        if bool(before) != bool(lost[place]):
+            changes.append(change)
+    return changes
 
 
 def _link_changes(
@@ -349,4 +368,6 @@ def apply(timeline: Timeline, testbed: Testbed, tell: Callable[[int], None] | No
     handle = testbed.replay(followed, timeline.time_scale)
     if changes:
         handle.change(changes)
+    if timeline.carriers:
+        handle.change_carriers(timeline.carriers)
     return handle

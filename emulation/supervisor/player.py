@@ -19,7 +19,7 @@ from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape
 from thalweg.emulation.supervisor.requests import MIN_STEP_S
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Cable, Link
 
 if TYPE_CHECKING:  # Linux alone has what that imports
     from thalweg.emulation.kernel.world import World
@@ -106,7 +106,7 @@ class Lags:
         return 0.0
 
 
-STEP, CHANGE = 0, 1
+STEP, CHANGE, CARRIER = 0, 1, 2
 
 
 class Player:
@@ -122,6 +122,7 @@ class Player:
         self._queue: list[tuple[float, int, int, int]] = []  # (due, schedule, STEP or CHANGE, its number)
         self._step = [0] * len(schedules)
         self._effect = [NEUTRAL] * len(schedules)
+        self._carriers: list[tuple[float, Cable, bool]] = []  # sorted: seconds after the start, and whether it is up
         self._befalls: set[tuple[int, Effect]] = set()  # what ever befalls a schedule's link
         for one in schedules:
             world.links[one.link]
@@ -163,6 +164,13 @@ class Player:
         for which in {which for _, which, _ in added}:
             self._changes[which].sort(key=lambda change: change[0])
 
+    def change_carriers(self, changes: Iterable[tuple[float, Cable, bool]]) -> None:
+        """From so many seconds after every later start on, ends have a carrier or none, until their next change."""
+        added = list(changes)
+        if wrong := next((at_s for at_s, _, _ in added if not 0 <= at_s < math.inf), None):
+            raise UsageError(f"a carrier is to change from {wrong:g} s on; it must be at least 0")
+        self._carriers = sorted([*self._carriers, *added], key=lambda change: change[0])
+
     def start(self) -> float:
         """Set every link to what it has at 0 and begin; returns the start on the shared clock."""
         self._queue = []
@@ -176,6 +184,10 @@ class Player:
         self._queue = [(t0_s + self._schedules[i].due_s(1), i, STEP, 1) for i in moving]
         ahead = ((i, n) for i, n in enumerate(passed) if n < len(self._changes[i]))
         self._queue += [(t0_s + self._changes[i][n][0], i, CHANGE, n) for i, n in ahead]
+        if self._carriers:
+            begun = {cable: up for at_s, cable, up in self._carriers if at_s <= 0}
+            self._world.set_carrier({cable: begun.get(cable, True) for _, cable, _ in self._carriers})
+        self._queue += [(t0_s + at_s, n, CARRIER, n) for n, (at_s, _, _) in enumerate(self._carriers) if at_s > 0]
         heapq.heapify(self._queue)
         return t0_s
 
@@ -186,6 +198,8 @@ class Player:
     def lift(self) -> None:
         """Stop, and undo what changes have made of the links: each has its own shape at its schedule's rate."""
         self.stop()
+        if self._carriers:
+            self._world.set_carrier({cable: True for _, cable, _ in self._carriers})
         links = self._world.links
         affected = [
             i
@@ -211,8 +225,14 @@ class Player:
         """Apply everything due by now; a link that is several steps behind jumps to its latest."""
         horizon = time.monotonic() + AHEAD_S
         due_s: dict[int, float] = {}  # by schedule: when the last that befalls it now was due
+        carriers: dict[Cable, bool] = {}
         while self._queue and self._queue[0][0] <= horizon:
             due, which, kind, number = self._queue[0]
+            if kind == CARRIER:
+                _, cable, up = self._carriers[number]
+                carriers[cable] = up
+                heapq.heappop(self._queue)
+                continue
             due_s[which] = due
             if kind == STEP:
                 self._step[which] = number
@@ -225,6 +245,8 @@ class Player:
                     continue
                 after = self._t0_s + changes[number + 1][0]
             heapq.heapreplace(self._queue, (after, which, kind, number + 1))
+        if carriers:
+            self._world.set_carrier(carriers)
         if not due_s:
             return
         self._apply(due_s)

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.links.shape import LinkShape, ShapeFigures
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network.view import NET
 
@@ -139,13 +139,13 @@ class ShapeLinks(Request, tag="shape"):
 
 
 class AlterLinks(Request, tag="alter"):
-    """Change some figures of links' own shapes (fields of ``LinkShape``), and leave the others.
+    """Change some figures of links' own shapes, and leave the others.
 
     A link that is not shaped yet needs a rate, unless it is cut.
     """
 
     links: Sequence[AnyLink]
-    figures: dict[str, float | bool | Queue]
+    figures: ShapeFigures
 
 
 class LimitHosts(Request):
@@ -154,6 +154,20 @@ class LimitHosts(Request):
     up_bps: dict[str, float | None] = {}
     down_bps: dict[str, float | None] = {}
     via: str = NET
+
+
+class SetCarrier(Request):
+    """Set the ports of hosts' cables to a network up or down."""
+
+    hosts: Sequence[str]
+    up: bool
+    via: str = NET
+
+
+class Reset(Request):
+    """Reset the TCP connections from the sources to the targets of links."""
+
+    links: Sequence[AnyLink]
 
 
 class Steps(NamedTuple):
@@ -181,6 +195,12 @@ class ReplayChange(Request):
     effects: list[Effect]
     rows: Figures
     more: bool = False
+
+
+class ReplayCarriers(Request):
+    """Let hosts lose their carrier and get it back: seconds after a start, the host, its network, whether it is up."""
+
+    changes: list[tuple[float, str, str, bool]]
 
 
 class ReplayStart(Request):

@@ -26,6 +26,7 @@ import sys
 import termios
 import time
 from base64 import b64encode
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from thalweg.emulation.kernel.names import named
+from thalweg.emulation.kernel.names import end_name, named
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import MAX_RATE_BPS, UNRATED_BPS, LinkShape, outside
@@ -246,6 +247,7 @@ class Supervisor:
             "up_bps": {} if self._world is None else named(self._world.up_bps),
             "down_bps": {} if self._world is None else named(self._world.down_bps),
             "strangers": named(self._world.strangers()) if self._world is not None and strangers else {},
+            "unplugged": [] if self._world is None else sorted(map(end_name, self._world.unplugged)),
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
             "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
@@ -264,7 +266,7 @@ class Supervisor:
         self._shape(asked)
 
     def do_alter(self, call: Call[requests.AlterLinks]) -> None:
-        world, figures, shapes = self._need_world(), call.request.figures, []
+        world, figures, shapes = self._need_world(), call.request.figures.set(), []
         followed = self._player.links if self._player is not None and self._player.running else frozenset()
         for link in map(as_link, call.request.links):
             where = f"link {link.text}"
@@ -274,7 +276,7 @@ class Supervisor:
             if "rate_bps" in figures and link in followed:
                 raise UsageError(f"{where} follows what is being played: stop that (testbed play --stop), then set it")
             own = LinkShape(UNRATED_BPS) if known is None else known.base if link in followed else known.shape
-            shape = LinkShape(**(own._asdict() | figures))
+            shape = own._replace(**figures)
             if wrong := shape.objection():
                 raise UsageError(f"{where}: {wrong}")
             shapes.append((link, shape))
@@ -295,11 +297,19 @@ class Supervisor:
                 f"this kernel has no {missing}: give the queue a length, use a netns testbed on a kernel of its own"
                 f" (--kernel uml), or load sch_{missing} (see thalweg doctor)"
             )
+        self._refuse_mtu(shape for _, shape in shapes)
         self._refuse_crowded(shapes)
         try:
             world.shape(shapes)
         except NetlinkError as error:
             raise TestbedError(f"the kernel refused a link's shape: {error.strerror}") from None
+
+    def _refuse_mtu(self, shapes: Iterable[LinkShape]) -> None:
+        if any(shape.path_mtu for shape in shapes) and not self._need_world().compares_lengths:
+            raise CapabilityError(
+                "this kernel has no filters by length, which the mtu of a link takes: load cls_bpf (modprobe cls_bpf),"
+                " or use a netns testbed on a kernel of its own (--kernel uml)"
+            )
 
     def _refuse_crowded(self, shapes: list[tuple[Link, LinkShape]]) -> None:
         if crowded := self._need_world().crowded(shapes):
@@ -322,6 +332,19 @@ class Supervisor:
             if any(bps is not None for bps in up_bps.values()):
                 why += "; what a host sends takes the modules ifb, sch_ingress and act_mirred (see thalweg doctor)"
             raise CapabilityError(why) from None
+
+    def do_set_carrier(self, call: Call[requests.SetCarrier]) -> None:
+        world, asked = self._need_world(), call.request
+        world.set_carrier({cable_of(host, asked.via): asked.up for host in asked.hosts})
+
+    def do_reset(self, call: Call[requests.Reset]) -> Answer:
+        try:
+            return {"reset": self._need_world().reset(map(as_link, call.request.links))}
+        except NetlinkError as error:
+            raise CapabilityError(
+                f"this kernel cannot end connections: {error.strerror}; it takes CONFIG_INET_DIAG_DESTROY and the"
+                " module tcp_diag"
+            ) from None
 
     def do_replay(self, call: Call[requests.Replay]) -> None:
         parts = self._parts.pop((call.connection, "replay"), None) or Parts()
@@ -352,11 +375,20 @@ class Supervisor:
             )
         changes = read_changes(bytes(parts.rows), effects)
         shapes = player.shapes(changes)
+        self._refuse_mtu(shape for _, shape in shapes)
         for link, shape in shapes:
             if wrong := shape.objection():
                 raise UsageError(f"link {link.text}, as an event changes it: {wrong}")
         self._refuse_crowded(shapes)
         player.change(changes)
+
+    def do_replay_carriers(self, call: Call[requests.ReplayCarriers]) -> None:
+        known, changes = self._need_world().ends, []
+        for at_s, host, via, up in call.request.changes:
+            if (cable := cable_of(host, via)) not in known:
+                raise UsageError(f"there is no host {host!r} in the network {via!r}")
+            changes.append((at_s, cable, up))
+        self._need_player().change_carriers(changes)
 
     def do_replay_start(self, _: Call[requests.ReplayStart]) -> Answer:
         self._refusal = ""
@@ -390,6 +422,10 @@ class Supervisor:
         if self._player is not None and self._player.running:
             raise UsageError("links cannot be proven while a replay changes them; stop the replay first")
         asked, waited_for = call.request, call.connection
+        unplugged = self._need_world().unplugged
+        if lost := next((end for link in map(as_link, asked.links) for end in link.ends if end in unplugged), None):
+            name = end_name(lost)
+            raise UsageError(f"{name} has no carrier, so its links carry nothing; set its carrier up first")
 
         def go_on() -> None:
             if self._ending or waited_for.hung_up():

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.links.effects import Effect, LinkChange
+from thalweg.emulation.links.effects import CarrierChange, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.supervisor import parts, requests
 from thalweg.emulation.supervisor.client import SupervisorClient
@@ -154,6 +154,11 @@ class ReplayHandle:
         for part in parts.changes(told, rows.tobytes()):
             self._client.call(part)
         self.delays = self.delays or any(effect.delay_s for effect in effects)
+
+    def change_carriers(self, changes: Iterable[CarrierChange]) -> None:
+        """Let hosts lose their carrier, and get it back, after every later ``start``."""
+        rows = [(one.at_s / self._time_scale, one.host, one.via, one.up) for one in changes]
+        self._client.call(requests.ReplayCarriers(rows))
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""

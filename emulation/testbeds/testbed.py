@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Self, TypedDict
 import msgspec
 
 from thalweg.emulation.kernel.names import objection
-from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, Queue, floored, outside
+from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, ShapeFigures, floored, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
@@ -351,16 +351,32 @@ class Testbed(ABC):
         self._replay_delays = False
         return self._replay
 
-    def alter(self, links: Iterable[Link], figures: Mapping[str, float | bool | Queue]) -> None:
+    def alter(self, links: Iterable[Link], figures: ShapeFigures) -> None:
         """Change some fields of links' own shapes where they stand, whatever a replay makes of them besides."""
         chosen = [*map(as_link, links)]
         for link in chosen:
             self._check(link, LinkShape(0.0))
-        rate_bps = figures.get("rate_bps")
+        rate_bps = figures.rate_bps
         told = [floored_note(f"link {link.text}", rate_bps) for link in chosen if isinstance(rate_bps, float)]
-        self._client.call(requests.AlterLinks(chosen, dict(figures)))
+        self._client.call(requests.AlterLinks(chosen, figures))
         self._unread = True
         self._tell(told)
+
+    def set_carrier(self, hosts: Iterable[str], carrier: str, via: str = NET) -> None:
+        """Take the plugs of hosts out of a network (``down``), or put them in again (``up``). Links keep their shapes.
+
+        A host without carrier sees its interface go down; what is sent to it is lost. Raises UsageError for an unknown
+        host or state.
+        """
+        chosen = [self._known(host) for host in hosts]
+        self._check_network(via)
+        if carrier not in ("up", "down"):
+            raise UsageError(f"there is no carrier {carrier!r}; there are up, down")
+        self._client.call(requests.SetCarrier(chosen, carrier == "up", via))
+
+    def reset(self, links: Iterable[Link]) -> int:
+        """Reset the TCP connections from the sources to the targets of these links. Return their number."""
+        return int(self._client.call(requests.Reset([*map(as_link, links)]))["reset"])
 
     @staticmethod
     def _tell(told: Sequence[str]) -> None:

@@ -21,9 +21,9 @@ BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel 
 MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
 MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # what shaped links with delays need
 MORE_MODULES = (
-    "ipv6", "ifb", "sch_ingress", "act_mirred", "sch_fq_codel", "sch_codel", "sch_pie", "sch_red",
+    "ipv6", "ifb", "sch_ingress", "act_mirred", "sch_fq_codel", "sch_codel", "sch_pie", "sch_red", "cls_bpf",
 )  # fmt: skip
-"""What addresses of IPv6, rates of hosts and managed queues need; a kernel may lack them."""
+"""What addresses of IPv6, rates of hosts, managed queues and MTUs need; a kernel may lack them."""
 NEEDED = "a User-Mode Linux kernel needs"
 
 MEMORY_BYTES = (512 << 20, 2 << 30)  # at least, at most; of it only what is used is taken from the host

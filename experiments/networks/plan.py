@@ -43,6 +43,7 @@ class LinkPlan(msgspec.Struct, frozen=True):
     follows: str | None
     via: str | msgspec.UnsetType = msgspec.UNSET
     loss_burst: float = 0.0
+    mtu: str | None = None
 
     @property
     def link(self) -> Link:
@@ -123,7 +124,7 @@ def _link(scenario: Scenario, link: Link) -> LinkPlan:
         *link[:2], *rates, shape.delay_s, shape.jitter_s, shape.distribution, shape.loss, shape.duplicate,
         shape.reorder, shape.corrupt, shape.burst_bytes, None if shape.queue is None else str(shape.queue),
         ", ".join(dict.fromkeys(followed)) or None, msgspec.UNSET if link.via == NET else link.via,
-        shape.loss_burst,
+        shape.loss_burst, None if shape.mtu is None else str(shape.mtu),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import typer
@@ -58,6 +58,10 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Length of the queue: 100ms of the rate, 64kb, or packets; or fq_codel, codel, pie, red.", metavar="QUEUE"
         ),
     ] = None
+    mtu: Annotated[
+        str | None,
+        Option("Longest packet in bytes: 1400, or 1400,silent if senders hear nothing of it.", metavar="MTU"),
+    ] = None
     up_rate: Annotated[
         str | None,
         Option("Rate of all that host A sends together: 1mbit, or unlimited.", metavar="RATE"),
@@ -65,6 +69,10 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     down_rate: Annotated[
         str | None,
         Option("Rate of all that host A receives together: 8mbit, or unlimited.", metavar="RATE"),
+    ] = None
+    carrier: Annotated[
+        Literal["up", "down"] | None,
+        Option("Carrier of host A's interface: down takes its plug out, up puts it in again."),
     ] = None
 
 
@@ -132,6 +140,35 @@ def cut(bed: Testbed, ends: Ends) -> None:
     bed.cut(ends.source, ends.target, both=ends.both)
 
 
+def reset(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="A", help="Host whose connections end. Without it: all hosts.", show_default=False),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="B", help="Host at the other end. Without it: any other host.", show_default=False),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="NAME", help="Connections over this network.", show_default="the common one"),
+    ] = None,
+    identity: IdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Reset the TCP connections between hosts of a testbed that is up.
+
+    Programs on A get the error ECONNABORTED. The reset travels over the link from A to B, and programs on B get
+    ECONNRESET. New connections are not affected.
+
+    Example: thalweg testbed reset client h1
+    """
+    with Testbed.attach(identity) as attached:
+        bed = attached.on(NET if network is None else network)
+        count = bed.reset(source, target)
+        say(as_json, {"id": bed.id, "reset": count}, f"{counted(count, 'connection')} reset")
+
+
 @on_links
 def restore(bed: Testbed, ends: Ends) -> None:
     """Undo cuts of links.
@@ -175,7 +212,9 @@ def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
     else:
         shown = [(link, shape) for link, shape in bed.links.items() if source is None or source in link[:2]]
     rows = [{**link.row, **shape._asdict()} for link, shape in shown]
-    say(as_json, {"id": bed.id, "links": rows}, _text(shown))
+    unplugged = bed.unplugged
+    text = _text(shown) + (f"\nno carrier: {', '.join(unplugged)}" if unplugged else "")
+    say(as_json, {"id": bed.id, "links": rows, "unplugged": unplugged}, text)
 
 
 def _text(links: Iterable[tuple[Link, LinkShape]]) -> str:

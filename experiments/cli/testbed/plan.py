@@ -168,7 +168,8 @@ def _more(one: LinkPlan) -> str:
     if one.loss_burst:
         shares.append(f"bursts of {one.loss_burst:.3g} lost")
     burst = [f"burst {one.burst_bytes} bytes"] if one.burst_bytes else []
-    return ", ".join([*shares, *burst, *([f"queue {one.queue}"] if one.queue else [])])
+    others = [f"{key} {value}" for key, value in (("queue", one.queue), ("MTU", one.mtu)) if value]
+    return ", ".join([*shares, *burst, *others])
 
 
 def _by_host(found: Plan) -> Table:

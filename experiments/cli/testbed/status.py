@@ -57,6 +57,8 @@ def status(
         for key, does in (("up_bps", "sends"), ("down_bps", "receives")):
             for host, bps in row.get(key, {}).items():
                 print(f"  {host} {does} at most {format_rate(bps)} in all")
+        if row.get("unplugged"):
+            print(f"  no carrier: {', '.join(row['unplugged'])}")
         for host, frames in row.get("strangers", {}).items():
             print(f"  {host}: {counted(frames, 'frame')} from hardware addresses that no host has, which were dropped")
         if row.get("shapes"):
@@ -88,7 +90,7 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
             "processes": answer["processes"],
             "ended": {host: why for host in state.hosts if (why := testbed.fate(host))},
         }
-        for key in ("strangers", "up_bps", "down_bps"):
+        for key in ("strangers", "up_bps", "down_bps", "unplugged"):
             if answer.get(key):
                 row[key] = answer[key]
         if testbed.networks:

@@ -19,7 +19,7 @@ from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import Loss, parse_rate, seconds, size_bytes
+from thalweg.emulation.units import Loss, Mtu, parse_rate, seconds, size_bytes
 from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
@@ -45,6 +45,10 @@ def _queue(value: Any) -> Queue:
 
 def _loss(value: Any) -> Loss:
     return value if isinstance(value, Loss) else units.loss(value)
+
+
+def _mtu(value: Any) -> Mtu:
+    return value if isinstance(value, Mtu) else units.mtu(value)
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +100,17 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             unit=_queue,
             metavar="QUEUE",
             panel=LINKS,
+        ),
+    ] = None
+    mtu: Annotated[
+        Mtu | None,
+        Option(
+            "Longest packet in bytes: 1400, or 1400,silent if senders hear nothing of it.",
+            shown="1500",
+            unit=_mtu,
+            metavar="MTU",
+            panel=LINKS,
+            common=False,
         ),
     ] = None
     traces: Annotated[
@@ -165,14 +180,14 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shape(self) -> LinkShape:
         """What every link has besides its rate."""
-        shape = LinkShape(0.0, self.delay_s, self.jitter_s, queue=self.queue)
+        shape = LinkShape(0.0, self.delay_s, self.jitter_s, queue=self.queue, mtu=self.mtu)
         if self.loss is not None:
             shape = shape._replace(loss=self.loss.share, loss_burst=self.loss.burst)
         return shape.rates_only() if self.no_delay else shape
 
 
 IN_THE_FILE = (
-    "hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue", "no_ipv6",
+    "hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue", "mtu", "no_ipv6",
     "control_band",
 )  # fmt: skip
 
@@ -252,9 +267,9 @@ def _of_options(options: UpOptions) -> Timeline:
         traces = assign_traces(read_pool(options.traces, seed, options.link_mean_bps), names, seed)
         emulated = options.shape.dilated(1 / scale)
         links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
-    elif options.delay_s or options.jitter_s or options.loss or options.queue:
+    elif options.delay_s or options.jitter_s or options.loss or options.queue or options.mtu:
         raise UsageError(
-            "--delay, --jitter, --loss and --queue go with --rate or --traces; without them links are unshaped"
+            "--delay, --jitter, --loss, --queue and --mtu go with --rate or --traces; without them links are unshaped"
         )
     hosts = {name: HostSpec(name) for name in names}
     layer = 3 if options.layer is None else options.layer

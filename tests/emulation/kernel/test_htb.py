@@ -98,7 +98,7 @@ def test_a_port_has_a_class_for_its_links_one_without_limit_and_one_that_swallow
     assert {one.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_CEIL64") for one in classes} == {50_000_000_000}
     assert (swallows.get_attr("TCA_KIND"), swallows["parent"]) == ("blackhole", classes[2]["handle"])
     assert {one["parent"] for one in (table, into)} == {0x10000}
-    assert {one["info"] for one in (table, into)} == {1 << 16 | socket.htons(0x0003)}  # of every protocol
+    assert {one["info"] for one in (table, into)} == {2 << 16 | socket.htons(0x0003)}  # of every protocol
 
 
 def test_a_ports_filter_looks_at_the_last_byte_of_the_source_in_a_table_of_256() -> None:
@@ -129,7 +129,7 @@ def test_what_a_host_sends_in_all_has_one_class_whose_queue_is_that_of_its_rate(
 def test_all_that_enters_by_a_port_is_taken_through_a_device() -> None:
     ingress, filter_ = map(decoded, htb.through(12, 40))
     assert (ingress.get_attr("TCA_KIND"), ingress["handle"], ingress["parent"]) == ("ingress", 0xFFFF_0000, 0xFFFF_FFF1)
-    assert (filter_["index"], filter_["parent"], filter_["info"]) == (12, 0xFFFF_0000, 1 << 16 | socket.htons(3))
+    assert (filter_["index"], filter_["parent"], filter_["info"]) == (12, 0xFFFF_0000, 2 << 16 | socket.htons(3))
     options = filter_.get_attr("TCA_OPTIONS")
     selector = options.get_attr("TCA_U32_SEL")
     assert (selector["flags"], selector["nkeys"]) == (htb.TC_U32_TERMINAL, 0)  # whatever it is
@@ -205,7 +205,7 @@ class Chooser(NamedTuple):
 def chooser(message: bytes) -> Chooser:
     found, options = decoded(message), options_of(message)
     assert (found.get_attr("TCA_KIND"), found["index"], found["parent"]) == ("u32", 12, htb.ROOT)
-    assert found["info"] == 1 << 16 | socket.htons(0x0003)
+    assert found["info"] == 2 << 16 | socket.htons(0x0003)
     (chosen,) = struct.unpack("=I", options[htb.TCA_U32_CLASSID])
     assert chosen >> 16 == 1
     (bucket,) = struct.unpack("=I", options[htb.TCA_U32_HASH])
@@ -243,7 +243,7 @@ def frame(source: bytes, kind: int, payload: bytes) -> bytes:
 def test_a_filter_by_source_is_byte_for_byte_what_it_should_be() -> None:
     """As ``tc filter … u32 ht 100:5: match u32 0x0200aabb 0xffffffff at -8 match u16 0xcc05 0xffff at -4``."""
     mac = bytes.fromhex("0200aabbcc05")
-    wanted = struct.pack("=BxxxiIII", 0, 12, 0x0010_5809, 0x0001_0000, 1 << 16 | socket.htons(0x0003))
+    wanted = struct.pack("=BxxxiIII", 0, 12, 0x0010_5809, 0x0001_0000, 2 << 16 | socket.htons(0x0003))
     wanted += bytes.fromhex("0800010075333200")  # u32
     keys = bytes.fromhex("ffffffff0200aabbf8ffffff00000000ffff0000cc050000fcffffff00000000")
     selector = netlink.attribute(5, bytes.fromhex("01000200" + "00" * 12) + keys)

@@ -46,6 +46,7 @@ class FakeWorld:
     def __init__(self) -> None:
         hosts = {name: SimpleNamespace(name=name, number=i, via=NET, ip6="") for i, name in enumerate(NAMES, 1)}
         self.hosts = self.ends = hosts
+        self.unplugged: set[str] = set()
         self.links: dict[tuple[str, ...], Any] = {
             Link(one, other): SimpleNamespace(
                 shape=LinkShape(1e6),

@@ -107,6 +107,14 @@ def test_links_of_a_testbed_that_is_up_are_changed(tmp_path: Path) -> None:
     call("play", "--stop")
     assert not call_json("status")["testbeds"][0]["replaying"]
     refused("FILE to play, or --stop", "play")
+    assert call("set", "h1", "h2", "--mtu", "1400,silent") == "h1 → h2: 1.00 Mbit/s, MTU 1400 silent\n"
+    call("set", "h1", "--carrier", "down")
+    assert "no carrier: h1\n" in call("status")
+    assert call_json("status")["testbeds"][0]["unplugged"] == ["h1"]
+    call("set", "h1", "--carrier", "up")
+    assert "no carrier" not in call("status")
+    assert call_json("reset", "h1", "h2")["reset"] == 0
+    assert call("reset") == "0 connections reset\n"
 
 
 @pytest.mark.netns
