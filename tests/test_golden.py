@@ -1,24 +1,43 @@
-"""Short virtual runs whose every event is what it was: a change that is not to change behaviour leaves these digests.
+"""Short virtual runs that are as they were: a change that is not to change behaviour leaves their digests.
 
-A digest covers each event that any host's core was told of, with its time and host. Who means to change behaviour
-(a protocol, a planner, what is measured) records the digests again, and says in the commit why they differ.
+Two kinds of digests stand side by side. A digest of behaviour covers what a user of a run sees (``behaviour.py``), for
+each capability and for pairs of them (``golden_runs.py``); renames and other encodings leave it equal. A digest of
+events covers each event that any host's core was told of, with its time and host, and the encodings of messages: one
+more field breaks it. A change that means to change what a digest covers records it again, and its commit says why.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import golden
+import golden_runs
 import numpy as np
 import pytest
+from behaviour import Behaviour
+from golden_runs import RUNS as GOLDEN
 from patience import patience
 
+from thalweg.emulation.virtual import world
+from thalweg.emulation.virtual.faulty import FaultyWorld
+from thalweg.emulation.virtual.hostile import KINDS
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.drawn import drawn_plan
 from thalweg.experiments.faults.trials import run_trial
+from thalweg.middleware.core.outbox import Outbox
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+ROOT = Path(__file__).parents[1]
 
 RUNS = {
     "--placement global --period 60 --seed 3": "35d18c5b42c8c9587e2eb3b81224ac2e1b6481087b6aac56cb8437e146946a12",
@@ -41,6 +60,13 @@ def digest(printed: str) -> str:
     return str(placement["log_digest"]).removeprefix("sha256:")
 
 
+def early_processor() -> dict[str, str]:
+    """Return the environment of an early processor, where sets and tables have other hashes, too."""
+    later = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    early = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": " ".join(later), "PYTHONHASHSEED": "7"}
+    return {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"} | early
+
+
 @pytest.mark.parametrize("options", RUNS)
 def test_a_run_is_told_the_same_events(
     options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -52,12 +78,9 @@ def test_a_run_is_told_the_same_events(
 
 def test_a_run_is_told_the_same_events_on_another_processor(tmp_path: Path) -> None:
     """As on an early one: LAPACK adds up in another order, and numpy does without the later instructions."""
-    later = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
-    early = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": " ".join(later)}
-    environment = {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"} | early
     options = next(options for options in RUNS if "thalweg" in options)
     line = [sys.executable, "-m", "thalweg", *told(options, tmp_path)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=patience(60), check=True)
+    done = subprocess.run(line, env=early_processor(), capture_output=True, text=True, timeout=patience(60), check=True)
     assert digest(done.stdout) == RUNS[options]
 
 
@@ -65,3 +88,185 @@ def test_a_run_is_told_the_same_events_on_another_processor(tmp_path: Path) -> N
 def test_a_plan_of_faults_is_told_the_same_events(seed: int) -> None:
     result, _ = run_trial(drawn_plan(seed), digest=True)
     assert result.digest == f"sha256:{FAULTS[seed]}"
+
+
+# --- behaviour ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_run_does_what_it_did_and_shows_what_it_covers(name: str) -> None:
+    seen, run = GOLDEN[name].play(), GOLDEN[name]
+    few = {words: (seen.counts[words], least) for words, least in run.shows.items() if seen.counts[words] < least}
+    assert not few, "the run does not show what it covers: by word how many lines, and how many are due"
+    assert seen.digest == golden.recorded().get(name), f"see: python tests/golden.py --diff CHECKOUT {name!r}"
+
+
+def test_each_recorded_run_is_one() -> None:
+    assert [*golden.recorded()] == [*GOLDEN]
+
+
+IN_NUMPY = [name for name in GOLDEN if name.split()[0] in ("planner", "steering", "images")]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [[*IN_NUMPY, "failover and stripes"], pytest.param([*GOLDEN], marks=pytest.mark.long)],
+    ids=["some", "all"],
+)
+def test_runs_do_the_same_in_another_process_on_another_processor(names: list[str]) -> None:
+    line = [sys.executable, golden.__file__, *names]
+    done = subprocess.run(line, env=early_processor(), capture_output=True, text=True, timeout=patience(120))
+    assert done.stdout == f"{len(names)} of {len(names)} runs do what they did\n", done.stderr
+
+
+def test_several_partitions_are_under_way_where_a_run_covers_that() -> None:
+    last_s = [float(golden_runs.ahead(depth).text.splitlines()[-1].split()[0]) for depth in (1, 4)]
+    assert last_s[1] < 0.7 * last_s[0]
+
+
+def test_a_hostile_host_changes_nothing_that_a_user_sees() -> None:
+    assert golden_runs.hostile(0.2).digest == golden_runs.hostile(3600.0).digest
+
+
+# --- what a digest of behaviour covers, and what not ----------------------------------------------------
+
+NAMELESS = (
+    "failover",
+    "queries and moves",
+    "failover and stripes",
+    "a hostile host",
+    "faults that end",
+    "two networks",
+)
+
+
+def test_neither_names_nor_encodings_of_messages_are_in_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {kind.__name__ for kind in KINDS}
+    text = " ".join(GOLDEN[name].play().text for name in NAMELESS)
+    assert not {*text.replace("=", " ").split()} & names
+
+    def encode(*_: object) -> bytes:
+        raise AssertionError("a message is encoded")
+
+    monkeypatch.setattr(world.frames, "encode", encode)
+    with renamed(KINDS):
+        digests = {name: GOLDEN[name].play().digest for name in NAMELESS}
+    assert digests == {name: golden.recorded()[name] for name in NAMELESS}
+
+
+@contextmanager
+def renamed(classes: Iterable[type]) -> Iterator[None]:
+    """Give classes other names for a time."""
+    names = {kind: kind.__name__ for kind in classes}
+    try:
+        for kind, name in names.items():
+            kind.__name__ = f"Renamed{name}"
+        yield
+    finally:
+        for kind, name in names.items():
+            kind.__name__ = name
+
+
+@pytest.mark.long
+def test_a_checkout_with_other_names_and_more_fields_does_the_same(tmp_path: Path) -> None:
+    """Messages have other names, two of them have one more field, and a module has another name."""
+    for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests")
+    renamed = {"Demand": "Wanted2", "Lasting": "Outlives", "Lacks": "StateMissing", "changes": "moving_words"}
+    protocol = tmp_path / "middleware/protocol"
+    (protocol / "changes.py").rename(protocol / "moving_words.py")
+    for path in tmp_path.rglob("*.py"):
+        text = before = path.read_text(encoding="utf-8")
+        for name, other in renamed.items():
+            where = rf"protocol\.{name}\b" if name == "changes" else rf"\b{name}\b"
+            text = re.sub(where, lambda match, name=name, other=other: match[0].replace(name, other), text)
+        if path == protocol / "messages.py":
+            text = text.replace("class Partition(", "    more: bool = False\n\n\nclass Partition(").replace(
+                "\n\n\n    more", "\n    more"
+            )
+        if path == protocol / "installing.py":
+            text = text.replace("    call_timeout_s:", "    more: str = 'as long as a message'\n    call_timeout_s:")
+        if text != before:
+            path.write_text(text, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    line = [sys.executable, str(tmp_path / "tests/golden.py")]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=patience(200))
+    assert done.stdout == f"{len(GOLDEN)} of {len(GOLDEN)} runs do what they did\n", done.stderr
+
+
+def _twice(patch: pytest.MonkeyPatch) -> None:
+    delivered = FaultyWorld._delivered
+
+    def again(self: FaultyWorld, host: object, command: e.Deliver) -> None:
+        if command.index == 5 and self.on_delivered is not None:
+            self.on_delivered(command, self.now)
+        delivered(self, host, command)
+
+    patch.setattr(FaultyWorld, "_delivered", again)
+
+
+def _later(patch: pytest.MonkeyPatch) -> None:
+    taken = Behaviour.on_delivered
+    patch.setattr(Behaviour, "on_delivered", lambda seen, part, now: taken(seen, part, now + 1e-6 * (part.index == 5)))
+
+
+def _without_phase(patch: pytest.MonkeyPatch) -> None:
+    record = Outbox.record
+
+    def skipped(self: Outbox, kind: str, **fields: Any) -> None:
+        if kind == "relocated":
+            fields["detail"]["ago"].pop("state_out", None)
+        record(self, kind, **fields)
+
+    patch.setattr(Outbox, "record", skipped)
+
+
+def _elsewhere(patch: pytest.MonkeyPatch) -> None:
+    tree = golden_runs.tree
+
+    def other(*code: Any) -> Any:
+        flow, where = tree(*code)
+        return flow, where | {"a": "h3"}
+
+    patch.setattr(golden_runs, "tree", other)
+
+
+CHANGES = {
+    "a partition is delivered twice": _twice,
+    "a partition is delivered a microsecond later": _later,
+    "a phase of a move is skipped": _without_phase,
+    "an operator begins on another host": _elsewhere,
+    "links are slower by a millionth": lambda patch: patch.setattr(
+        golden_runs, "RATES_BPS", tuple(rate * 0.999999 for rate in golden_runs.RATES_BPS)
+    ),
+    "one checkpoint less": lambda patch: patch.setattr(golden_runs, "FAILOVER", m.Failover(every=5, wait_s=5.0)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_digest_tells_another_behaviour(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    CHANGES[change](monkeypatch)
+    assert GOLDEN["failover and ahead"].play().digest != golden.recorded()["failover and ahead"]
+
+
+def test_two_checkouts_are_compared_with_and_without_their_times() -> None:
+    ours = "1.0 h1 move a s=0.5 node=b\n2.0 h1 over\n"
+    assert golden.compared(ours, ours) == ([], 0.0)
+    assert golden.compared(ours, "1.5 h1 move a s=0.7 node=b\n2.0 h1 over\n") == ([], 0.5)
+    other = "1.0 h1 move a s=0.5 node=c\n2.25 h1 over\n"
+    assert golden.compared(ours, other) == (["+1.000000 h1 move a node=b", "-1.000000 h1 move a node=c"], 0.25)
+
+
+def test_another_checkout_is_played_with_its_own_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The other one has every file of this one but for a placement."""
+    for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "tests").mkdir()
+    for name in ("golden.py", "behaviour.py", "golden_runs.py"):
+        text = (ROOT / "tests" / name).read_text(encoding="utf-8")
+        (tmp_path / "tests" / name).write_text(text.replace('"c": "h6"', '"c": "h5"'), encoding="utf-8")
+    assert golden.main(["--diff", str(tmp_path), "trees", "relays"]) == 1
+    printed = capfd.readouterr().out
+    assert printed.startswith("trees: ") and " lines differ; other times are at most " in printed
+    assert printed.endswith(f"1 of 2 runs differ from those of {tmp_path}\n")

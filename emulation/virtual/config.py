@@ -20,6 +20,9 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another speed, or more cores, and say so. ``call_timeout_s``: what a run's
     calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
     invariants of a core after each of its events. ``ahead``: partitions under way over an edge.
+    ``control_bytes``: the size of each control message; None: the size of its encoding. With a size, faults that chance
+    draws for single messages tell control messages from bulk, and not by kinds. Then no name of a message and no field
+    changes what a run does.
     """
 
     interface: str = "single"
@@ -36,6 +39,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core: CoreConfig = CoreConfig()
     guests: tuple[str, ...] = ()
     validate: bool = False
+    control_bytes: int | None = None
 
     def core_of(self, host: str) -> CoreConfig:
         """What the core of a host is made with."""

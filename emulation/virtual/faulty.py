@@ -260,12 +260,18 @@ class FaultyWorld(World):
             return
         for hostile in self._hostile.values():
             hostile.overhear(send.message)
-        kind = source, target, type(send.message).__name__
+        kind = source, target, self._name_of(send)
         number = self._counts[kind] = self._counts[kind] + 1
         fates = [*self._of_message.get((kind, number), ()), *self._drawn(kind, number, send.bulk)]
         self.done += fates
         self._under_way[self._sent + 1] = host, self.hosts[target], fates
         super()._send(host, send)
+
+    def _name_of(self, send: e.Send) -> str:
+        """Return the name of a message in faults: that of its class, or with ``control_bytes`` "bulk" or "control"."""
+        if self.config.control_bytes is None:
+            return type(send.message).__name__
+        return "bulk" if send.bulk else "control"
 
     def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:
         """What the storm, and what comes late, does to a message: always the same to the same message."""
@@ -422,7 +428,8 @@ class FaultyWorld(World):
             return
         if fault.host not in self._hostile:
             dice = Random(f"{self.plan.seed} hostile {fault.host}")
-            self._hostile[fault.host] = Hostile(fault.host, self.names, self.run_id, self.tree[0], dice)
+            apart = self.config.control_bytes is not None
+            self._hostile[fault.host] = Hostile(fault.host, self.names, self.run_id, self.tree[0], dice, apart=apart)
         hostile = self._hostile[fault.host]
         message, payload, size_bytes = hostile.says()
         host = self.hosts[hostile.dice.choice(self.names)]

@@ -22,6 +22,17 @@ from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import messages as m
 
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
+# Kinds of messages that a hostile host draws. The list is fixed, and each kind keeps its place: a renamed or an added
+# message does not change the kinds that a seed draws. If a kind is merged into another, the latter takes its place.
+DRAWN: tuple[type[msgspec.Struct], ...] = (
+    m.Hello, m.Welcome, m.Ping, m.Pings, m.Pong, m.Install, m.AheadInstall, m.Lasting, m.AheadLasting, m.GoesOn,
+    m.Stable, m.Lacks, m.Settled, m.Installed, m.Remove, m.Removed, m.Demand, m.Located, m.Failed, m.Lost, m.Given,
+    m.Offer, m.Accept, m.Refuse, m.State, m.Claim, m.Restored, m.Withdraw, m.Resumed, m.Wish, m.Relocated, m.Propose,
+    m.ProposeWays, m.Vote, m.Commit, m.CommitWays, m.Impassable, m.Abort, m.Retire, m.Done, m.Detach, m.Detached,
+    m.Subscribe, m.Admit, m.Enrol, m.Unsubscribe, m.Dismiss, m.Enlist, m.Drain, m.Drained, m.Leave, m.Stay,
+    m.ProbeRequest, m.ProbeOver, m.ProbeResult, m.SoundRequest, m.Sounded, m.Echo, m.FindRequest, m.Found, m.Situated,
+    m.Credit, m.Partition, m.Probe,
+)  # fmt: skip
 OVERHEARD = 256  # of what is said the latest
 STRANGE = ("stranger", "", "nobody", "x" * 128, "a\nb", "\x1b[31m\n" * 3)
 EDGES = (0, 1, 2, 3, 5, 40, 2**31, 2**40, 2**53 - 1)
@@ -33,20 +44,26 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(m.Messag
 class Pool:
     """Values for messages and events: names and numbers that a run has, near ones, and some that it cannot have.
 
-    ``dataflow``: what the run runs, where it is known.
+    ``dataflow``: what the run runs, where it is known. ``kinds``: of the messages that are drawn.
     """
 
     def __init__(
-        self, dice: Random, hosts: Sequence[str], nodes: Sequence[str], run: str, dataflow: Dataflow | None = None
+        self,
+        dice: Random,
+        hosts: Sequence[str],
+        nodes: Sequence[str],
+        run: str,
+        dataflow: Dataflow | None = None,
+        kinds: Sequence[type[msgspec.Struct]] = KINDS,
     ) -> None:
-        self.dice, self.hosts, self.nodes, self.run = dice, hosts, nodes, run
+        self.dice, self.hosts, self.nodes, self.run, self.kinds = dice, hosts, nodes, run, kinds
         self.index = 0  # about where the run is
         self._dataflow = dataflow
 
     def message(self, kind: type[msgspec.Struct] | None = None) -> Any:
         """Any message that a decoder would let through."""
         while True:
-            drawn = _through_the_door(self.struct(kind or self.dice.choice(KINDS)))
+            drawn = _through_the_door(self.struct(kind or self.dice.choice(self.kinds)))
             if drawn is not None:
                 return drawn
 
@@ -136,11 +153,16 @@ def _through_the_door(message: Any) -> Any:
 
 
 class Hostile:
-    """The messages of host ``name``, by chance; ``names`` are the others, and ``dataflow`` is what they run."""
+    """The messages of host ``name``, by chance; ``names`` are the others, and ``dataflow`` is what they run.
 
-    def __init__(self, name: str, names: Iterable[str], run: str, dataflow: Dataflow, dice: Random) -> None:
-        self.name, self.dice = name, dice
-        self._pool = Pool(dice, (*names, name), tuple(dataflow.by_name), run, dataflow)
+    ``apart``: each message is drawn from a seed of its own, so that the fields of a message do not change the next one.
+    """
+
+    def __init__(
+        self, name: str, names: Iterable[str], run: str, dataflow: Dataflow, dice: Random, *, apart: bool = False
+    ) -> None:
+        self.name, self.dice, self._apart = name, dice, apart
+        self._pool = Pool(dice, (*names, name), tuple(dataflow.by_name), run, dataflow, DRAWN)
         self._heard: deque[Any] = deque(maxlen=OVERHEARD)
 
     def overhear(self, message: Any) -> None:
@@ -151,7 +173,10 @@ class Hostile:
 
     def says(self) -> tuple[Any, Any, int]:
         """A message, what it carries, and that's size."""
-        dice, pool = self.dice, self._pool
+        pool = self._pool
+        if self._apart:
+            pool.dice = Random(self.dice.getrandbits(64))
+        dice = pool.dice
         drawn = not self._heard or dice.random() < 0.4
         message = pool.message() if drawn else pool.mutated(dice.choice(self._heard))
         if type(message) is m.Partition and not message.end:

@@ -218,8 +218,13 @@ class World:
         if send.bulk:
             size, rank = send.size_bytes, PROBE if type(send.message) is m.Probe else BULK
         else:
-            size, rank = len(frames.encode(send.message)), CONTROL
+            size, rank = self._control_bytes(send.message), CONTROL
         self._carry(Transfer(self._sent, host.name, send.to, size, rank, send, send.via))
+
+    def _control_bytes(self, message: m.Message) -> int:
+        """Return the size of a control message on a link."""
+        flat = self.config.control_bytes
+        return len(frames.encode(message)) if flat is None else flat
 
     def _carry(self, transfer: Transfer) -> None:
         self.carried_bytes[transfer.link] = self.carried_bytes.get(transfer.link, 0) + transfer.size_bytes

@@ -147,6 +147,17 @@ def test_sources_of_one_host_read_one_after_the_other_and_one_partition_ahead() 
     assert watched.delivered[2][1] == (2, (2,), (2,))
 
 
+@pytest.mark.parametrize("control_bytes", [None, 200, 1000])
+def test_control_messages_have_one_size_if_that_is_asked_for(control_bytes: int | None) -> None:
+    watched = Watched({"s": Takes, "o": Takes}, config=WorldConfig("independent", 0.0, control_bytes=control_bytes))
+    sizes: list[int] = []
+    carry = watched.world._carry
+    watched.world._carry = lambda transfer: (sizes.append(transfer.size_bytes), carry(transfer))[1]  # type: ignore
+    watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 5)
+    control = {size for size in sizes if size != 1000 or control_bytes == 1000}
+    assert control == {control_bytes} if control_bytes is not None else len(control) > 1
+
+
 def test_operators_of_one_host_share_its_processor_and_not_its_disk() -> None:
     nodes = (
         *(Node(f"s{i}", "source", (), CODE, host) for i, host in enumerate(["h1", "h2"])),
