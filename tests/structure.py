@@ -1,8 +1,13 @@
-"""The house in figures: lines by room, circles of imports, and arrows that point up. ``python tests/structure.py``."""
+"""The house in figures: lines by room, circles of imports, and arrows that point up. ``python tests/structure.py``.
+
+Further figures are of no rule yet: circles of folders, public classes of one name, callables handed down, writes to the
+fields of other parts, and how much of the runtime an event enters (``entered.py``).
+"""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+CORE = "middleware.core."
 FOLDERS = ("middleware", "operators", "emulation", "experiments")
 # The house from the ground up. A module stands on the floor of the longest name here that its own begins with, and
 # imports from its own room and from lower floors. Rooms on one floor (in one line) know nothing of each other.
@@ -170,6 +176,88 @@ def upward(edges: Mapping[str, set[str]]) -> list[tuple[str, str]]:
     ]
 
 
+def folders(edges: Mapping[str, set[str]], top: str = "middleware") -> dict[str, set[str]]:
+    """Return which folder below ``top`` imports which. A folder is that of its files, without the folders in it."""
+    known = modules()
+
+    def folder(module: str) -> str:
+        return ".".join(known[module].relative_to(ROOT).parent.parts)
+
+    below = {module for module in edges if folder(module).split(".")[0] == top}
+    imported: dict[str, set[str]] = {folder(module): set() for module in below}
+    for module in below:
+        imported[folder(module)] |= {folder(other) for other in edges[module] & below} - {folder(module)}
+    return imported
+
+
+def meanings(top: str = "middleware") -> dict[str, list[str]]:
+    """Return the names of public classes that several modules below ``top`` define, with these modules."""
+    names: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        if module.split(".")[0] == top:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    names.setdefault(node.name, []).append(module)
+    return {name: where for name, where in sorted(names.items()) if len(where) > 1}
+
+
+def core_trees() -> dict[str, ast.Module]:
+    """Return the parsed modules of the core."""
+    core = {name: path for name, path in modules().items() if name.startswith("middleware.core")}
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in core.items()}
+
+
+def callables(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Return the callables that parts hand to each other: fields of classes and parameters of their functions.
+
+    An alias of ``Callable`` counts, and so does a protocol with ``__call__``. Tables of a class do not count.
+    """
+    names = {"Callable"}
+    for node in itertools.chain.from_iterable(tree.body for tree in trees.values()):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Callable["):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ClassDef):
+            names |= {node.name for method in node.body if getattr(method, "name", "") == "__call__"}
+
+    def handed(annotation: ast.expr | None) -> bool:
+        used = {node.id for node in ast.walk(annotation or ast.Tuple([])) if isinstance(node, ast.Name)}
+        return "ClassVar" not in used and not used.isdisjoint(names)
+
+    places = []
+    for module, tree in trees.items():
+        for scope in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
+            where = f"{module}.{scope.name}" if isinstance(scope, ast.ClassDef) else module
+            for node in scope.body:
+                if isinstance(node, ast.AnnAssign) and isinstance(scope, ast.ClassDef) and handed(node.annotation):
+                    places.append(f"{where}.{ast.unparse(node.target)}")
+                elif isinstance(node, ast.FunctionDef):
+                    arguments = (*node.args.args, *node.args.kwonlyargs)
+                    places += [
+                        f"{where}.{node.name}({argument.arg})" for argument in arguments if handed(argument.annotation)
+                    ]
+    return places
+
+
+def figures() -> Iterator[str]:
+    """Yield a line for each further figure."""
+    import entered
+    from part_writes import ASSIGNMENT, CHANGE, foreign_writes
+
+    found = circles(folders(graph()))
+    yield f"{len(found)} circles of folders in the runtime: {'; '.join(' '.join(circle) for circle in found)}"
+    names = meanings()
+    yield f"{len(names)} public class names of the runtime with two meanings: {' '.join(names)}"
+    trees = core_trees()
+    handed = callables(trees)
+    yield f"{len(handed)} callables handed down in the core: {' '.join(name.removeprefix(CORE) for name in handed)}"
+    writes = foreign_writes(trees)
+    for what in (ASSIGNMENT, CHANGE):
+        some = [write for write in writes if write.what == what]
+        where = ", ".join(sorted({write.module.removeprefix(CORE) for write in some}))
+        yield f"{len(some)} writes to another part's fields by {what}: {where}"
+    yield from entered.figures()
+
+
 if __name__ == "__main__":
     edges = graph()
     lines: Counter[str] = Counter()
@@ -185,4 +273,6 @@ if __name__ == "__main__":
     for name, other in arrows:
         print(f"upward: {name} imports {other}")
     print(f"{len(found)} circles, {len(arrows)} upward arrows")
+    for line in figures():
+        print(line)
     sys.exit(bool(found or arrows))

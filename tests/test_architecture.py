@@ -11,8 +11,10 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import entered
 import pytest
 import structure
+from part_writes import ASSIGNMENT, CHANGE, foreign_writes
 
 import thalweg
 
@@ -115,6 +117,61 @@ def test_the_floors_tell_circles_and_arrows_that_point_up() -> None:
         if not structure.points_down(structure.floor_of(name, floors), structure.floor_of(other, floors))
     ]
     assert arrows == [("low.d", "high.c"), ("beside.e", "low.a")]
+
+
+FIRST_PART = """
+Heard = Callable[[str], None]
+
+class First:
+    def __init__(self, names: set[str]) -> None:
+        self.names, self.count = names, 0
+
+class Hooks(Struct):
+    tell: Heard
+"""
+SECOND_PART = """
+from thalweg.middleware.core.first import First, Hooks
+
+class Second:
+    def __init__(self, first: First, hooks: Hooks, ask: Callable[[], int]) -> None:
+        self._first, self.count = first, 0
+        self._first.count = 1
+
+    def grow(self, others: dict[str, First]) -> None:
+        self.count += 1
+        first = self._first
+        first.count += 1
+        first.names.add("a")
+        for other in others.values():
+            other.names = set()
+        self._first.grow(self._first.count)
+"""
+
+
+def test_writes_to_other_parts_and_callables_handed_down_are_found() -> None:
+    """The checks themselves: what a part writes of its own, reads of another or calls there does not count."""
+    sources = {"middleware.core.first": FIRST_PART, "middleware.core.second": SECOND_PART}
+    trees = {name: ast.parse(source) for name, source in sources.items()}
+    writes = [(write.target, write.what) for write in foreign_writes(trees)]
+    assignments = [(target, ASSIGNMENT) for target in ("self._first.count", "first.count", "other.names")]
+    assert sorted(writes) == sorted([*assignments, ("first.names.add", CHANGE)])
+    handed = ["middleware.core.first.Hooks.tell", "middleware.core.second.Second.__init__(ask)"]
+    assert structure.callables(trees) == handed
+
+
+def test_circles_of_folders_are_found_that_no_modules_make() -> None:
+    edges = {name: set[str]() for name in structure.modules()}
+    edges["middleware.errors"] = {"middleware.network.view"}
+    edges["middleware.network.place"] = {"middleware.dataflow"}
+    assert structure.circles(edges) == []
+    assert structure.circles(structure.folders(edges)) == [["middleware", "middleware.network"]]
+
+
+def test_an_event_enters_the_files_of_the_parts_that_it_creates() -> None:
+    lines = [*entered.figures()]
+    assert len(lines) == 4
+    parts, install, partition, recovery = (int(line.split()[0]) for line in lines)
+    assert 10 <= parts <= install and partition < install <= recovery
 
 
 MANY = {  # of keywords that applications give: each is documented where it stands
