@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
+from thalweg.emulation.kernel.folders import Folders
 from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures, loss_figures
 from thalweg.emulation.outputs import Outputs
 from thalweg.emulation.proofs.proof import LinkProof, failures
@@ -51,7 +52,8 @@ class Asked(TypedDict, total=False):
     ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns). ``image``: of containers.
     ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``: hosts have IPv6
     addresses as well, unless it is False. ``control_band``: on every link, what is marked for expedited forwarding
-    goes before all else, as this runtime's control messages then do.
+    goes before all else, as this runtime's control messages then do. ``private``: folders of which each host has its
+    own, empty one, such as ``["run", "tmp"]``, instead of sharing the machine's.
     """
 
     rate: Quantity | None
@@ -67,6 +69,7 @@ class Asked(TypedDict, total=False):
     networks: Sequence[str]
     ipv6: bool
     control_band: bool
+    private: Folders
 
 
 class Testbed:
@@ -97,6 +100,8 @@ class Testbed:
             raise UsageError(f"Testbed.open takes no {unknown!r}; {nearest(unknown, Asked.__annotations__)}")
         image, kernel, networks = asked.pop("image", None), asked.pop("kernel", "host"), asked.pop("networks", ())
         more: dict[str, Any] = {"networks": _words(networks, "networks")} if networks else {}
+        if private := asked.pop("private", ()):
+            more["private"] = private
         for word in ("ipv6", "control_band"):
             if word in asked:
                 more[word] = asked.pop(word)

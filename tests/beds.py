@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 
 import pytest
 
@@ -19,6 +20,21 @@ def at_the_bridge(bed: NetnsTestbed, *words: str) -> str:
     if bed.supervisor.mode.startswith("user"):
         inside += ["--user", "--preserve-credentials"]
     return subprocess.run([*inside, *words], capture_output=True, text=True, check=True).stdout
+
+
+@cache
+def _without_own_folders() -> str:
+    try:
+        with NetnsTestbed(["a"], private=["run"]):
+            return ""
+    except CapabilityError as error:
+        return str(error)
+
+
+def need_own_folders() -> None:
+    """Skip the test where hosts cannot have folders of their own, as in a chroot."""
+    if why := _without_own_folders():
+        pytest.skip(why)
 
 
 def use_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ a namespace too (uts_namespaces(7)), which processes inherit.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import socket
@@ -16,24 +15,12 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import TypeVar
 
+from thalweg.emulation.kernel import calls, folders
 from thalweg.middleware.network.view import Cable
 
 HOSTS_FILE = "/etc/hosts"
-_NEWNS, _NEWUTS = 0x0002_0000, 0x0400_0000  # linux/sched.h
-_BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x4_0000  # sys/mount.h
 
 _Any = TypeVar("_Any")
-
-
-def _libc() -> ctypes.CDLL:
-    """Return the C library, when it is needed: names are compared on systems without it, too."""
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _check(status: int) -> None:
-    if status != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
 
 
 def plain(name: str) -> str:
@@ -109,17 +96,18 @@ def hosts_file(addresses: Mapping[str, Sequence[str]]) -> str:
 
 
 def spread(addresses: Mapping[str, Sequence[str]]) -> None:
-    """Let this process, and all that it starts, know hosts by name. Raises OSError where mounting is not allowed."""
-    _check(_libc().unshare(_NEWNS))
-    _check(_libc().mount(b"none", b"/", None, _REC | _PRIVATE, None))  # nothing of it reaches the machine
+    """Let this process, and all that it starts, know hosts by name. To be called in a mount namespace of its own.
+
+    Raises OSError where mounting is not allowed.
+    """
     with tempfile.NamedTemporaryFile("w", prefix="thalweg-hosts-") as file:
         file.write(hosts_file(addresses))
         file.flush()
         os.chmod(file.name, 0o644)
-        _check(_libc().mount(file.name.encode(), HOSTS_FILE.encode(), None, _BIND, None))
+        folders.bind(file.name, HOSTS_FILE)
 
 
 def take_hostname(name: str) -> None:
     """Have a hostname from now on, which what has been started already does not share."""
-    _check(_libc().unshare(_NEWUTS))
+    calls.unshare(calls.NEWUTS)
     socket.sethostname(plain(name))

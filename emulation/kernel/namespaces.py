@@ -12,15 +12,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 
-from thalweg.emulation.kernel import htb, interfaces, names
+from thalweg.emulation.kernel import folders, htb, interfaces, names
+from thalweg.emulation.kernel.folders import Places
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.names import SUBNET_6, ipv6_beside
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, unshare
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.units import MANAGED
+from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.network.view import NET
 
 HOST_INTERFACE, HOST_INDEX = "eth", 2  # of the first network: eth0
@@ -53,11 +55,13 @@ class NamespaceWorld(World):
         *,
         ipv6: bool = True,
         control_band: bool = False,
+        private: Sequence[str] = (),
     ) -> None:
         """``hosts``: name to IPv4 address; ``networks``: the same of every further one, by its name.
 
-        ``ipv6``: hosts have addresses of IPv6 as well, where the kernel has it. Raises OSError (NetlinkError) when the
-        kernel refuses something.
+        ``ipv6``: hosts have addresses of IPv6 as well, where the kernel has it. ``private``: folders that each has of
+        its own. Raises OSError (NetlinkError) when the kernel refuses something, CapabilityError for such folders where
+        nothing can be mounted.
         """
         super().__init__(layer, control_band=control_band)
         self.ipv6 = ipv6 and os.path.exists(IPV6)
@@ -91,20 +95,42 @@ class NamespaceWorld(World):
         self._own.request(interfaces.up(BRIDGE_INDEX + k) for k in range(1 + len(networks)))
         self.close_further_networks()
         self.unnamed, self._hostname = "", ""
-        try:
-            known = {cable: [end.ip, *filter(None, [end.ip6])] for cable, end in self.ends.items()}
-            names.spread(names.named(known))
-        except OSError as error:  # as in many containers: hosts are reached by address there
-            self.unnamed = error.strerror or str(error)
+        self.private, self._places = private, self._new_places(private)
 
     def _addresses_6(self, addresses: Mapping[str, str], prefix_length: int) -> dict[str, str]:
         return {name: ipv6_beside(ip, prefix_length) for name, ip in addresses.items()} if self.ipv6 else {}
 
-    def at_home(self, name: str) -> None:
+    def _new_places(self, private: Sequence[str]) -> Places | None:
+        """Let hosts know each other by name, and have folders of their own; None where neither is allowed."""
+        try:
+            folders.own_mounts()
+        except OSError as error:  # as in many containers: hosts are reached by address there
+            self.unnamed = why = error.strerror or str(error)
+        else:
+            try:
+                known = {cable: [end.ip, *filter(None, [end.ip6])] for cable, end in self.ends.items()}
+                names.spread(names.named(known))
+            except OSError as error:
+                self.unnamed = error.strerror or str(error)
+            try:
+                return Places([*self.hosts], private)
+            except OSError as error:
+                why = error.strerror or str(error)
+        if private:
+            raise CapabilityError(
+                f"hosts cannot have {', '.join(private)} of their own here ({why}); leave private out, or use --kernel"
+                " uml or docker"
+            )
+        return None
+
+    @contextmanager
+    def at_home(self, name: str) -> Iterator[None]:
         if name != self._hostname:
             with suppress(OSError):  # it keeps the machine's
                 names.take_hostname(name)
             self._hostname = name
+        with nullcontext() if self._places is None else self._places.inside(name), self.inside(name):
+            yield
 
     def _new_host(self, name: str, number: int, ip: str, ip6: str) -> HostSpace:
         unshare()

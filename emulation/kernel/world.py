@@ -12,17 +12,16 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from thalweg.emulation.kernel import htb, mtu, netlink, queues, sockets
+from thalweg.emulation.kernel import calls, htb, mtu, netlink, queues, sockets
 from thalweg.emulation.links.shape import LinkShape, floored
 from thalweg.emulation.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
-CLONE_NEWNET = 0x4000_0000
 BANDED_HOSTS = 100
 """With more hosts, links have no bands. For each class that is made the kernel searches one list, which has an entry
 for every class of the machine (flow_indr_dev_setup_offload): three times the classes take nine times as long."""
@@ -31,23 +30,15 @@ for every class of the machine (flow_indr_dev_setup_offload): three times the cl
 _SIOCETHTOOL = 0x8946
 _OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _check(status: int, what: str) -> None:
-    if status != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-
 
 def unshare() -> None:
     """Move this thread into a network namespace that is made by it."""
-    _check(_libc.unshare(CLONE_NEWNET), "unshare")
+    calls.unshare(calls.NEWNET)
 
 
 def enter(namespace_fd: int) -> None:
     """Move this thread into a network namespace."""
-    _check(_libc.setns(namespace_fd, CLONE_NEWNET), "setns")
+    calls.enter(namespace_fd, calls.NEWNET)
 
 
 class Port(NamedTuple):
@@ -181,6 +172,8 @@ class World(ABC):
     def port_down(index: int) -> bytes:
         """A message that sets an interface down."""
 
+    private: Sequence[str] = ()
+    """Folders of which each host has its own."""
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do."""
 
@@ -189,12 +182,15 @@ class World(ABC):
         """Of each link: what is added to its number, bulk's first."""
         return (htb.BULK, htb.CONTROL) if self._banded and len(self.hosts) <= BANDED_HOSTS else (0,)
 
-    def at_home(self, name: str) -> None:  # noqa: B027  (most hosts are the machine they are on)
-        """What is started next is on host ``name``, and is to see its hostname."""
+    @contextmanager
+    def at_home(self, name: str) -> Iterator[None]:
+        """Processes started here are on host ``name``, with its hostname and its folders, if it has its own."""
+        with self.inside(name):
+            yield
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Sockets opened and processes started here belong to host ``name``."""
+        """Sockets opened and processes started here are in the network of host ``name``."""
         enter(self.hosts[name].namespace_fd)
         try:
             yield

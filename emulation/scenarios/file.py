@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.kernel.folders import read_private
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import Event, Wan, read_events
 from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts, within_networks
 from thalweg.emulation.scenarios.links import LinkReader
 from thalweg.emulation.scenarios.networks import read_networks
-from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Written, read_toml
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Texts, Written, read_toml
 from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -56,6 +57,14 @@ class Layer(int, metaclass=Written):
         return value
 
 
+class Folders(tuple[str, ...], metaclass=Written):
+    """Folders that a host can have of its own."""
+
+    @staticmethod
+    def read(value: Any) -> tuple[str, ...]:
+        return read_private(Texts.read(value))
+
+
 class Top(Keys):
     """What stands above the first table, limits of hosts apart; tables are read by those who know how."""
 
@@ -72,6 +81,7 @@ class Top(Keys):
     duration: Duration | None = None
     ipv6: bool | None = None
     control_band: bool | None = None
+    private: Folders | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +92,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how
     long events and courses that repeat go on. ``missing``: what operators do about a source of a host that is lost.
     ``ipv6``: hosts of a testbed have addresses of IPv6 as well. ``control_band``: what is marked for expedited
-    forwarding waits behind nothing else of its link; None where the file does not say it.
+    forwarding waits behind nothing else of its link; None where the file does not say it. ``private``: folders of
+    which each host of a testbed has its own.
     ``notes``: what may not be meant as it is written.
     """
 
@@ -100,6 +111,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = DURATION_S
     ipv6: bool = True
     control_band: bool | None = None
+    private: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -151,5 +163,6 @@ def read_scenario(
         duration_s=duration_s,
         ipv6=top.get("ipv6", True),
         control_band=top.get("control_band"),
+        private=top.get("private", ()),
         notes=tuple(root.remarks()),
     )

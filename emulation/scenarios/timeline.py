@@ -44,7 +44,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     links whose rate follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them
     is missing in ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2). ``deeds``:
     what befalls the hosts' processes, by time. ``carriers``: when hosts lose their carrier and get it back; their links
-    are cut meanwhile. ``ipv6`` and ``control_band``: as of a scenario.
+    are cut meanwhile. ``ipv6``, ``control_band``, ``private``: of a scenario.
     """
 
     hosts: Mapping[str, HostSpec]
@@ -58,6 +58,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     carriers: Sequence[CarrierChange] = ()
     ipv6: bool = True
     control_band: bool | None = None
+    private: tuple[str, ...] = ()
 
     @classmethod
     def of_traces(cls, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> Timeline:
@@ -254,7 +255,7 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
         networks={NET: TARIFFS["public"], **scenario.networks} if scenario.networks else {},
         deeds=sorted(deed for event in scenario.events for deed in event.deeds()),
         carriers=_carriers(scenario.events),
-        ipv6=scenario.ipv6, control_band=scenario.control_band,
+        ipv6=scenario.ipv6, control_band=scenario.control_band, private=scenario.private,
     )  # fmt: skip
 
 

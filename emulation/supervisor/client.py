@@ -38,7 +38,8 @@ Redirect = int | IO[Any] | None
 class Command(NamedTuple):
     """What is to run on a host, as for ``subprocess.Popen``; ``env`` and ``cwd`` None: our own.
 
-    ``terminal``: lines and columns of the terminal that all three streams are, which is to control it.
+    ``terminal``: lines and columns of the terminal that all three streams are, which is to control it. ``own_folders``:
+    it has the folders of its host's own; otherwise those of the machine in their place.
     """
 
     argv: Sequence[str]
@@ -48,6 +49,7 @@ class Command(NamedTuple):
     stdout: Redirect = None
     stderr: Redirect = None
     terminal: tuple[int, int] | None = None
+    own_folders: bool = True
 
     def words(self, host: str) -> list[str]:
         """Raises UsageError for none."""
@@ -266,7 +268,9 @@ class SupervisorClient:
         """Start a process on ``host``; raises UsageError when it cannot be executed."""
         words, variables, cwd = _as_here(host, command)
         with lent_streams(command) as (theirs, ours):
-            result = self.call(requests.Spawn(host, words, variables, cwd, command.terminal), theirs)
+            result = self.call(
+                requests.Spawn(host, words, variables, cwd, command.terminal, command.own_folders), theirs
+            )
         pid = _translated(result["descriptors"][0]) if "descriptors" in result else result["pid"]
         process = TestbedProcess(self, host, words, result["pid"], pid)
         process._keep(ours)

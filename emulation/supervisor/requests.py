@@ -64,7 +64,8 @@ class Build(Request):
     """Make hosts, by name and IPv4 address, in a subnet. ``layer``: what rates count, 2 or 3.
 
     ``networks``: the hosts' addresses in every further one, by its name, in subnets as large. ``ipv6``: hosts have
-    addresses of IPv6 too. ``control_band``: what is marked as urgent goes before all else on its link.
+    addresses of IPv6 too. ``control_band``: what is marked as urgent goes before all else on its link. ``private``:
+    folders, by absolute paths without links, of which each host has its own.
     """
 
     hosts: Hosts
@@ -73,6 +74,7 @@ class Build(Request):
     networks: dict[Name, Hosts] = {}
     ipv6: bool = True
     control_band: bool = False
+    private: Sequence[str] = ()
 
 
 class Plug(NamedTuple):
@@ -248,6 +250,7 @@ class Spawn(Request):
     """Start a process on a host; the three descriptors are its standard streams.
 
     ``terminal``: lines and columns of the terminal that they are, which is to control the process; None: they are none.
+    ``own_folders``: it has the folders of its host's own; otherwise those of the machine in their place.
     """
 
     host: str
@@ -255,6 +258,7 @@ class Spawn(Request):
     env: dict[str, str]
     cwd: str
     terminal: tuple[Lines, Lines] | None = None
+    own_folders: bool = True
 
 
 class Launch(Request):

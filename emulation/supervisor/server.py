@@ -34,6 +34,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from thalweg.emulation.kernel.folders import within
 from thalweg.emulation.kernel.names import end_name, named
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
@@ -208,7 +209,7 @@ class Supervisor:
         try:
             self._world = NamespaceWorld(
                 asked.hosts, asked.prefix_length, asked.layer, asked.networks,
-                ipv6=asked.ipv6, control_band=asked.control_band,
+                ipv6=asked.ipv6, control_band=asked.control_band, private=asked.private,
             )  # fmt: skip
         except NetlinkError as error:
             what = "second interfaces, of networks besides the common one" if asked.networks else "its hosts' links"
@@ -251,6 +252,7 @@ class Supervisor:
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
             "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
+            **({"private": self._world.private} if self._world is not None and self._world.private else {}),
             "replay_delays": player is not None and player.delays,
             **({"replay": player.statistics()} if player is not None else {}),
         }
@@ -471,8 +473,8 @@ class Supervisor:
             termios.tcsetwinsize(stdin, terminal)
         inside: AbstractContextManager[None] = nullcontext()
         if self._world is not None:
-            inside = self._world.inside(asked.host)
-            self._world.at_home(asked.host)
+            own_folders = isinstance(asked, requests.Launch) or asked.own_folders
+            inside = self._world.at_home(asked.host) if own_folders else self._world.inside(asked.host)
         try:
             with inside:
                 child = subprocess.Popen(
@@ -486,7 +488,11 @@ class Supervisor:
                     preexec_fn=None if terminal is None else _take_terminal,
                 )
         except OSError as error:
-            raise UsageError(f"cannot run {asked.argv[0]!r} on {asked.host!r}: {error.strerror}") from None
+            where = f" in {asked.cwd}" if error.filename == asked.cwd else ""
+            private = self._world.private if self._world is not None else ()
+            own = next((folder for folder in private if where and within(asked.cwd, folder)), None)
+            why = f"{error.strerror}, as the host has its own {own}" if own else error.strerror
+            raise UsageError(f"cannot run {asked.argv[0]!r} on {asked.host!r}{where}: {why}") from None
         if terminal is not None:
             self._terminals[child.pid] = os.dup(stdin)
         return child

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+import os
 import socket
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Unpack
 
+from thalweg.emulation.kernel.folders import Folders, usable_private, within
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor, start_isolated
-from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.emulation.testbeds.testbed import NetworkOptions, Testbed
 from thalweg.middleware.errors import UsageError
 
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
@@ -52,16 +55,17 @@ class NetnsTestbed(Testbed):
         run_id: str | None = None,
         *,
         subnet: str = SUBNET,
-        layer: int = 3,
-        networks: Sequence[str] = (),
-        ipv6: bool = True,
-        control_band: bool = False,
+        private: Folders = (),
+        **network: Unpack[NetworkOptions],
     ) -> None:
-        """``subnet``: of the network that all share; those behind it are further ``networks``'."""
-        super().__init__(hosts, run_id, layer, networks, ipv6=ipv6, control_band=control_band)
+        """``subnet``: of the network that all share; those behind it are further networks'. ``private``: folders that
+        each host has of its own. ``network``: as for ``Testbed``. Raises UsageError for a folder that no host can have.
+        """
+        super().__init__(hosts, run_id, **network)
+        self.private = usable_private(private)
         self.subnet = subnet
         self._addresses = host_addresses(self._names, subnet)
-        for via in networks:
+        for via in self._networks:
             self.subnets[via] = subnet = next_subnet(subnet)
             self._networks[via] = host_addresses(self._names, subnet)
 
@@ -70,8 +74,9 @@ class NetnsTestbed(Testbed):
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:
             asked = requests.Build(
-                self._addresses, prefix_length, self.layer, dict(self._networks), self.ipv6, self.control_band
-            )
+                self._addresses, prefix_length, self.layer, dict(self._networks), self.ipv6, self.control_band,
+                self.private,
+            )  # fmt: skip
             built = started.client.call(asked)
         except BaseException:
             started.close()
@@ -82,3 +87,12 @@ class NetnsTestbed(Testbed):
     def _supervisor(self, listener: socket.socket | None) -> StartedSupervisor:
         """One whose kernel the hosts will be of."""
         return start_isolated(self.run_id, listener)
+
+    def outbox(self, folder: Path) -> Path:
+        """Raises UsageError for a folder that each host has of its own."""
+        if own := next((own for own in self.private if within(os.path.realpath(folder), own)), None):
+            raise UsageError(
+                f"{folder} is in {own}, of which each host has its own (private), so what hosts write there would be"
+                f" lost; write it elsewhere (--out), or leave {own} out"
+            )
+        return folder

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from thalweg.emulation.containers.limits import Containers
+from thalweg.emulation.kernel.folders import read_private
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.platform import check_linux
 
 NETWORK = ("subnet", "layer", "networks", "ipv6", "control_band")
 OPTIONS = {
-    "netns": set(NETWORK),
+    "netns": {*NETWORK, "private"},
     "loopback": set[str](),
-    "docker": {*NETWORK, *Containers.__struct_fields__},
+    "docker": {*NETWORK, "private", *Containers.__struct_fields__},
 }
 
 NEEDS = {
@@ -45,5 +46,6 @@ def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = Non
         return NetnsTestbed(hosts, run_id=run_id, **options)
     from thalweg.emulation.testbeds.docker import DockerTestbed
 
+    read_private(options.pop("private", ()))  # of a container every folder is its own
     network = {name: options.pop(name) for name in NETWORK if name in options}
     return DockerTestbed(hosts, run_id=run_id, containers=Containers(**options), **network)

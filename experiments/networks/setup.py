@@ -40,6 +40,8 @@ def testbed_options(
     """
     options: dict[str, Any] = {"layer": timeline.layer, "ipv6": timeline.ipv6}
     options["control_band"] = control_band if timeline.control_band is None else timeline.control_band
+    if timeline.private:
+        options["private"] = timeline.private
     if timeline.further:
         options["networks"] = timeline.further
     if backend == "docker":

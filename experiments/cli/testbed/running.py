@@ -139,7 +139,7 @@ def logs(host: str | None, identity: str | None, *, follow: bool) -> int:
             words = (
                 ["tail", "-s", "0.1", "-n", "+1", "-f", f"--pid={one.pid}", one.log] if followed else ["cat", one.log]
             )
-            _waited(hosts.spawn(one.host, Command(words, stdin=subprocess.DEVNULL)))
+            _waited(hosts.spawn(one.host, Command(words, stdin=subprocess.DEVNULL, own_folders=False)))
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +13,7 @@ import msgspec
 import typer
 
 from thalweg.emulation import units
+from thalweg.emulation.kernel.folders import read_private
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
@@ -51,6 +54,15 @@ def _mtu(value: Any) -> Mtu:
     return value if isinstance(value, Mtu) else units.mtu(value)
 
 
+def _folders(value: Any) -> tuple[str, ...]:
+    return read_private(str(value).split(","))
+
+
+def _flat(given: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """All folders of an option that is given several times."""
+    return tuple(chain.from_iterable(given))
+
+
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts and links, where no scenario file says them, and what carries them; rates as they are on the wall."""
 
@@ -64,6 +76,18 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "host"
     hosts: Annotated[int | None, Option("Number of hosts: client, h1, h2, …", shown="9", panel=HOSTS)] = None
+    private: Annotated[
+        tuple[str, ...],
+        Option(
+            "Folders of which each host has its own, empty one: run,tmp. Otherwise hosts share the machine's.",
+            typed=str,
+            unit=_folders,
+            parse=_flat,
+            metavar="FOLDERS",
+            shown="none",
+            panel=HOSTS,
+        ),
+    ] = ()
     rate_bps: Annotated[
         float | None,
         Option(
@@ -188,7 +212,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 IN_THE_FILE = (
     "hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue", "mtu", "no_ipv6",
-    "control_band",
+    "control_band", "private",
 )  # fmt: skip
 
 
@@ -275,7 +299,7 @@ def _of_options(options: UpOptions) -> Timeline:
     layer = 3 if options.layer is None else options.layer
     return Timeline(
         hosts=hosts, links=links, traces=traces, time_scale=scale, layer=layer,
-        ipv6=not options.no_ipv6, control_band=options.control_band,
+        ipv6=not options.no_ipv6, control_band=options.control_band, private=options.private,
     )  # fmt: skip
 
 

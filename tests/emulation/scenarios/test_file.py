@@ -76,9 +76,14 @@ def test_hosts_have_rates_of_all_that_they_send_and_receive(folder: Path) -> Non
     assert timeline.up_bps == {"b": 1e6}
     assert timeline.down_bps == {"a": 9e6, "b": 8e6}
     assert timeline.interfaces_bps == {}
-    assert (timeline.ipv6, timeline.control_band) == (True, None)
+    assert (timeline.ipv6, timeline.control_band, timeline.private) == (True, None, ())
     told = compile_timeline(scenario(folder, "ipv6 = false\ncontrol_band = false\n" + HOSTS + LINKS))
     assert (told.ipv6, told.control_band) == (False, False)
+    private = compile_timeline(scenario(folder, 'private = ["run", "/tmp"]\n' + HOSTS + LINKS)).private
+    assert private == ("/run", "/tmp")
+    assert compile_timeline(scenario(folder, 'private = "var"\n' + HOSTS + LINKS)).private == ("/var",)
+    with pytest.raises(UsageError, match=r"wan.toml, line 2: private: /proc cannot be a host's own, as every program"):
+        scenario(folder, HOSTS + 'private = ["run", "proc"]\n' + LINKS)
 
 
 def test_a_testbed_gets_the_lesser_of_what_hosts_and_their_interfaces_have(folder: Path) -> None:

@@ -43,6 +43,8 @@ def steps(link: tuple[str, str], times_s: Sequence[float], rates: Sequence[float
 class FakeWorld:
     """Links that only remember; ``broken`` is raised by whatever the kernel would be asked."""
 
+    private = ()
+
     def __init__(self) -> None:
         hosts = {name: SimpleNamespace(name=name, number=i, via=NET, ip6="") for i, name in enumerate(NAMES, 1)}
         self.hosts = self.ends = hosts

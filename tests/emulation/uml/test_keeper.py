@@ -40,9 +40,9 @@ def up(*more: str) -> known.TestbedState:
 
 
 @pytest.mark.timed
-@pytest.mark.program("ping")
+@pytest.mark.program("ip", "ping")
 def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    state = up("--rate", "2mbit", "--delay", "0.02")
+    state = up("--rate", "2mbit", "--delay", "0.02", "--private", "run")
     assert state.id in capfd.readouterr().out
     keeper = psutil.Process(state.pid)
     family = [keeper, *keeper.children(recursive=True)]
@@ -61,6 +61,11 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     assert process.stdout.read() == given
     assert b"10.77.0.2/16" in process.stderr.read()
     assert process.wait(patience(20)) == 7
+    for host in ("h1", "h2"):  # names and files stay on their host, and the machine gets none
+        words = ["sh", "-c", "ip netns add blue && echo one >/run/thalweg-own && ls -A /run"]
+        process = testbed.run(host, words, stdout=subprocess.PIPE)
+        assert process.communicate(timeout=patience(20))[0] == b"netns\nthalweg-own\n"
+    assert not {"/run/netns/blue", "/run/thalweg-own"} & {*map(str, Path("/run").rglob("*"))}
     sleeper = testbed.run("h2", ["sleep", "100"])
     sleeper.terminate()
     assert sleeper.wait(patience(20)) == -signal.SIGTERM

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from beds import need_own_folders
 from fake_apt import fake_apt
 from hidden import hide
 from patience import patience
@@ -247,6 +248,34 @@ def test_a_command_runs_everywhere_or_stays(folder: Path, capfd: pytest.CaptureF
             UsageError, match=r"nothing was launched on client|no host 'h9'|say a host and a command|command is missing"
         ):
             call(*wrong)
+
+
+@pytest.mark.netns
+def test_hosts_have_folders_of_their_own_and_their_logs_are_read_all_the_same(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs are in one of these folders."""
+    monkeypatch.chdir("/")
+    need_own_folders()
+    runtime = os.path.realpath(folder.parent)
+    call("up", "--hosts", "2", "--private", f"run,{runtime}", "--private", "/dev/shm")
+    assert f"each host has its own /run, {runtime}, /dev/shm\n" in call("status")
+    assert run_exec("h1", "--", "sh", "-c", "echo one >/run/file").returncode == 0
+    assert run_exec("h1", "--", "cat", "/run/file").stdout == "one\n"
+    assert run_exec("client", "--", "cat", "/run/file").returncode == 1
+    assert run_exec("-d", "client", "--", "sh", "-c", "ls -A /run; echo said").returncode == 0
+    while call_json("status")["testbeds"][0]["processes"]:
+        continue
+    capfd.readouterr()
+    call("logs")
+    assert capfd.readouterr().out.splitlines()[-1:] == ["said"]
+    call("down")
+    wan = tmp_path / "wan.toml"
+    wan.write_text('hosts = 2\nprivate = ["run"]\n[links]\nrate = "1mbit"\n')
+    refused("--private and the scenario file .* exclude each other", "up", str(wan), "--private", "run")
+    assert "--private: /proc cannot be a host's own" in call("up", "--private", "run,proc", status=2)
+    call("up", str(wan))
+    assert call_json("status")["testbeds"][0]["private"] == ["/run"]
 
 
 @pytest.mark.netns

@@ -1,0 +1,36 @@
+"""System calls of namespaces and mounts, which the standard library of Python 3.11 lacks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+NEWNS, NEWUTS, NEWNET, FS = 0x0002_0000, 0x0400_0000, 0x4000_0000, 0x0200  # linux/sched.h
+NOSUID, NODEV, BIND, REC, PRIVATE = 0x2, 0x4, 0x1000, 0x4000, 0x4_0000  # sys/mount.h
+
+
+def _libc() -> ctypes.CDLL:
+    """Return the C library, when it is needed: systems without these calls import this module, too."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def unshare(kind: int) -> None:
+    """Move this thread into a namespace that is made by it."""
+    _check(_libc().unshare(kind), "unshare")
+
+
+def enter(namespace_fd: int, kind: int) -> None:
+    """Move this thread into a namespace."""
+    _check(_libc().setns(namespace_fd, kind), "setns")
+
+
+def mount(source: str, target: str, flags: int, options: str = "") -> None:
+    """Mount ``source``: a path with BIND, otherwise a kind of file system. Raises OSError where that is not allowed."""
+    name = os.fsencode(source)
+    _check(_libc().mount(name, os.fsencode(target), name, flags, options.encode()), "mount")
