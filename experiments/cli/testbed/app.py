@@ -16,7 +16,7 @@ VERBS = {
     "set": Verb("testbed.links:change", "Change links of a testbed that is up.", CHANGE),
     "cut": Verb("testbed.links:cut", "Cut links of a testbed that is up.", CHANGE),
     "restore": Verb("testbed.links:restore", "Undo cuts of links.", CHANGE),
-    "reset": Verb("testbed.links:reset", "Reset TCP connections between hosts.", CHANGE),
+    "reset": Verb("testbed.links:reset", "Reset TCP connections of a testbed that is up.", CHANGE),
     "play": Verb("testbed.links:play", "Play a scenario or a trace on a testbed that is up.", CHANGE),
     "verify": Verb("testbed.verify:verify", "Measure every link and compare it with its settings.", SUPPORT),
     "plan": Verb("testbed.plan:plan", "Check a scenario file, and show its hosts, links and events.", SUPPORT),

@@ -156,7 +156,7 @@ def reset(
     identity: IdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reset the TCP connections between hosts of a testbed that is up.
+    """Reset TCP connections of a testbed that is up.
 
     Programs on A get the error ECONNABORTED. The reset travels over the link from A to B, and programs on B get
     ECONNRESET. New connections are not affected.

@@ -127,7 +127,7 @@ def test_help_after_the_words_of_a_command_is_the_command_s(capsys: pytest.Captu
     ("words", "offered"),
     [
         ("thalweg tr", ["traces"]),
-        ("thalweg testbed re", ["restore"]),
+        ("thalweg testbed rest", ["restore"]),
         ("thalweg run --help-", ["--help-all"]),
         ("thalweg run --placement cost-space-l", ["cost-space-local"]),
         ("thalweg run --kernel u", ["uml"]),
