@@ -58,7 +58,7 @@ class Wan:
         need: str = backend
         if asked.get("kernel") == "uml":
             need = "uml"
-        elif asked.get("delay") is not None or asked.get("loss") is not None:
+        elif any(asked.get(word) is not None for word in ("delay", "loss", "preset")):
             with suppress(CapabilityError):  # of the testbed itself, so that netem is not what is missing
                 Testbed.open(backend, hosts, image=asked.get("image")).down()
                 need = "netem"

@@ -24,16 +24,19 @@ from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
 from thalweg.emulation.kernel.folders import Folders
+from thalweg.emulation.kernel.names import end_name
 from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures, loss_figures
 from thalweg.emulation.outputs import Outputs
+from thalweg.emulation.presets.table import between, by_lines, find_preset, line
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
+from thalweg.emulation.supervisor.requests import HostLine
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.uml.files import NEEDED, inside_uml
 from thalweg.middleware.errors import CommandError, TestbedError, UsageError, nearest
-from thalweg.middleware.network.view import NET, Link, links_between
+from thalweg.middleware.network.view import NET, Link, cable_of, links_between
 from thalweg.middleware.platform import check_linux
 
 Quantity = str | float
@@ -48,7 +51,8 @@ class Asked(TypedDict, total=False):
     """What ``Testbed.open`` takes by name.
 
     ``rate``, ``delay``, ``jitter``, ``loss``, ``queue``, ``mtu``: of every link, as for ``set``; without a rate links
-    are not shaped, as fast as the machine is. ``up_rate``, ``down_rate``: of every host, as for ``set``. ``kernel``:
+    are not shaped, as fast as the machine is. ``up_rate``, ``down_rate``: of every host, as for ``set``. ``preset``: of
+    every host, or of every link, as for ``set``. ``kernel``:
     ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns). ``image``: of containers.
     ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``: hosts have IPv6
     addresses as well, unless it is False. ``control_band``: on every link, what is marked for expedited forwarding
@@ -64,6 +68,7 @@ class Asked(TypedDict, total=False):
     mtu: MtuText | None
     up_rate: Quantity | None
     down_rate: Quantity | None
+    preset: str | None
     kernel: Literal["host", "uml"]
     image: str | None
     networks: Sequence[str]
@@ -201,6 +206,7 @@ class Testbed:
         up_rate: Quantity | None = None,
         down_rate: Quantity | None = None,
         carrier: Literal["up", "down"] | None = None,
+        preset: str | None = None,
         both: bool = False,
     ) -> None:
         """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
@@ -212,17 +218,47 @@ class Testbed:
         of every one. ``mtu``: bytes of the longest packet; the source gets to know it, unless it is
         ``{"bytes": 1400, "silent": True}``. ``carrier``: of the interface of the host ``source``, ``"down"`` takes the
         plug out. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
+        ``preset``: the access line of the host ``source`` (``"4g"``), or a path that links are (``"transatlantic"``);
+        its figures replace all of these links, and figures that are given beside it win.
         Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
         """
         __tracebackhide__ = True
         figures = _figures(rate=rate, delay=delay, jitter=jitter, loss=loss, queue=queue, mtu=mtu)
         limited = up_rate is not None or down_rate is not None
-        if limited:
-            self._limit_hosts(source, target, up_rate, down_rate)
         if carrier is not None:
             self._bed.set_carrier(self._hosts_alone("carrier is", source, target), carrier, self._network or NET)
-        if figures.set() or not (limited or carrier):
+        if preset is not None and find_preset(preset).of_host:
+            own = line(preset)
+            rates = (own.up_bps if up_rate is None else up_rate, own.down_bps if down_rate is None else down_rate)
+            for limit in rates:
+                _limit(limit)  # refused before the links are changed
+            self._set_line(preset, source, target, figures)
+            self._limit_hosts(source, target, *rates)
+            return
+        if preset is not None:
+            figures = {**between(preset), **figures}
+        if limited:
+            self._limit_hosts(source, target, up_rate, down_rate)
+        if figures or not (limited or carrier):
             self._alter(self.named(source, target, both=both), figures)
+
+    def _set_line(self, preset: str, host: str | None, target: str | None, figures: Mapping[str, Any]) -> None:
+        """Give a host, or all hosts, an access line. Change their links, whose other ends keep their own lines."""
+        __tracebackhide__ = True
+        if target is not None:
+            raise UsageError(
+                f"preset {preset!r} is the line of a host, not of a link to {target!r}; name {host!r} alone"
+            )
+        via, links = self._network or NET, self.named(host, None, both=False)
+        self._bed.status((), strangers=False)
+        lines = {name: self._bed.lines.get(end_name(cable_of(name, via))) for name in self.hosts}
+        changed = [*self.hosts] if host is None else [host]
+        lines |= dict.fromkeys(changed, preset)
+        for ends, some in by_lines(lines, links).items():
+            self._alter(some, {**between(*ends), **figures})
+        queue = figures.get("queue", line(preset).queue)
+        assert isinstance(queue, Queue)
+        self._bed.set_lines(dict.fromkeys(changed, HostLine(preset, queue)), via)
 
     def _limit_hosts(self, host: str | None, target: str | None, *rates: Quantity | None) -> None:
         """Set the sending and the receiving rate of a host, or of all hosts. None keeps a rate."""
@@ -253,13 +289,13 @@ class Testbed:
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""
         __tracebackhide__ = True
-        self._alter(self.named(source, target, both=both), ShapeFigures(cut=True))
+        self._alter(self.named(source, target, both=both), {"cut": True})
 
     def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
         """Let links that were cut be what they were; without a host all of them."""
         __tracebackhide__ = True
         named = self.named(source, target, both=both)
-        self._alter([*self.shapes_of(named)], ShapeFigures(cut=False))
+        self._alter([*self.shapes_of(named)], {"cut": False})
 
     def play(
         self, file: str | os.PathLike[str], source: str | None = None, target: str | None = None, *, both: bool = False
@@ -325,15 +361,15 @@ class Testbed:
         link = Link(source, target, via)
         return [link, *([link.back] if both else [])]
 
-    def _alter(self, links: Sequence[Link], figures: ShapeFigures) -> None:
+    def _alter(self, links: Sequence[Link], figures: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
-        if not figures.set():
+        if not figures:
             raise UsageError(
-                "nothing is asked of the link; give a rate, a delay, a jitter, a loss, a queue or an mtu, or a host's"
-                " up_rate, down_rate or carrier"
+                "nothing is asked of the link; give a rate, a delay, a jitter, a loss, a queue, an mtu, a preset, or a"
+                " host's up_rate, down_rate or carrier"
             )
         if links:
-            self._bed.alter(links, figures)
+            self._bed.alter(links, ShapeFigures(**figures))
 
     # --- processes ------------------------------------------------------------------------------------
 
@@ -443,12 +479,12 @@ _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _figures(**asked: Any) -> ShapeFigures:
+def _figures(**asked: Any) -> dict[str, Any]:
     """Return the fields of a shape that are given, in bit/s, seconds and shares."""
     fields: dict[str, Any] = {}
     for name, value in asked.items():
         fields |= {} if value is None else _READERS[name](value)
-    return ShapeFigures(**fields)
+    return fields
 
 
 UNLIMITED = "unlimited"

@@ -21,6 +21,13 @@ TESTBEDS = {
 }
 
 
+def preset_names() -> dict[str, str]:
+    """Return the presets of access lines and of paths, and what each is of."""
+    from thalweg.emulation.presets.table import PRESETS
+
+    return {name: preset.title for name, preset in PRESETS.items()}
+
+
 def testbed_names() -> dict[str, str]:
     """Return the testbeds that runs can be on."""
     return TESTBEDS

@@ -55,6 +55,7 @@ FLOORS: tuple[str, ...] = (
     "operators",
     "emulation emulation.units",
     "emulation.links",
+    "emulation.presets",
     "emulation.traces",
     "emulation.kernel",
     "emulation.proofs",

@@ -72,6 +72,7 @@ from thalweg.emulation.links.shape import (
     PACKET_BYTES,
     QUEUE,
     LinkShape,
+    Queue,
     burst_bytes,
 )
 from thalweg.emulation.units import Managed
@@ -261,11 +262,14 @@ def port(index: int, *, joins_all: bool = True) -> Iterator[bytes]:
     yield _filter(index, 0x8000_0001, number(TCA_U32_LINK, SOURCES) + attribute(TCA_U32_SEL, by_last_byte))
 
 
-def uplink(index: int, rate_bps: float | None) -> Iterator[bytes]:
-    """The class of an ifb device through which all goes that a host sends; None: as good as unlimited."""
+def uplink(index: int, rate_bps: float | None, queue: Queue | None = None) -> Iterator[bytes]:
+    """The class of an ifb device through which all goes that a host sends; None: as good as unlimited.
+
+    ``queue``: what waits there at most, None for the usual one.
+    """
     rate_bps = UNLIMITED_BPS if rate_bps is None else rate_bps
     yield htb_class(index, UPLINK, rate_bps, parent=ROOT)
-    yield from leaf(index, UPLINK, LinkShape(min(rate_bps, UPLINK_QUEUE_BPS)), "fifo")
+    yield from leaf(index, UPLINK, LinkShape(min(rate_bps, UPLINK_QUEUE_BPS), queue=queue))
 
 
 def through(index: int, device: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from thalweg.emulation.kernel import calls, htb, mtu, netlink, queues, sockets
-from thalweg.emulation.links.shape import LinkShape, floored
+from thalweg.emulation.links.shape import LinkShape, Queue, floored
 from thalweg.emulation.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
@@ -127,6 +127,8 @@ class World(ABC):
         """Rates of all that a host sends over a cable, of those that are limited."""
         self.down_bps: dict[Cable, float] = {}
         """The same of what it receives."""
+        self.up_queues: dict[Cable, Queue] = {}
+        """What waits at most before a host's sending rate, where that is not the usual queue."""
         self.gone: set[Cable] = set()
         """Ends of hosts that have ended by themselves, as containers may."""
         self.unplugged: set[Cable] = set()
@@ -478,7 +480,7 @@ class World(ABC):
             rate_bps = None if asked_bps is None else floored(asked_bps)
             wanted = name not in self.gone and (rate_bps is not None or name in self._uplinks)
             if wanted and (device := self._uplink(name)) is not None:
-                self._request(name, [*htb.uplink(device, rate_bps)])
+                self._request(name, [*htb.uplink(device, rate_bps, self.up_queues.get(name))])
             _keep(self.up_bps, name, rate_bps)
         for name, asked_bps in down_bps.items():
             if asked_bps is None and name not in self.down_bps:
@@ -522,6 +524,10 @@ class World(ABC):
 
     uplink = "up"
     """Prefix of the names of ifb devices."""
+
+    def uplink_bytes(self) -> dict[Cable, int]:
+        """Return the limits of the queues before the sending rates of hosts."""
+        return {end: LinkShape(bps, queue=self.up_queues.get(end)).queue_bytes for end, bps in self.up_bps.items()}
 
     @property
     def limited(self) -> bool:

@@ -96,7 +96,7 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
 def _drain(world: World, shapes: Mapping[Link, LinkShape], slowest_bps: float, go_on: Callable[[], None]) -> None:
     """Wait until all queues of these links and their sources are empty. An earlier flow may have filled them."""
     fullest = max(shape.queue_bytes for shape in shapes.values())
-    uplinks = max((LinkShape(bps).queue_bytes for bps in world.up_bps.values()), default=0)
+    uplinks = max(world.uplink_bytes().values(), default=0)
     stop_s = time.monotonic() + (fullest + uplinks) * 8 / slowest_bps + SETTLE_S
     while world.holds_packets(shapes) and time.monotonic() < stop_s:
         go_on()
@@ -110,7 +110,7 @@ def _fitting_bytes(world: World, shapes: Mapping[Link, LinkShape]) -> float:
         small = FRAME_BYTES / PACKET_BYTES if queue_kind(shape) == "packets" else 1.0
         waiting.append(shape.queue_bytes * small)
     leaving = Counter(link.ends[0] for link in shapes)
-    waiting += [LinkShape(bps).queue_bytes / leaving[end] for end, bps in world.up_bps.items() if end in leaving]
+    waiting += [size / leaving[end] for end, size in world.uplink_bytes().items() if end in leaving]
     return min(waiting)
 
 

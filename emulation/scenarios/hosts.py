@@ -9,7 +9,19 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.kernel.names import objection
+from thalweg.emulation.links.shape import Queue
+from thalweg.emulation.presets.table import line
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
+from thalweg.emulation.scenarios.lines import (
+    EVERY,
+    HostsLine,
+    LineName,
+    common_line,
+    is_line,
+    line_of_host,
+    lines_of_links,
+    with_rates,
+)
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Size, Spot, Text, Texts, Written
 from thalweg.emulation.traces.pool import choose
 from thalweg.emulation.units import rate_bps
@@ -30,7 +42,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     in virtual time what it has. ``drawn``: the site was drawn, the file names none.
     ``cables_bps``: likewise what it sends, and receives, in each further network, left out where none is limited.
     ``up_bps``, ``down_bps``: emulated bit/s for all that it sends, or receives, by network; left out where there are
-    none.
+    none. ``preset``: its access line; ``up_queue``: what waits before ``up_bps`` in the network that all share.
     """
 
     name: str
@@ -44,6 +56,8 @@ class HostSpec(msgspec.Struct, frozen=True):
     cables_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     up_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     down_bps: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    preset: str | msgspec.UnsetType = msgspec.UNSET
+    up_queue: Queue | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def interfaces_bps(self) -> dict[str, float]:
@@ -82,6 +96,7 @@ class Limits(Keys):
     interface_rate: InterfaceRate | None = None
     up_rate: InterfaceRate | None = None
     down_rate: InterfaceRate | None = None
+    preset: LineName | None = None
     cpus: AboveZero | None = None
     memory: Size | None = None
     speed: Speed | None = None
@@ -110,6 +125,7 @@ class Ends(Keys):
 def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec]:
     """Hosts by name, in the file's order. ``networks``: those that they are in besides the one that all share."""
     given, common = root.value.get("hosts"), root.given(root.read(Limits))
+    lines = [*filter(None, [common_line(root)]), *lines_of_links(root)]
     if isinstance(given, int) and not isinstance(given, bool):
         if not 1 <= given <= MAX_HOSTS:
             raise root.error(f"hosts is {given}; a testbed has 1 to {MAX_HOSTS}", "hosts")
@@ -122,7 +138,7 @@ def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec
     hosts: dict[str, HostSpec] = {}
     for number, one in enumerate(given):
         spot = Spot(root.file, "a host", one, ("hosts", number))
-        host = _host(spot, common, networks)
+        host = _host(spot, common, networks, lines)
         if host.name in hosts:
             way = f'"other@{host.site}"' if host.site else "each its own"
             raise spot.error(f"two hosts are named {host.name!r}; name {way}")
@@ -134,12 +150,12 @@ def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec
     return hosts
 
 
-def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str]) -> HostSpec:
-    given, values = spot.value, dict(common)
+def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str], lines: Sequence[HostsLine]) -> HostSpec:
+    given, own = spot.value, dict[str, Any]()
     if isinstance(given, dict):
         spot.only(HostKeys)
-        values |= spot.given(spot.read(HostKeys))
-        name, site = values.get("name"), values.get("site")
+        own = spot.given(spot.read(HostKeys))
+        name, site = own.get("name"), own.get("site")
     elif isinstance(given, str) and given:
         name, at, site = given.partition("@")
         if not at and ":" in given:  # a site alone; plain names have no colon
@@ -157,6 +173,10 @@ def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str]) -> H
             f"host name {name!r} must be letters, digits and - _ . between them, at most 63; before a site write"
             " name@site"
         )
+    given_line, shared = line_of_host(name, lines), dict(common)
+    if given_line is not None:
+        (own if EVERY not in given_line.hosts else shared)["preset"] = given_line.preset
+    values = with_rates(shared) | with_rates(own)
     found = {field: values.get(key) for field, key in _FIGURES.items()}
     for key in RATE_KEYS:
         limits = dict(values.get(key) or {})
@@ -166,7 +186,25 @@ def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str]) -> H
         if key == "interface_rate":
             found["interface_bps"] = limits.pop(NET, None)
         found[RATE_KEYS[key]] = limits or msgspec.UNSET
-    return msgspec.structs.replace(HostSpec(name, site or None), **found)
+    queue = given_line.queue if given_line is not None and given_line.preset == values["preset"] else None
+    return with_preset(msgspec.structs.replace(HostSpec(name, site or None), **found), values.get("preset"), queue)
+
+
+def with_preset(host: HostSpec, preset: str | None, queue: Queue | None = None) -> HostSpec:
+    """Return the same host with an access line. Its own rates stay. None, or a path's preset: the host as it is.
+
+    ``queue``: what waits before its sending rate, instead of the line's queue.
+    """
+    if preset is None or not is_line(preset):
+        return host
+    found = line(preset)
+    return msgspec.structs.replace(
+        host,
+        preset=preset,
+        up_queue=queue or found.queue,
+        up_bps={NET: found.up_bps} | (host.up_bps or {}),
+        down_bps={NET: found.down_bps} | (host.down_bps or {}),
+    )
 
 
 RATE_KEYS = {"interface_rate": "cables_bps", "up_rate": "up_bps", "down_rate": "down_bps"}  # and the fields of HostSpec

@@ -25,6 +25,13 @@ from thalweg.emulation.scenarios.data_sets import (
 )
 from thalweg.emulation.scenarios.delays import MAX_DELAY_S
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, draw_sites, links_named
+from thalweg.emulation.scenarios.lines import (
+    PresetName,
+    check_table,
+    common_line,
+    figures_of_lines,
+    figures_of_path,
+)
 from thalweg.emulation.scenarios.networks import Within, via_of
 from thalweg.emulation.scenarios.toml import Keys, Rate, Share, Size, Spot, Text, Written
 from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
@@ -94,6 +101,7 @@ class Sets(Keys):
     traces: Text | None = None
     throughput: Text | None = None
     latency: Text | None = None
+    preset: PresetName | None = None
     link_mean: Rate | None = None
     missing: Literal["error", "fill"] | None = None
 
@@ -146,9 +154,12 @@ class LinkReader:
         self._says: dict[Link, dict[str, _Said]] = {link: {} for via in public for link in links_between(hosts, via)}
         common = root.inner("links", "[links]")
         common.only(Figures, Sets)
+        self._take_lines(hosts, own=False)
         self._take(common, self._says)
+        self._take_lines(hosts, own=True)
         for spot in root.inner_all("link", "[[link]]"):
             spot.only(Ends, Within, Figures, Sets)
+            check_table(spot)
             via = via_of(spot, networks)
             named = links_named(spot, hosts, via)
             self._take(spot, named if via in public else self._rented(spot, named))
@@ -167,7 +178,7 @@ class LinkReader:
         """The links of a dedicated network that a table gives it; UsageError for one that it has, or without a rate."""
         if twice := next((link for link in links if link in self._says), None):
             raise spot.error(f"link {twice.text} stands there twice; a dedicated link is given once")
-        if not spot.value.keys() & {*_RATE, "trace"}:
+        if not spot.value.keys() & {*_RATE, "trace", "preset"}:
             raise spot.error(f'link {links[0].text} has no rate; a dedicated link needs one: write rate = "100mbit"')
         self._says |= {link: {} for link in links}
         return links
@@ -194,8 +205,20 @@ class LinkReader:
             if (name := getattr(sets, kind)) is not None:
                 with spot.reading(kind):
                     said.grids[kind] = self._grid(name, kind)
+        for key, figure in figures_of_path(sets.preset).items():
+            if key not in groups:
+                said.figures[key], groups[key] = figure, said
         for link in links:
             self._says[link].update(groups)
+
+    def _take_lines(self, hosts: Mapping[str, HostSpec], *, own: bool) -> None:
+        """Give links the figures of their hosts' lines: of lines that hosts have of their own, or of common ones."""
+        lines = {name: host.preset or None for name, host in hosts.items()}
+        for figures, links in figures_of_lines(lines, common_line(self._root), self._says, own=own):
+            said = _Said(Spot(self._root.file, "a preset", {}, ("hosts",)))
+            said.figures = {**figures}
+            for link in links:
+                self._says[link].update(dict.fromkeys(figures, said))
 
     def _pool(self, name: str, mean_bps: float | None) -> TraceSet:
         path = None if name == GENERATED else find_set(name, "bandwidth", self._folder)

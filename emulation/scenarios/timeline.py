@@ -21,9 +21,10 @@ from operator import itemgetter
 import msgspec
 
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, CarrierChange, Effect, LinkChange
-from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
+from thalweg.emulation.links.shape import QUEUE, RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.scenarios.events import MAX_CHANGES, Deed, Event
 from thalweg.emulation.scenarios.file import DURATION_S, HostSpec, Scenario
+from thalweg.emulation.supervisor.requests import HostLine
 from thalweg.emulation.testbeds.replay import ReplayHandle, check_changes
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.changed import ChangedRates, changed
@@ -140,7 +141,18 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                         for host in self.hosts for end in [cable_of(host, via)]}  # fmt: skip
                 limits.append({host: bps if bps < math.inf else None for host, bps in both.items()})
             if any(bps is not None for one in limits for bps in one.values()) or testbed.limited:
+                if via == NET:
+                    self._set_lines(testbed)
                 testbed.limit_hosts(limits[0], limits[1], via)
+
+    def _set_lines(self, testbed: Testbed) -> None:
+        """Note the access lines of hosts, if there are any, or were any before."""
+        lines = {
+            host.name: HostLine(host.preset, (host.up_queue or QUEUE).dilated(self.time_scale)) if host.preset else None
+            for host in self.hosts.values()
+        }
+        if any(lines.values()) or testbed.lines:
+            testbed.set_lines(lines)
 
     @property
     def rented(self) -> dict[Link, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.shape import LinkShape, ShapeFigures
+from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network.view import NET
 
@@ -170,6 +170,20 @@ class Reset(Request):
     """Reset the TCP connections from the sources to the targets of links."""
 
     links: Sequence[AnyLink]
+
+
+class HostLine(NamedTuple):
+    """The access line of a host: its preset, and what waits at most before the host's sending rate."""
+
+    preset: Name
+    queue: Queue
+
+
+class SetLines(Request):
+    """Note the access lines of hosts in a network. None: the host has none. Rates are set by other requests."""
+
+    lines: dict[Name, HostLine | None]
+    via: str = NET
 
 
 class Steps(NamedTuple):

@@ -49,7 +49,7 @@ from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError, one_line
-from thalweg.middleware.network.view import Link, as_link, cable_of
+from thalweg.middleware.network.view import Cable, Link, as_link, cable_of
 
 LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
@@ -80,6 +80,7 @@ class Supervisor:
         self._launched: list[requests.LaunchedProcess] = []
         self._logs: Path | None = None  # known once it is detached
         self._world: World | None = None
+        self._lines: dict[Cable, str] = {}  # presets of hosts' access lines
         self._player: Player | None = None
         self._refusal = ""  # why the replay has stopped by itself
         self._parts: dict[tuple[Connection, str], Parts] = {}  # of a request that travels in several
@@ -247,6 +248,7 @@ class Supervisor:
             "ipv6": {} if self._world is None else {end.name: end.ip6 for end in self._world.hosts.values() if end.ip6},
             "up_bps": {} if self._world is None else named(self._world.up_bps),
             "down_bps": {} if self._world is None else named(self._world.down_bps),
+            **({"lines": named(self._lines)} if self._lines else {}),
             "strangers": named(self._world.strangers()) if self._world is not None and strangers else {},
             "unplugged": [] if self._world is None else sorted(map(end_name, self._world.unplugged)),
             "replaying": bool(player and player.running),
@@ -320,6 +322,15 @@ class Supervisor:
                 " leave out duplicate, or delay, jitter and loss on the host's other links"
             )
 
+    def do_set_lines(self, call: Call[requests.SetLines]) -> None:
+        world = self._need_world()
+        for host, line in call.request.lines.items():
+            cable = cable_of(host, call.request.via)
+            self._lines.pop(cable, None)
+            world.up_queues.pop(cable, None)
+            if line is not None:
+                self._lines[cable], world.up_queues[cable] = line.preset, line.queue
+
     def do_limit_hosts(self, call: Call[requests.LimitHosts]) -> None:
         asked, via = call.request, call.request.via
         for host, bps in (*asked.up_bps.items(), *asked.down_bps.items()):
@@ -327,6 +338,9 @@ class Supervisor:
                 raise UsageError(f"the rate of all that {host} sends or receives: {outside(bps)}; lower it")
         up_bps, down_bps = ({cable_of(host, via): bps for host, bps in one.items()}
                             for one in (asked.up_bps, asked.down_bps))  # fmt: skip
+        for cable, queue in self._need_world().up_queues.items():
+            if (bps := up_bps.get(cable)) is not None and (wrong := LinkShape(bps, queue=queue).objection()):
+                raise UsageError(f"all that {end_name(cable)} sends: {wrong}")
         try:
             self._need_world().limit_hosts(up_bps, down_bps)
         except NetlinkError as error:

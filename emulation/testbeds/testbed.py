@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self, TypedDict
 
 import msgspec
 
-from thalweg.emulation.kernel.names import objection
+from thalweg.emulation.kernel.names import named, objection
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, ShapeFigures, floored, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
@@ -33,7 +33,7 @@ from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedu
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
-from thalweg.middleware.network.view import NET, Link, as_link
+from thalweg.middleware.network.view import NET, Link, as_link, cable_of
 from thalweg.middleware.platform.python import PYTHON
 
 FEW_LINKS = 1000  # whose shapes are asked for by name; of more all are read
@@ -106,6 +106,8 @@ class Testbed(ABC):
         self._place = {name: number for number, name in enumerate(hosts)}
         self.limited = False
         """Whether hosts may have rates of all that they send or receive."""
+        self.lines: Mapping[str, str] = {}
+        """The presets of hosts' access lines, by what a host is called in the network, as they were last read."""
         self._addresses_6: dict[str, str] | None = None  # once it has been asked for
         self._addresses: dict[str, str] = {}
         self._connection: SupervisorClient | None = None
@@ -213,6 +215,7 @@ class Testbed(ABC):
             self._read.update(found)
         self._replay_delays = answer.pop("replay_delays", False)
         self.limited = bool(answer.get("up_bps") or answer.get("down_bps"))
+        self.lines = answer.get("lines", {})
         self._addresses_6 = answer.pop("ipv6", {})  # a testbed of an earlier version has none
         return answer, found
 
@@ -318,6 +321,15 @@ class Testbed(ABC):
         self._client.call(requests.LimitHosts(dict(up_bps), dict(down_bps), via))
         self.limited = True
         self._tell(told)
+
+    def set_lines(self, lines: Mapping[str, requests.HostLine | None], via: str = NET) -> None:
+        """Note the access lines of hosts in a network; ``limit_hosts`` then gives each queue its place."""
+        for host in lines:
+            self._known(host)
+        self._check_network(via)
+        self._client.call(requests.SetLines(dict(lines), via))
+        told = named({cable_of(host, via): None if one is None else one.preset for host, one in lines.items()})
+        self.lines = {end: preset for end, preset in {**self.lines, **told}.items() if preset is not None}
 
     def _check(self, link: Link, shape: LinkShape) -> None:
         source, target = (self._known(host) for host in link[:2])

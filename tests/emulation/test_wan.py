@@ -14,6 +14,7 @@ import pytest
 from patience import patience
 
 from thalweg import CapabilityError, CommandError, LinkShape, Testbed, TestbedError, UsageError
+from thalweg.emulation.links.shape import Queue
 from thalweg.emulation.proofs import proof as proofs
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,47 @@ def test_what_a_host_sends_or_receives_is_limited_told_and_lifted(bed: Testbed) 
     bed.set(up_rate="unlimited", down_rate="unlimited")
     assert bed._bed.status()["up_bps"] == bed._bed.status()["down_bps"] == {}
     assert {shape.rate_bps for shape in bed.links.values()} == {10 * MBIT}
+
+
+@pytest.mark.netns
+def test_a_preset_is_a_hosts_line_whose_figures_arrive_beside_those_given() -> None:
+    rates_only: dict[str, float] = {"delay": 0, "jitter": 0}
+    with Testbed.open("netns", ["a", "b", "c"], preset="4g", **rates_only) as bed:  # type: ignore[arg-type]
+        assert set(bed.links.values()) == {LinkShape(7.6 * MBIT, queue=Queue(0.2))}
+        bed.set("a", preset="starlink", queue="50ms", up_rate="20mbit", **rates_only)  # type: ignore[arg-type]
+        assert bed.links["a", "b"] == LinkShape(13.89 * MBIT, queue=Queue(0.05))  # type: ignore[index]
+        assert rate_of(bed, "b", "a") == 7.6 * MBIT
+        status = bed._bed.status()
+        assert status["lines"] == {"a": "starlink", "b": "4g", "c": "4g"}
+        assert status["up_bps"] == {"a": 20 * MBIT, "b": 7.6 * MBIT, "c": 7.6 * MBIT}
+        assert status["down_bps"] == {"a": 97.23 * MBIT, "b": 29.5 * MBIT, "c": 29.5 * MBIT}
+        bed.set("b", "c", preset="transatlantic", delay=0, both=True)
+        assert rate_of(bed, "c", "b") == 287 * MBIT
+        with pytest.raises(UsageError, match="preset '4g' is the line of a host, not of a link to 'b'; name 'a' alone"):
+            bed.set("a", "b", preset="4g")
+        with pytest.raises(UsageError, match="there is no preset '6g'; did you mean"):
+            bed.set("a", preset="6g")
+        before = bed.links, bed._bed.status()["up_bps"]
+        with pytest.raises(UsageError, match="'fast' is not a rate"):
+            bed.set("a", preset="adsl", up_rate="fast", **rates_only)  # type: ignore[arg-type]
+        assert (bed.links, bed._bed.status()["up_bps"]) == before
+
+
+@pytest.mark.netns
+@pytest.mark.timed
+@pytest.mark.program("ping")
+def test_what_a_line_sends_waits_in_its_queue() -> None:
+    flood = "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    flood += "for i in range(60_000): s.sendto(bytes(1400), ('{}', 9)); time.sleep(0.001); i == 500 and print('full')"
+    with Testbed.open("netns", ["a", "b"], rate="20mbit") as bed:
+        bed.set("a", preset="wifi", up_rate="2mbit", queue="400ms", delay=0)
+        words = [sys.executable, "-u", "-c", flood.format(bed.hosts["b"])]
+        sender = bed.start("a", words, stdout=subprocess.PIPE)
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == b"full\n"
+        said = bed.run("a", ["ping", "-n", "-c", "12", "-i", "0.2", "-W", "5", bed.hosts["b"]]).stdout
+        sender.kill()
+    assert max(float(ms) for ms in re.findall(r"time=([\d.]+)", said)) == pytest.approx(400, rel=0.1)
 
 
 @pytest.mark.timed
@@ -217,6 +259,16 @@ def test_delays_are_given_and_proven(tmp_path: Path) -> None:
         bed.play(tmp_path / "owd.csv", "a", "b")
         (proof,) = bed.prove("a", "b")
         assert (proof.asked_bps, proof.asked_delay_s, proof.asked_loss) == (2 * MBIT, 0.08, 0.1)
+
+
+@pytest.mark.netem
+@pytest.mark.timed
+def test_a_presets_delays_and_rates_are_given_and_proven() -> None:
+    with Testbed.open("netns", ["home", "server"]) as bed:
+        bed.set("home", preset="adsl", jitter="5ms")
+        found = {one.src: one for one in bed.prove()}
+    assert [found[host].asked_bps for host in ("home", "server")] == [460e3, 5.6 * MBIT]
+    assert {(one.asked_delay_s, one.asked_jitter_s) for one in found.values()} == {(0.025, 0.005)}
 
 
 TESTS = """

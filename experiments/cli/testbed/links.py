@@ -14,11 +14,13 @@ import typer
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.links.words import shape_text
+from thalweg.emulation.presets.table import preset_name
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.command import Option
+from thalweg.experiments.names import preset_names
 from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.network.view import NET, Link
 
@@ -45,6 +47,15 @@ Both = Annotated[bool, typer.Option("--both", help="Change the link from B to A 
 class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """New settings of a link. A setting that is not given stays."""
 
+    preset: Annotated[
+        str | None,
+        Option(
+            "Access line of host A, or path that the links are. Other options replace its figures.",
+            names=preset_names,
+            unit=preset_name,
+            metavar="NAME",
+        ),
+    ] = None
     rate: Annotated[float | None, Option("Rate: 10mbit.", unit=units.rate_bps)] = None
     delay: Annotated[float | None, Option("One-way delay: 20ms. Needs netem.", unit=units.seconds)] = None
     jitter: Annotated[float | None, Option("Variation of the delay: 2ms. Needs netem.", unit=units.seconds)] = None
@@ -122,7 +133,9 @@ def change(bed: Testbed, ends: Ends, options: SetOptions) -> None:
 
     Example: thalweg testbed set client h1 --rate 2mbit
 
-    A host behind an ADSL line: thalweg testbed set h1 --up-rate 1mbit --down-rate 8mbit
+    A host behind a Starlink terminal: thalweg testbed set h1 --preset starlink
+
+    A host with limits of its own: thalweg testbed set h1 --up-rate 1mbit --down-rate 8mbit
     """
     bed.set(*ends[:2], both=ends.both, **msgspec.structs.asdict(options))
 

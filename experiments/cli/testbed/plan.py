@@ -18,7 +18,7 @@ from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError, counted, require
 from thalweg.middleware.network.view import NET
 
-TEXTS = ("to", "kind", "site", "event", "who", "what", "follows", "more")  # columns that are no figures
+TEXTS = ("to", "kind", "site", "preset", "event", "who", "what", "follows", "more")  # columns that are no figures
 EVENTS = 40  # events; of more the first ones
 LISTED = 90  # links; of more, a line for every host
 
@@ -127,12 +127,13 @@ def _print(found: Plan, *, whole: bool) -> None:
 
 
 def _hosts_table(scenario: Scenario) -> Table:
-    table = new_table("host", "site", "interface", "up", "down", "cpus", "memory", left=TEXTS)
+    table = new_table("host", "site", "preset", "interface", "up", "down", "cpus", "memory", left=TEXTS)
     for host in scenario.hosts.values():
         limits = (host.interfaces_bps, host.up_bps or {}, host.down_bps or {})
         memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.4g} MiB"
         site = f"{host.site or ''}{' (drawn)' if host.drawn else ''}"
-        table.add_row(host.name, site, *map(_rates_text, limits), "" if host.cpus is None else f"{host.cpus:g}", memory)
+        cpus = "" if host.cpus is None else f"{host.cpus:g}"
+        table.add_row(host.name, site, host.preset or "", *map(_rates_text, limits), cpus, memory)
     return _without_empty(table)
 
 
@@ -244,4 +245,6 @@ def _without_empty(table: Table) -> Table:
     """Columns in which no row says anything are left out."""
     for column in [one for one in table.columns if not any(map(str, one._cells))]:
         table.columns.remove(column)
+    for place, column in enumerate(table.columns):
+        column._index = place  # by which the last column is known, which has no space on its right
     return table

@@ -61,6 +61,8 @@ def status(
             print(f"  no carrier: {', '.join(row['unplugged'])}")
         if row.get("private"):
             print(f"  each host has its own {', '.join(row['private'])}")
+        for host, preset in row.get("lines", {}).items():
+            print(f"  {host} has the preset {preset}")
         for host, frames in row.get("strangers", {}).items():
             print(f"  {host}: {counted(frames, 'frame')} from hardware addresses that no host has, which were dropped")
         if row.get("shapes"):
@@ -92,7 +94,7 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
             "processes": answer["processes"],
             "ended": {host: why for host in state.hosts if (why := testbed.fate(host))},
         }
-        for key in ("strangers", "up_bps", "down_bps", "unplugged", "private"):
+        for key in ("strangers", "up_bps", "down_bps", "lines", "unplugged", "private"):
             if answer.get(key):
                 row[key] = answer[key]
         if testbed.networks:

@@ -14,8 +14,10 @@ import typer
 
 from thalweg.emulation import units
 from thalweg.emulation.kernel.folders import read_private
-from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.links.shape import LinkShape, Queue, loss_figures
+from thalweg.emulation.presets.table import between, find_preset, preset_name
 from thalweg.emulation.scenarios.file import HostSpec
+from thalweg.emulation.scenarios.hosts import with_preset
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
@@ -27,6 +29,7 @@ from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
 from thalweg.experiments.command import Option, flag
+from thalweg.experiments.names import preset_names
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
 from thalweg.experiments.runs.config import CLIENT, host_names, runs_elsewhere
@@ -88,10 +91,20 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             panel=HOSTS,
         ),
     ] = ()
+    preset: Annotated[
+        str | None,
+        Option(
+            "Access line of every host, or path that every link is. Other options replace its figures.",
+            names=preset_names,
+            unit=preset_name,
+            metavar="NAME",
+            panel=LINKS,
+        ),
+    ] = None
     rate_bps: Annotated[
         float | None,
         Option(
-            "Rate of every link: 10mbit. Without --rate, --traces and FILE, links are not shaped.",
+            "Rate of every link: 10mbit. Without --rate, --preset, --traces and FILE, links are not shaped.",
             flag="--rate",
             shown="unshaped",
             unit=parse_rate,
@@ -99,13 +112,13 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     delay_s: Annotated[
-        float,
+        float | None,
         Option("One-way delay of every link: 20ms. Needs netem.", flag="--delay", shown="0", unit=seconds, panel=LINKS),
-    ] = 0.0
+    ] = None
     jitter_s: Annotated[
-        float,
+        float | None,
         Option("Variation of the delay: 2ms. Needs netem.", flag="--jitter", shown="0", unit=seconds, panel=LINKS),
-    ] = 0.0
+    ] = None
     loss: Annotated[
         Loss | None,
         Option(
@@ -203,16 +216,19 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> LinkShape:
-        """What every link has besides its rate."""
-        shape = LinkShape(0.0, self.delay_s, self.jitter_s, queue=self.queue, mtu=self.mtu)
-        if self.loss is not None:
-            shape = shape._replace(loss=self.loss.share, loss_burst=self.loss.burst)
+        """What every link has, whose rate is 0 where neither an option nor a preset gives one."""
+        line = None if self.preset is None or not find_preset(self.preset).of_host else self.preset
+        preset = {} if self.preset is None else between(self.preset, line)
+        own = {name: getattr(self, name) for name in ("rate_bps", "delay_s", "jitter_s", "queue", "mtu")}
+        losses = {} if self.loss is None else loss_figures(self.loss)
+        given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+        shape = LinkShape(**{"rate_bps": 0.0, **preset, **given, **losses})
         return shape.rates_only() if self.no_delay else shape
 
 
 IN_THE_FILE = (
     "hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue", "mtu", "no_ipv6",
-    "control_band", "private",
+    "control_band", "private", "preset",
 )  # fmt: skip
 
 
@@ -227,6 +243,8 @@ def up(
     Its hosts and links are those of a scenario file, or those of options.
 
     Example: thalweg testbed up --hosts 9 --rate 10mbit
+
+    Three phones, whose links have delays: thalweg testbed up --hosts 3 --preset 4g --kernel uml
 
     A scenario file, with its events: thalweg testbed up docs/examples/campus.toml
 
@@ -281,10 +299,11 @@ def _of_options(options: UpOptions) -> Timeline:
     links: dict[Link, LinkShape] = {}
     traces: dict[Link, BandwidthTrace] = {}
     scale = 1.0
-    if options.rate_bps is not None and options.traces is not None:
-        raise UsageError("--rate and --traces exclude each other; give one of them")
-    if options.rate_bps is not None:
-        links = dict.fromkeys(links_between(names), options.shape._replace(rate_bps=options.rate_bps))
+    for name in ("rate_bps", "preset"):
+        if getattr(options, name) is not None and options.traces is not None:
+            raise UsageError(f"{flag(UpOptions, name)} and --traces exclude each other; give one of them")
+    if options.rate_bps is not None or options.preset is not None:
+        links = dict.fromkeys(links_between(names), options.shape)
     elif options.traces is not None:
         scale = 1.0 if options.time_scale is None else options.time_scale
         seed = 1 if options.seed is None else options.seed
@@ -293,9 +312,10 @@ def _of_options(options: UpOptions) -> Timeline:
         links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
     elif options.delay_s or options.jitter_s or options.loss or options.queue or options.mtu:
         raise UsageError(
-            "--delay, --jitter, --loss, --queue and --mtu go with --rate or --traces; without them links are unshaped"
+            "--delay, --jitter, --loss, --queue and --mtu go with --rate, --preset or --traces; without them links are"
+            " unshaped"
         )
-    hosts = {name: HostSpec(name) for name in names}
+    hosts = {name: with_preset(HostSpec(name), options.preset, options.queue) for name in names}
     layer = 3 if options.layer is None else options.layer
     return Timeline(
         hosts=hosts, links=links, traces=traces, time_scale=scale, layer=layer,

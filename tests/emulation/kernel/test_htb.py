@@ -124,6 +124,8 @@ def test_what_a_host_sends_in_all_has_one_class_whose_queue_is_that_of_its_rate(
         assert (options.get_attr("TCA_HTB_RATE64") or options.get_attr("TCA_HTB_PARMS")["rate"]) == set_bps / 8
         assert (decoded(queue).get_attr("TCA_KIND"), decoded(queue)["parent"]) == ("bfifo", 0x10001)
         assert payload_of(queue) == struct.pack("=I", LinkShape(queue_bps).queue_bytes)
+    _, longer = htb.uplink(30, 8e6, Queue(1.0))
+    assert payload_of(longer) == struct.pack("=I", 1_000_000)
 
 
 def test_all_that_enters_by_a_port_is_taken_through_a_device() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ def test_a_testbed_gets_the_lesser_of_what_hosts_and_their_interfaces_have(folde
         """Stand-in for a testbed: it keeps the limits that it gets."""
 
         limits: tuple[object, ...] = ()
+        lines: Mapping[str, str] = {}
 
         def limit_hosts(self, *limits: object) -> None:
             self.limits = limits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,6 +181,7 @@ class Recorder:
 
     backend = "recorder"
     limited = False
+    lines: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self.shaped: dict[Any, LinkShape] = {}

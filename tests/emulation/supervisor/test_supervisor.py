@@ -61,6 +61,7 @@ class FakeWorld:
         }
         self.up_bps: dict[str, float] = {}
         self.down_bps: dict[str, float] = {}
+        self.up_queues: dict[str, Queue] = {}
         self.dropped: dict[str, int] = {}
         self.gone: set[str] = set()
         self.netem_works = True

@@ -11,6 +11,7 @@ import pytest
 from command_lines import verbs
 from made_traces import steps
 
+from thalweg.emulation.presets.table import PRESETS as LINES_AND_PATHS
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.open import OPTIONS as BACKENDS
@@ -22,7 +23,7 @@ from thalweg.experiments.cli import pages, provision
 from thalweg.experiments.cli.commands import page_of
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.cli.stopping import Stopped
-from thalweg.experiments.cli.testbed import iperf
+from thalweg.experiments.cli.testbed import iperf, up
 from thalweg.experiments.networks.setup import DETACHABLE, ContainerLimits, make_testbed
 from thalweg.experiments.papers.benoit2008.renting import POOLS as TREES_TO_RENT
 from thalweg.experiments.papers.study import STUDIES, find_study
@@ -119,6 +120,8 @@ REGISTERED: dict[Key, set[str]] = {
     ("provision", "--heuristic"): {provision.BEST, *HEURISTICS},
     ("host", "--forecaster"): {*FORECASTERS},
     ("testbed up", "--backend"): {*DETACHABLE},
+    ("testbed up", "--preset"): {*LINES_AND_PATHS},
+    ("testbed set", "--preset"): {*LINES_AND_PATHS},
     ("testbed verify", "--backend"): {*DETACHABLE},
     ("testbed verify", "--with"): {iperf.TOOL},
     ("bench plan", "--tree"): {*TREES},
@@ -322,6 +325,17 @@ def test_listed_backends_make_testbeds(verb: str, names: dict[Key, list[str]]) -
         assert testbed.backend == name
 
     each(names[verb, "--backend"], attempt)
+
+
+@pytest.mark.parametrize("verb", ["testbed up", "testbed set"])
+def test_listed_presets_shape_links(verb: str, names: dict[Key, list[str]]) -> None:
+    def attempt(name: str) -> None:
+        timeline = up._of_options(up.UpOptions(hosts=2, preset=name, rate_bps=1e6))
+        assert {shape.rate_bps for shape in timeline.links.values()} == {1e6}
+        assert all(shape.delay_s for shape in timeline.links.values())
+        assert all(bool(host.up_bps) is LINES_AND_PATHS[name].of_host for host in timeline.hosts.values())
+
+    each(names[verb, "--preset"], attempt)
 
 
 def test_listed_trees_are_planned_by_the_benchmark(names: dict[Key, list[str]], called: Callable[..., str]) -> None:

@@ -65,7 +65,7 @@ def test_it_prints_hosts_links_events_and_what_it_takes(file: Path) -> None:
     for words in (
         "wan: 3 hosts, 6 links, seed 1; rates count IP packets",
         "aws:x",
-        "4.00 Mbit/s   20 ms",
+        "4.00 Mbit/s  20 ms",
         "all links of h2  rate × 0.0001",
         "leave and return: up 60 s, away 20 s on average",
         "10 min (duration)",
@@ -76,6 +76,16 @@ def test_it_prints_hosts_links_events_and_what_it_takes(file: Path) -> None:
         assert words in shown, words
     assert "interface" not in shown  # a column of which nobody has anything
     assert max(map(len, shown.splitlines())) <= 200
+
+
+def test_cells_are_whole_whatever_columns_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "path.toml"
+    path.write_text('hosts = [{ name = "a", preset = "adsl" }, "b"]\n[links]\npreset = "transatlantic"\nloss = "1%"\n')
+    shown = [" ".join(line.split()) for line in call(str(path)).splitlines()]
+    assert "a adsl 460 kbit/s 5.60 Mbit/s" in shown
+    path.write_text('hosts = ["a", "b"]\n[links]\npreset = "transatlantic"\nloss = "1%"\n')
+    shown = [" ".join(line.split()) for line in call(str(path)).splitlines()]
+    assert "a b 287 Mbit/s 39.4 ms 1 % queue 100 ms" in shown
 
 
 def test_it_tells_machines_the_same(file: Path) -> None:
