@@ -34,6 +34,10 @@ class Outputs:
                 reader.join(JOIN_S)
             yield process, () if reader is None else tuple(reader.last)
 
+    def by_pid(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Return the last lines of each process whose output is read, by its host and the number that it has there."""
+        return {(one.host, one.inner_pid): lines for one, lines in self.last_lines() if lines and one.inner_pid}
+
     def close(self) -> None:
         """Read what is left, and close the pipes. To be called when the processes have ended."""
         for reader in self._readers.values():

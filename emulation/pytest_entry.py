@@ -4,5 +4,6 @@
 plugin there as well without an error of pytest's: no module may have two names.
 """
 
+from thalweg.emulation.pytest_plugin import pytest_addoption as pytest_addoption
 from thalweg.emulation.pytest_plugin import pytest_runtest_makereport as pytest_runtest_makereport
 from thalweg.emulation.pytest_plugin import wan as wan

@@ -9,14 +9,17 @@
 Where this machine cannot make one the test is skipped with the reason; with ``THALWEG_REQUIRE=netns`` (or ``docker``,
 ``uml`` for ``kernel="uml"``, and ``netem`` where delays and loss are asked for) it fails instead, as is right for
 continuous integration. The report of a failed test has the state of its testbeds: links, cuts, and the processes that
-``start`` has started, with the last lines of each.
+``start`` has started, with the last lines of each. With ``--wan-report FOLDER`` a failed test also leaves a page and
+tables about all that went on in its testbeds.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from thalweg.emulation.wan import Asked, Testbed
 
 _WAN = pytest.StashKey["Wan"]()
+NAME_CHARS = 120  # of a test's folder
 
 
 class Wan:
@@ -75,6 +79,13 @@ def wan(request: pytest.FixtureRequest) -> Iterator[Wan]:
         yield made
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option ``--wan-report``."""
+    says = "Leave a report of each testbed of a failed test in a folder of its own below FOLDER."
+    with suppress(ValueError):  # the plugin may have been loaded by two names
+        parser.getgroup("thalweg").addoption("--wan-report", metavar="FOLDER", type=Path, help=says)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     """Add the state of its testbeds to the report of a failed test."""
@@ -87,3 +98,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         title = f"testbed {bed.id}"
         if title not in dict(report.sections):  # the plugin may have been loaded by two names
             report.sections.append((title, bed.condition()))
+            if (folder := item.config.getoption("--wan-report")) is not None:
+                report.sections.append((f"report of {title}", _leave_report(bed, folder, item.nodeid)))
+
+
+def _leave_report(bed: Testbed, folder: Path, test: str) -> str:
+    """Write the report of a testbed below a folder, and return where it is, or why there is none."""
+    from thalweg.middleware.errors import ThalwegError, one_line
+
+    name = re.sub(r"[^\w.-]+", "-", test).strip("-.")[-NAME_CHARS:]
+    try:
+        return str(bed.report(folder / name / bed.id, title=f"{test} failed"))
+    except ThalwegError as error:
+        return one_line(error)

@@ -256,3 +256,13 @@ def format_time(time_s: float) -> str:
     if time_s < 120:
         return f"{time_s:.3g} s"
     return f"{time_s / 60:.3g} min" if time_s < 7200 else f"{time_s / 3600:.3g} h"
+
+
+def format_size(size_bytes: int) -> str:
+    """Bytes with their unit, for people: 512 B, 1.5 KB, 20 MB (powers of 1,000)."""
+    scaled, unit = float(size_bytes), "B"
+    for larger in ("KB", "MB", "GB"):
+        if scaled < 999.5:
+            break
+        scaled, unit = scaled / 1000, larger
+    return f"{size_bytes} B" if unit == "B" else f"{scaled:.{1 if scaled < 9.95 else 0}f} {unit}"

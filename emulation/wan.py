@@ -35,7 +35,7 @@ from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.uml.files import NEEDED, inside_uml
-from thalweg.middleware.errors import CommandError, TestbedError, UsageError, nearest
+from thalweg.middleware.errors import CommandError, TestbedError, UsageError, nearest, require
 from thalweg.middleware.network.view import NET, Link, cable_of, links_between
 from thalweg.middleware.platform import check_linux
 
@@ -444,6 +444,23 @@ class Testbed:
         from thalweg.emulation.condition import condition  # a failed test alone needs it
 
         return condition(self._bed, self._outputs or Outputs())
+
+    def report(self, folder: str | os.PathLike[str], *, last: Quantity | None = None, title: str = "") -> Path:
+        """Write a report of all that went on since the start, and return its page, ``FOLDER/index.html``.
+
+        Beside the page are Parquet tables: counters of links over time, changes, cuts, rates of hosts, processes.
+        ``last``: only the last so many seconds (``"5min"``). ``title``: of the page. Raises CapabilityError if pyarrow
+        or jinja2 is not installed, and UsageError if the folder cannot be written.
+        """
+        __tracebackhide__ = True
+        require("pyarrow", "jinja2")
+        from thalweg.emulation.reports.report import About, last_lines, write_report  # a report alone needs it
+
+        last_s = None if last is None else units.seconds(last)
+        record = self._bed.recording()
+        outputs = {} if self._outputs is None else self._outputs.by_pid()
+        about = About(self.id, self._bed.backend, self._bed.hosts, title, last_lines(record, outputs))
+        return write_report(record, about, Path(folder), last_s)
 
 
 def _on_host(backend: str, hosts: Sequence[str], kernel: str, more: Mapping[str, Any]) -> Backend:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import UnionType
 
 EXTRAS = {  # of pyproject.toml, by the modules that are imported; the first that brings a module is advised
-    "records": ("pyarrow",),
+    "records": ("pyarrow", "jinja2"),
     "analysis": ("pyarrow", "pyspark", "scipy", "highspy", "matplotlib", "PIL", "jinja2", "networkx"),
     "docker": ("docker", "PIL"),
 }

@@ -29,6 +29,7 @@ REFUSED = {  # what asks for an extra, the extra, and what is named as absent
     f"testbed plan {ROOT}/docs/examples/campus.toml --out d.png": ("analysis", "matplotlib"),
     f"place {ROOT}/docs/examples/placement.toml --bound": ("analysis", "highspy"),
     f"provision {ROOT}/docs/examples/provision.toml --launch sim": ("analysis", "pyarrow, scipy, highspy and pillow"),
+    "testbed report": ("records", "pyarrow and jinja2"),
     "testbed build": ("docker", "docker"),
     "testbed up --backend docker --hosts 2": ("docker", "docker"),
 }
@@ -99,7 +100,8 @@ def test_a_testbed_comes_up_and_doctor_says_what_is_absent(base: Path, tmp_path:
     doctor = run(base, tmp_path, "-m", "thalweg", "doctor")
     assert doctor.returncode == 0, doctor.stderr
     told = " ".join(doctor.stdout.split())
-    assert f"records Arrow records between hosts no pyarrow not installed; {install('records')}" in told
+    meaning = "records Arrow records between hosts, reports of testbeds"
+    assert f"{meaning} no pyarrow, jinja2 not installed; {install('records')}" in told
     assert "no pyarrow, pyspark, scipy, highspy, matplotlib, pillow, jinja2, networkx not installed" in told
     assert install("analysis") in told
 

@@ -43,7 +43,7 @@ import array
 import math
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -401,6 +401,22 @@ def class_dump(index: int) -> bytes:
 def class_body(index: int, minor: int) -> bytes:
     """Body of a request for one class of an interface."""
     return _tc(index, ROOT | minor, 0, 0)
+
+
+def root_body(index: int) -> bytes:
+    """Body of a request for the htb root of an interface."""
+    return _tc(index, ROOT, 0, 0)
+
+
+def root_counters(answers: Iterable[bytes]) -> tuple[int, ...]:
+    """Return bytes sent, packets dropped and packets waiting of a root; zeros if there is none."""
+    for answer in answers:
+        statistics = attributes(attributes(answer[_TCMSG.size :]).get(TCA_STATS2, b""))
+        basic, queue = statistics.get(TCA_STATS_BASIC, b""), statistics.get(TCA_STATS_QUEUE, b"")
+        if len(basic) >= 12 and len(queue) >= 12:
+            waiting, _, drops = struct.unpack_from("=III", queue)
+            return struct.unpack_from("=Q", basic)[0], drops, waiting
+    return 0, 0, 0
 
 
 def class_counters(answer: bytes) -> ClassCounters | None:

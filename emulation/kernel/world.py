@@ -12,7 +12,7 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple
@@ -141,6 +141,10 @@ class World(ABC):
         self._uplinks: dict[Cable, int] = {}  # ifb devices
         self._uncounted: dict[Cable, int] = {}  # frames that came before the classes of their senders were there
         self._managed: dict[Managed, bool] = {}  # disciplines that were tried
+        self.changed: Callable[[Link, LinkShape | None, LinkState], None] = lambda link, before, state: None
+        """Called after every change of a link, with its shape before; None if it had none."""
+        self.carried: Callable[[Cable, bool], None] = lambda cable, up: None
+        """Called after a host has lost its carrier, or has got it back."""
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
 
@@ -272,13 +276,16 @@ class World(ABC):
             now_s = time.monotonic()
             self._unsure -= asked.keys()
             for link, shape in asked.items():
-                if link in self.links:
-                    self.links[link].set(shape, began_s, now_s)
-                else:
+                state = self.links.get(link)
+                before = None if state is None else state.shape
+                if state is None:
                     ends = self.ends[cable_of(link.source, link.via)], self.ends[target]
-                    self.links[link] = LinkState(*ends, shape, now_s)
+                    state = self.links[link] = LinkState(*ends, shape, now_s)
+                else:
+                    state.set(shape, began_s, now_s)
                 if not replayed:
-                    self.links[link].base = shape
+                    state.base = shape
+                self.changed(link, before, state)
         if refusal is not None:
             raise refusal
 
@@ -455,7 +462,9 @@ class World(ABC):
         for cable, up in wanted.items():
             index = self.ends[cable].port.interface
             self._request(cable, [self.port_up(index) if up else self.port_down(index)])
-            (self.unplugged.discard if up else self.unplugged.add)(cable)
+            if up is (cable in self.unplugged):
+                (self.unplugged.discard if up else self.unplugged.add)(cable)
+                self.carried(cable, up)
 
     def reset(self, links: Iterable[Link]) -> int:
         """Reset the TCP connections from the sources to the targets of these links. Return their number."""
@@ -571,9 +580,19 @@ class World(ABC):
         counted = {}
         for host in self.hosts.values():
             if link := found.get(host.number):
-                bands = (found.get(host.number | band) for band in self.bands)
-                counted[host.name] = link._replace(backlog_bytes=sum(one.backlog_bytes for one in bands if one))
+                bands = [one for band in self.bands if (one := found.get(host.number | band))]
+                counted[host.name] = link._replace(
+                    backlog_bytes=sum(one.backlog_bytes for one in bands), drops=sum(one.drops for one in bands)
+                )
         return counted
+
+    def passed(self, target: Cable) -> tuple[int, ...]:
+        """Return the bytes and drops that the root of a host's port has counted, and the packets that wait there.
+
+        The port has been set up.
+        """
+        port = self.ends[target].port
+        return htb.root_counters(port.netlink.get(netlink.RTM_GETQDISC, htb.root_body(port.interface)))
 
     def strangers(self) -> dict[Cable, int]:
         """Return by cable the number of frames that were dropped, as their source address is no host's."""

@@ -97,6 +97,7 @@ class TestbedProcess:
         self._ended = threading.Event()
         self._status: int | None = None
         self._talking: dict[str, _Talk] = {}
+        self._inner_pid = 0
 
     def __repr__(self) -> str:
         return f"<TestbedProcess {self.args[0]!r} on {self.host}, pid {self.pid}, status {self._status}>"
@@ -105,6 +106,11 @@ class TestbedProcess:
     def pid(self) -> int | None:
         """The process's number as this process sees it, None if the system cannot translate it."""
         return self._pid
+
+    @property
+    def inner_pid(self) -> int:
+        """The process's number in the testbed's record; 0 if the testbed's supervisor has not started it."""
+        return self._inner_pid
 
     @property
     def returncode(self) -> int | None:

@@ -130,6 +130,8 @@ class Player:
         self._lags = Lags()
         self._t0_s = 0.0
         self.steps = 0
+        self.events: set[Link] = set()
+        """The links that the last changes concerned, as opposed to steps of schedules alone."""
 
     @property
     def running(self) -> bool:
@@ -178,6 +180,7 @@ class Player:
         self._step = [0] * len(self._schedules)
         passed = [bisect_right(one, 0.0, key=lambda change: change[0]) for one in self._changes]
         self._effect = [one[n - 1][1] if n else NEUTRAL for one, n in zip(self._changes, passed, strict=True)]
+        self._meet(i for i, effect in enumerate(self._effect) if effect != NEUTRAL)
         self._apply(range(len(self._schedules)))
         self._t0_s = t0_s = time.monotonic()
         moving = (i for i, s in enumerate(self._schedules) if s.period_s > 0 and len(s.times_s) > 1)
@@ -226,6 +229,7 @@ class Player:
         horizon = time.monotonic() + AHEAD_S
         due_s: dict[int, float] = {}  # by schedule: when the last that befalls it now was due
         carriers: dict[Cable, bool] = {}
+        changed = set[int]()
         while self._queue and self._queue[0][0] <= horizon:
             due, which, kind, number = self._queue[0]
             if kind == CARRIER:
@@ -239,6 +243,7 @@ class Player:
                 after = self._t0_s + self._schedules[which].due_s(number + 1)
             else:
                 changes = self._changes[which]
+                changed.add(which)
                 self._effect[which] = changes[number][1]
                 if number + 1 == len(changes):
                     heapq.heappop(self._queue)
@@ -249,11 +254,16 @@ class Player:
             self._world.set_carrier(carriers)
         if not due_s:
             return
+        self._meet(changed)
         self._apply(due_s)
         now = time.monotonic()
         for due in due_s.values():
             self._lags.add(now - due)
         self.steps += len(due_s)
+
+    def _meet(self, changed: Iterable[int]) -> None:
+        self.events.clear()
+        self.events.update(self._schedules[which].link for which in changed)
 
     def _apply(self, chosen: Iterable[int]) -> None:
         links, found = self._world.links, []

@@ -245,6 +245,12 @@ class Samples(Request):
     """Give the samples since the last time."""
 
 
+class Record(Request):
+    """Return the record of the testbed: part 0 is all but the samples, and says in how many parts these follow."""
+
+    part: Count
+
+
 class Prove(Request):
     """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too.
 

@@ -40,6 +40,7 @@ from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import MAX_RATE_BPS, UNRATED_BPS, LinkShape, outside
 from thalweg.emulation.proofs.rate import measure
+from thalweg.emulation.recording.recorder import Recorder, Snapshot, children_cpu_s
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection, EndlessLineError
 from thalweg.emulation.supervisor.parts import Parts
@@ -85,6 +86,8 @@ class Supervisor:
         self._refusal = ""  # why the replay has stopped by itself
         self._parts: dict[tuple[Connection, str], Parts] = {}  # of a request that travels in several
         self._samplers: dict[Connection, Sampler] = {}  # a connection's own, so that none disturbs another's
+        self._recorder = Recorder()
+        self._snapshots: dict[Connection, Snapshot] = {}  # records that are on their way
         self._ending = False
         self._owner: Connection | None = Connection(control)
         self._admit(self._owner)
@@ -105,7 +108,7 @@ class Supervisor:
         while not self._ending:
             change_s = self._player.next_due_s() if self._player is not None else None
             samples_s = (sampler.next_s for sampler in self._samplers.values())
-            for key, _ in self._selector.select(due_in_s(change_s, *samples_s)):
+            for key, _ in self._selector.select(due_in_s(change_s, self._recorder.next_s, *samples_s)):
                 key.data()
             self._reap()
             if self._player is not None:
@@ -113,15 +116,19 @@ class Supervisor:
             for sampler in self._samplers.values():
                 if sampler.next_s <= time.monotonic():
                     self._sample(sampler)
+            self._recorder.read_due()
 
     def _advance(self, player: Player) -> None:
         """Whatever goes wrong with a change ends the replay, not the testbed; whoever asks is told."""
+        self._recorder.begin("play", events=player.events)
         try:
             player.advance()
         except Exception as error:
             player.stop()
             what = "the kernel refused a change of a link" if isinstance(error, NetlinkError) else "it failed"
             self._refusal = f"the replay has stopped: {what} ({_said(error)})"
+        if not player.running:
+            self._recorder.stop("play", self._refusal)
 
     @staticmethod
     def _sample(sampler: Sampler) -> None:
@@ -156,6 +163,7 @@ class Supervisor:
         self._selector.unregister(connection.socket)
         self._connections.discard(connection)
         self._samplers.pop(connection, None)
+        self._snapshots.pop(connection, None)
         for what in ("replay", "changes"):
             self._parts.pop((connection, what), None)
         connection.close()
@@ -215,6 +223,7 @@ class Supervisor:
         except NetlinkError as error:
             what = "second interfaces, of networks besides the common one" if asked.networks else "its hosts' links"
             raise TestbedError(f"the kernel refused the testbed {what}: {error.strerror}") from None
+        self._recorder.watch(self._world)
         return {"unnamed": self._world.unnamed}
 
     def do_attach(self, call: Call[requests.Attach]) -> None:
@@ -224,6 +233,7 @@ class Supervisor:
         self._world = ContainerWorld(
             asked.hosts, asked.prefix_length, asked.layer, run_id=self._run_id, control_band=asked.control_band
         )
+        self._recorder.watch(self._world)
 
     def do_own_containers(self, _: Call[requests.OwnContainers]) -> None:
         self._owns_containers = True
@@ -253,11 +263,14 @@ class Supervisor:
             "unplugged": [] if self._world is None else sorted(map(end_name, self._world.unplugged)),
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
-            "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
             **({"private": self._world.private} if self._world is not None and self._world.private else {}),
+            "refusal": "; ".join(filter(None, self._refusals())),
             "replay_delays": player is not None and player.delays,
             **({"replay": player.statistics()} if player is not None else {}),
         }
+
+    def _refusals(self) -> list[str]:
+        return [self._refusal, self._recorder.refusal, *(one.refusal for one in self._samplers.values())]
 
     def do_down(self, _: Call[requests.Down]) -> None:
         self._ending = True
@@ -267,7 +280,7 @@ class Supervisor:
         for link, shape in asked:
             if wrong := shape.objection():
                 raise UsageError(f"link {link.text}: {wrong}")
-        self._shape(asked)
+        self._shape(asked, "shape")
 
     def do_alter(self, call: Call[requests.AlterLinks]) -> None:
         world, figures, shapes = self._need_world(), call.request.figures.set(), []
@@ -284,11 +297,12 @@ class Supervisor:
             if wrong := shape.objection():
                 raise UsageError(f"{where}: {wrong}")
             shapes.append((link, shape))
-        self._shape(shapes)
+        by = "set" if figures.keys() != {"cut"} else "cut" if figures["cut"] else "restore"
+        self._shape(shapes, by)
         if followed and self._player is not None:
             self._player.again({link for link, _ in shapes})
 
-    def _shape(self, shapes: list[tuple[Link, LinkShape]]) -> None:
+    def _shape(self, shapes: list[tuple[Link, LinkShape]], by: str) -> None:
         world = self._need_world()
         if any(shape.needs_netem for _, shape in shapes) and not world.netem_works:
             raise CapabilityError(
@@ -303,6 +317,7 @@ class Supervisor:
             )
         self._refuse_mtu(shape for _, shape in shapes)
         self._refuse_crowded(shapes)
+        self._recorder.begin(by, [link for link, _ in shapes])
         try:
             world.shape(shapes)
         except NetlinkError as error:
@@ -341,26 +356,33 @@ class Supervisor:
         for cable, queue in self._need_world().up_queues.items():
             if (bps := up_bps.get(cable)) is not None and (wrong := LinkShape(bps, queue=queue).objection()):
                 raise UsageError(f"all that {end_name(cable)} sends: {wrong}")
+        world = self._need_world()
+        record = self._recorder.host_changes(world.up_bps, world.down_bps)
         try:
-            self._need_world().limit_hosts(up_bps, down_bps)
+            world.limit_hosts(up_bps, down_bps)
         except NetlinkError as error:
             why = f"the kernel refused the rate of all that a host sends or receives: {error.strerror}"
             if any(bps is not None for bps in up_bps.values()):
                 why += "; what a host sends takes the modules ifb, sch_ingress and act_mirred (see thalweg doctor)"
             raise CapabilityError(why) from None
+        finally:
+            record()
 
     def do_set_carrier(self, call: Call[requests.SetCarrier]) -> None:
         world, asked = self._need_world(), call.request
         world.set_carrier({cable_of(host, asked.via): asked.up for host in asked.hosts})
 
     def do_reset(self, call: Call[requests.Reset]) -> Answer:
+        links = [*map(as_link, call.request.links)]
         try:
-            return {"reset": self._need_world().reset(map(as_link, call.request.links))}
+            count = self._need_world().reset(links)
         except NetlinkError as error:
             raise CapabilityError(
                 f"this kernel cannot end connections: {error.strerror}; it takes CONFIG_INET_DIAG_DESTROY and the"
                 " module tcp_diag"
             ) from None
+        self._recorder.reset(links, count)
+        return {"reset": count}
 
     def do_replay(self, call: Call[requests.Replay]) -> None:
         parts = self._parts.pop((call.connection, "replay"), None) or Parts()
@@ -373,7 +395,9 @@ class Supervisor:
             if wrong := shape.objection():
                 raise UsageError(f"link {link.text}, as its schedule changes it: {wrong}")
         if self._player is not None:
+            self._recorder.begin("play")
             self._player.lift()
+            self._recorder.stop("play")
         self._player, self._refusal = player, ""
 
     def do_replay_change(self, call: Call[requests.ReplayChange]) -> None:
@@ -407,11 +431,15 @@ class Supervisor:
         self._need_player().change_carriers(changes)
 
     def do_replay_start(self, _: Call[requests.ReplayStart]) -> Answer:
-        self._refusal = ""
-        return {"t0_s": self._need_player().start()}
+        self._refusal, player = "", self._need_player()
+        self._recorder.begin("play", events=player.events)
+        began_s = player.start()
+        self._recorder.go_on("play")
+        return {"t0_s": began_s}
 
     def do_replay_stop(self, _: Call[requests.ReplayStop]) -> None:
         self._need_player().stop()
+        self._recorder.stop("play")
 
     def do_replay_statistics(self, _: Call[requests.ReplayStatistics]) -> Answer:
         if self._refusal:
@@ -434,6 +462,20 @@ class Supervisor:
             raise TestbedError(sampler.refusal)
         return {"rows": b64encode(rows).decode()}
 
+    def do_record(self, call: Call[requests.Record]) -> Answer:
+        part, connection = call.request.part, call.connection
+        if part == 0:
+            snapshot = self._snapshots[connection] = self._recorder.snapshot()
+            answer: Answer = msgspec.to_builtins(snapshot.head)
+        elif connection not in self._snapshots:
+            raise UsageError(f"part {part} of the record was asked for before part 0, or after the last one")
+        else:
+            snapshot = self._snapshots[connection]
+            answer = {"rows": b64encode(snapshot.part(part - 1)).decode()}
+        if part >= snapshot.head.parts:
+            del self._snapshots[connection]
+        return answer
+
     def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:
             raise UsageError("links cannot be proven while a replay changes them; stop the replay first")
@@ -447,15 +489,21 @@ class Supervisor:
             if self._ending or waited_for.hung_up():
                 raise TestbedError("interrupted")
 
-        proofs = measure(
-            self._need_world(), map(as_link, asked.links), asked.seconds, go_on,
-            flows=asked.flows, every_kind=asked.every_kind,
-        )  # fmt: skip
+        self._recorder.begin("verify")
+        self._recorder.go_on("verify")
+        try:
+            proofs = measure(
+                self._need_world(), map(as_link, asked.links), asked.seconds, go_on,
+                flows=asked.flows, every_kind=asked.every_kind,
+            )  # fmt: skip
+        finally:
+            self._recorder.stop("verify")
         return {"proofs": msgspec.to_builtins(proofs)}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
         child = self._begin(call.request, call.descriptors, call.request.terminal)
         self._children[child.pid] = (child, call.request.host, call.connection)
+        self._recorder.start(child.pid, call.request.host, call.request.argv)
         # the descriptor lets the launcher translate the number into its own process namespace
         handle = (os.pidfd_open(child.pid),) if self._world is not None else ()
         return {"pid": child.pid, "send_fds": handle}
@@ -469,6 +517,7 @@ class Supervisor:
         with open(os.devnull) as null, file.open("wb") as log:
             child = self._begin(asked, (null.fileno(), log.fileno(), log.fileno()))
         self._children[child.pid] = (child, asked.host, None)
+        self._recorder.start(child.pid, asked.host, asked.argv, file)
         self._launched.append(requests.LaunchedProcess(child.pid, asked.host, asked.argv, str(file)))
         return {"pid": child.pid}
 
@@ -544,7 +593,9 @@ class Supervisor:
                 os.waitpid(pid, 0)
                 continue
             child, _, connection = known
+            before_s = children_cpu_s()
             status = child.wait()
+            self._recorder.end(pid, status, children_cpu_s() - before_s)
             if (terminal := self._terminals.pop(pid, None)) is not None:
                 os.close(terminal)
             if connection is not None and connection in self._connections:

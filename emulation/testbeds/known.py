@@ -94,12 +94,16 @@ def choose(asked: str | None) -> TestbedState:
 
     UsageError says what there is instead.
     """
-    up = {state.id: state for state in known_testbeds() if state.alive}
+    known = known_testbeds()
+    up = {state.id: state for state in known if state.alive}
     found = [*up] if asked is None else named(asked, [*up])
     if len(found) == 1:
         return up[found[0]]
     if found:
         raise UsageError(f"{len(found)} testbeds are up, say which with --id: {', '.join(found)}")
+    if asked and (crashed := named(asked, [state.id for state in known])):
+        remedy = f"remove it with: thalweg testbed down {crashed[0]}"
+        raise UsageError(f"testbed {crashed[0]} has crashed, and its record is lost; {remedy}")
     which = f"no testbed {asked!r} is up" if asked else "no testbed is up"
     there = f"there is {', '.join(up)}" if up else "start one with: thalweg testbed up --hosts 9 --rate 10mbit"
     raise UsageError(f"{which}; {there}")

@@ -27,6 +27,7 @@ import msgspec
 from thalweg.emulation.kernel.names import named, objection
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, ShapeFigures, floored, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
+from thalweg.emulation.recording.recording import Recording, fetch
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
 from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule
@@ -480,6 +481,10 @@ class Testbed(ABC):
             LinkSample(at_s, names[int(a)], names[int(b)], asked, delivered, waits > 0, networks[int(via)], seconds)
             for at_s, a, b, asked, delivered, waits, via, seconds in struct.iter_unpack("=8d", rows)
         ]
+
+    def recording(self) -> Recording:
+        """Return what the testbed has recorded since its start."""
+        return fetch(self._client)
 
     def __enter__(self) -> Self:
         self.up()

@@ -25,7 +25,7 @@ MEANING = {
     "user namespaces": "the same without root",
     "docker": "emulated WAN in containers",
     "user-mode linux": "delays without a kernel's netem",
-    "records": "Arrow records between hosts",
+    "records": "Arrow records between hosts, reports of testbeds",
     "analysis": "runs, tables, plots, sweeps",
     "java": "sweeps, and several runs at once, on Spark",
 }

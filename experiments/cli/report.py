@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from thalweg.emulation.units import format_size
 from thalweg.experiments.cli.console import JsonOption, print_json, progress
 from thalweg.experiments.command import PAGE_LIBRARIES
 from thalweg.middleware.errors import counted, require
@@ -33,7 +34,6 @@ def report(
     """
     require(*PAGE_LIBRARIES)
     from thalweg.experiments.reports.report import write_report
-    from thalweg.experiments.views.tables import size
 
     with progress() as tell:
         made = write_report(folders, out, tell)
@@ -42,7 +42,7 @@ def report(
     else:
         counts = ((len(made.runs), "run"), (len(made.sweeps), "sweep"), (len(made.comparisons), "comparison"))
         what = ", ".join(counted(number, name) for number, name in counts if number)
-        print(f"report: {made.report} ({size(made.size_bytes)}): {what}")
+        print(f"report: {made.report} ({format_size(made.size_bytes)}): {what}")
         if made.left_out:
             print(f"note: {made.left_out} pictures were left out to keep the page small")
     if open_it:

@@ -1,20 +1,18 @@
-"""What a report's page is put together from: templates, tables, and pictures inside the page.
-
-The templates (``templates``: HTML, SVG, CSS and the script) escape whatever they are given but ``Markup``.
-"""
+"""Parts of the pages of runs and sweeps: tables of the terminal, and pictures inside the page."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
+
+from thalweg.emulation.reports import page
+from thalweg.emulation.reports.page import Sheet, SheetRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,32 +21,22 @@ PAGE_BYTES = 5_000_000  # of a page that still opens quickly on a phone; see Roo
 NONE = "–"
 
 
-@cache
+TEMPLATES = Path(__file__).parent / "templates"
+
+
 def templates() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["n"] = coordinate
-    return made
+    """Return the templates of these reports, and the common ones."""
+    return page.templates(TEMPLATES)
 
 
 def render(template: str, **values: Any) -> Markup:
     """A template's text with these values."""
-    return Markup(templates().get_template(template).render(values))
+    return page.render(template, values, TEMPLATES)
 
 
 def spread_out(count: int, most: int) -> list[int]:
     """At most so many of so many numbers, evenly, the first and the last included."""
     return [round(i * (count - 1) / (most - 1)) for i in range(most)] if count > most else list(range(count))
-
-
-def coordinate(value: float) -> str:
-    """To a tenth."""
-    return f"{value:.1f}".removesuffix(".0")
 
 
 class Room:
@@ -89,27 +77,6 @@ def fewer_colours(png: bytes) -> bytes:
     out = io.BytesIO()
     few.save(out, "PNG", optimize=True)
     return min(out.getvalue(), png, key=len)
-
-
-class SheetRow(msgspec.Struct, frozen=True):
-    """Texts, each with a class or none; ``dim``: of less weight."""
-
-    cells: list[tuple[Any, str]]
-    dim: bool = False
-
-
-class Sheet(msgspec.Struct, frozen=True):
-    """A table. ``heads``: texts, and whether the column has figures, which stand at the right."""
-
-    caption: str
-    heads: list[tuple[str, bool]]
-    rows: list[SheetRow]
-
-
-def sheet(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int = 1) -> Sheet:
-    """A table of texts; ``left``: how many columns have texts, which stand at the left."""
-    sides = [(head, i >= left) for i, head in enumerate(heads)]
-    return Sheet(caption, sides, [SheetRow([(cell, "") for cell in row]) for row in rows])
 
 
 def from_rich(made: Table, caption: str | None = None) -> Sheet:

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from thalweg.emulation.reports.page import coordinate
+from thalweg.emulation.units import format_size
 from thalweg.experiments.command import clipped
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.moves import Move, TreeChange
-from thalweg.experiments.reports.page import coordinate, render, spread_out
+from thalweg.experiments.reports.page import render, spread_out
 from thalweg.experiments.views.style import COLOURS
-from thalweg.experiments.views.tables import seconds, size
+from thalweg.experiments.views.tables import seconds
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
 from thalweg.middleware.network.view import NET, Link
 
@@ -199,7 +201,7 @@ class Drawing:
             if link[0] in self.at and link[1] in self.at and size_bytes:
                 width = 0.8 + 6.2 * size_bytes / busiest
                 path, head = self._curve(link, head=4.5 + width * 0.9)
-                told = f"{link.text}: {size(size_bytes)}"
+                told = f"{link.text}: {format_size(size_bytes)}"
                 yield {"told": told, "width": width, "path": path, "head": head, "other": link.via != NET}
 
     def _curve(self, link: Link, head: float = 0.0) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from thalweg.emulation.reports.page import sheet
 from thalweg.experiments.command import Tell
 from thalweg.experiments.papers.study import FigureData
 from thalweg.experiments.records.aggregates import aggregate, load_runs
@@ -23,7 +24,7 @@ from thalweg.experiments.records.analysis import RunSummary, reading_log, summar
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, beyond, furthest, load_comparison
 from thalweg.experiments.records.records import RUN_TOML, RunInfo
 from thalweg.experiments.reports import sweep as report_sweep
-from thalweg.experiments.reports.page import NONE, Room, from_rich, render, sheet
+from thalweg.experiments.reports.page import NONE, Room, from_rich, render
 from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML, neither
 from thalweg.experiments.views.tables import aggregate_table, comparison_latencies, comparison_table, seconds

@@ -14,11 +14,12 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from rich.table import Table
 
+from thalweg.emulation.reports.page import sheet
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.records.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
 from thalweg.experiments.records.log import read_log
 from thalweg.experiments.records.records import EVENTS, IMAGES, PLOTS, RunInfo, to_toml
-from thalweg.experiments.reports.page import Picture, Room, fewer_colours, from_rich, render, sheet, spread_out
+from thalweg.experiments.reports.page import Picture, Room, fewer_colours, from_rich, render, spread_out
 from thalweg.experiments.reports.placements import drawings, still, strip
 from thalweg.experiments.views.plots import plot_run
 from thalweg.experiments.views.tables import (

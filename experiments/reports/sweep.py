@@ -12,11 +12,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from thalweg.emulation.reports.page import sheet
 from thalweg.experiments.papers.aggregation import FIGURES_JSON, aggregate, load_figures
 from thalweg.experiments.papers.plots import draw
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict
 from thalweg.experiments.papers.tables import cells, comparison_cells, heading, ratio_cells
-from thalweg.experiments.reports.page import Picture, Room, fewer_colours, render, sheet
+from thalweg.experiments.reports.page import Picture, Room, fewer_colours, render
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
 from thalweg.experiments.views.style import styled
 from thalweg.middleware.errors import UsageError, counted

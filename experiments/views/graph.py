@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from thalweg.emulation.units import format_size
 from thalweg.experiments.command import clipped
-from thalweg.experiments.views.tables import size
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, Course, readable_on, timeline
 from thalweg.middleware.dataflow import Edge
 
@@ -128,7 +128,7 @@ def graph_figure(drawn: Shown, title: str, tints: Mapping[str, str]) -> Figure:
         local = drawn.hosts[edge.producer][-1] == drawn.hosts[edge.consumer][-1]
         carried, label = drawn.carried.get(edge, 0), ""
         if carried and len(ways) <= LABELLED:
-            label = "\n".join([size(carried), *drawn.over.get(edge, ())])
+            label = "\n".join([format_size(carried), *drawn.over.get(edge, ())])
         _draw_edge(axes, way, carried, busiest, label, local=local)
     for name, (x, y) in at.items():
         _draw_node(axes, (x, y), name, drawn.hosts[name], tints, scale)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.emulation.proofs.proof import STALLED
-from thalweg.emulation.units import format_rate
+from thalweg.emulation.units import format_rate, format_size
 from thalweg.experiments.records.aggregates import PlacementAggregate, RunsSummary
 from thalweg.experiments.records.analysis import (
     BASELINE,
@@ -228,7 +228,7 @@ def moves_table(summary: RunSummary) -> Table:
         if placement.relocations or placement.stayed:
             counts = (placement.relocations, placement.stayed)
             pauses = (placement.pause_p50_s, placement.pause_p99_s, placement.pause_max_s)
-            table.add_row(Text(label), *map(str, counts), *map(seconds, pauses), size(placement.state_bytes))
+            table.add_row(Text(label), *map(str, counts), *map(seconds, pauses), format_size(placement.state_bytes))
     return table
 
 
@@ -283,7 +283,7 @@ def handovers_table(title: str, moves: Sequence[Move]) -> Table:
         padding=(0, 1, 0, 0),
     )
     for move in moves:
-        state = size(move.size_bytes) if move.moved and move.size_bytes is not None else NONE
+        state = format_size(move.size_bytes) if move.moved and move.size_bytes is not None else NONE
         why = move.reason
         if not move.moved:
             why = f"stayed: {move.why}" + (f" (was to move: {why})" if why else "")
@@ -383,16 +383,6 @@ def seconds(value: float | None) -> str:
         return NONE
     places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4
     return f"{value:.{places}f}"
-
-
-def size(value: int) -> str:
-    """Bytes with their unit: 512 B, 1.5 KB, 20 MB (powers of 1,000)."""
-    scaled, unit = float(value), "B"
-    for larger in ("KB", "MB", "GB"):
-        if scaled < 999.5:
-            break
-        scaled, unit = scaled / 1000, larger
-    return f"{value} B" if unit == "B" else f"{scaled:.{1 if scaled < 9.95 else 0}f} {unit}"
 
 
 def _delivered(came: int, asked: int) -> Text:

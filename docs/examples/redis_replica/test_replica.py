@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from thalweg import Testbed
@@ -45,6 +47,26 @@ def test_the_replica_serves_what_it_had_and_catches_up(bed: Testbed) -> None:
     bed.restore()
     assert redis(bed, "primary", "incr outages", "wait 1 20000") == ["1", "1"]  # and so has all before it
     assert redis(bed, "replica", "get city") == ["Bern"]
+
+
+def test_the_report_tells_of_the_outage(bed: Testbed, tmp_path: Path) -> None:
+    """``pytest --basetemp out`` leaves the page in ``out``."""
+    load = bed.start("primary", ["redis-benchmark", "-t", "set", "-n", "40000", "-d", "100", "-q"])
+    redis(bed, "primary", "wait 1 500")  # some of the load has reached the replica
+    bed.cut("primary", "replica", both=True)
+    redis(bed, "primary", "set city Bern", "wait 1 1000")
+    bed.restore()
+    assert load.wait(60) == 0
+    assert redis(bed, "primary", "incr outages", "wait 1 20000") == ["1", "1"]
+
+    page = bed.report(tmp_path / "report", title="A redis replica through an outage")
+    assert "primary ⇄ replica" in page.read_text()
+    cuts = pyarrow.parquet.read_table(page.parent / "cuts.parquet").to_pylist()
+    assert [(cut["source"], cut["target"]) for cut in cuts] == [("primary", "replica"), ("replica", "primary")]
+    began_s, ended_s = cuts[0]["begin_s"], cuts[0]["end_s"]
+    counters = pyarrow.parquet.read_table(page.parent / "counters.parquet").to_pylist()
+    through = [row for row in counters if began_s < row["begin_s"] and row["end_s"] < ended_s]
+    assert sum(row["bytes"] for row in through) == 0
 
 
 def test_a_slow_link_holds_it_up_but_not_for_long(bed: Testbed) -> None:

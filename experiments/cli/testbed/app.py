@@ -12,6 +12,7 @@ VERBS = {
     "down": Verb("testbed.down:down", "Take testbeds down, and remove what crashed ones left.", UP),
     "status": Verb("testbed.status:status", "List the testbeds that are up, and those that crashed.", UP),
     "exec": Verb("testbed.exec:execute", "Run a command on a host of a testbed.", USE, OF_THE_COMMAND),
+    "report": Verb("testbed.report:report", "Write a report of all that went on in a testbed.", USE),
     "logs": Verb("testbed.exec:logs", "Print the output of processes that `exec -d` started.", USE),
     "set": Verb("testbed.links:change", "Change links of a testbed that is up.", CHANGE),
     "cut": Verb("testbed.links:cut", "Cut links of a testbed that is up.", CHANGE),

@@ -49,6 +49,23 @@ def test_a_host_without_carrier_reaches_nobody_and_its_interface_says_so(bed: Te
     bed.prove()
 
 
+def test_lost_carriers_and_resets_stand_in_the_report(bed: Testbed, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    bed.set("b", carrier="down")
+    bed.set("b", carrier="up")
+    bed.set("c", carrier="down")
+    bed.reset("a", "b")
+    page = bed.report(tmp_path / "report")
+    events = [
+        (row["kind"], row["note"], row["end_s"] is None)
+        for row in pq.read_table(page.parent / "events.parquet").to_pylist()
+    ]
+    assert events == [
+        ("carrier", "b", False), ("carrier", "c", True), ("reset", "0 connections of a → b", False),
+    ]  # fmt: skip
+    assert "c has no carrier since" in page.read_text()
+
+
 def test_a_carrier_is_of_one_network_and_may_change_without_a_link(bed: Testbed) -> None:
     leased = bed.on("leased")
     leased.set("a", "b", rate="5mbit", both=True)

@@ -16,11 +16,12 @@ from patience import patience
 from rich.console import Console
 from typer.testing import CliRunner
 
+from thalweg.emulation.units import format_size
 from thalweg.experiments.cli.analyze import analyze
 from thalweg.experiments.records import spark
 from thalweg.experiments.records.aggregates import RunsSummary, analyze_runs, load_runs
 from thalweg.experiments.records.moves import Errors, EstimateErrors
-from thalweg.experiments.views.tables import estimates_lines, print_runs, seconds, size
+from thalweg.experiments.views.tables import estimates_lines, print_runs, seconds
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def test_seconds_have_three_digits(value: float | None, text: str) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (65_536, "66 KB"), (999_600, "1.0 MB"), (12_345_678_901, "12 GB")],
 )
 def test_sizes_have_their_unit(value: int, text: str) -> None:
-    assert size(value) == text
+    assert format_size(value) == text
 
 
 def test_estimates_are_told_by_how_only_where_there_are_both() -> None:

@@ -1,0 +1,156 @@
+"""Reading of what links carry, at a cost that is bounded: a share of one processor's time.
+
+A port whose root has counted nothing since the last time is not read link by link.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from array import array
+from collections import deque
+from collections.abc import Mapping
+
+from thalweg.emulation.kernel.htb import ClassCounters
+from thalweg.emulation.kernel.netlink import NetlinkError
+from thalweg.emulation.kernel.world import LinkState, World
+from thalweg.emulation.recording.samples import FINEST_S, Sample, Samples
+from thalweg.middleware.network.view import Cable, Link
+
+SHARE = 0.005
+"""Of a processor's time, for readings."""
+CREDIT_S = 0.02  # of processor time that may be used at once
+IDLE_S = 1.0  # between two readings while nothing is carried
+LIVELY_S = 5.0  # after traffic, a change or the start of a process
+READING = 0.02  # of the time that it covers: a reading that takes longer may be off by as much
+TRIES = 3
+COUNTERS = 1 << 32  # where the kernel's counters of packets begin anew
+SLICE_S = 0.002  # of readings in one go, so that a replay's changes are not held up
+
+
+class _Port:
+    """What was last read of the links to one host."""
+
+    def __init__(self, hosts: int, now_s: float) -> None:
+        self.links: dict[int, tuple[Link, LinkState]] = {}  # by the source's number
+        self.read_s = now_s
+        self.passed: tuple[int, ...] = ()
+        self.sent, self.packets, self.drops = (array("Q", bytes(8 * (hosts + 1))) for _ in range(3))
+        self.asked_bits = array("d", bytes(8 * (hosts + 1)))
+
+
+class Counting:
+    """Readings of all ports in turn. ``next_s``: when the next is due, on the clock of ``time.monotonic()``."""
+
+    def __init__(self, world: World, samples: Samples) -> None:
+        self._world, self._samples = world, samples
+        self.numbers: dict[Link, int] = {}
+        """Numbers of the links that samples and changes name, in the order of their first mention."""
+        self._ports: dict[Cable, _Port] = {}
+        self._round: deque[Cable] = deque()  # ports that are still to be read in this round
+        self._round_s = self._lively_s = self._counted_s = self.next_s = time.monotonic()
+        self._credit_s, self.cost_s = CREDIT_S, 0.0
+
+    def number(self, link: Link) -> int:
+        """Return the number of a link."""
+        return self.numbers.setdefault(link, len(self.numbers))
+
+    def know(self, link: Link, state: LinkState) -> None:
+        """Have a link read that has just been set up."""
+        source, target = link.ends
+        if target not in self._ports:
+            self._ports[target] = _Port(len(self._world.hosts), time.monotonic())
+        self._ports[target].links[self._world.ends[source].number] = link, state
+
+    def wake(self) -> None:
+        """Read soon and often: something is under way."""
+        now_s = time.monotonic()
+        self._lively_s = now_s
+        self.next_s = min(self.next_s, max(now_s, self._round_s + FINEST_S, self._affordable_s(now_s)))
+
+    def read_due(self) -> None:
+        """Read some ports, and say when the next are due."""
+        began_s = time.monotonic()
+        if not self._round:
+            self._round.extend(self._ports)
+            self._round_s = began_s
+        while self._round and time.monotonic() - began_s < SLICE_S:
+            self._read(self._round.popleft())
+        now_s = time.monotonic()
+        interval_s = FINEST_S if now_s - self._lively_s < LIVELY_S else IDLE_S
+        due_s = now_s if self._round else self._round_s + interval_s
+        self.next_s = max(due_s, self._affordable_s(now_s))
+
+    def read_before(self, links: list[Link]) -> None:
+        """Read the ports of links that are about to change, as far as that is affordable."""
+        for target in {link.ends[1] for link in links} & self._ports.keys():
+            if self._affordable_s(time.monotonic()) > time.monotonic():
+                return
+            self._read(target)
+
+    def read_all(self) -> None:
+        """Read all ports now, whatever it costs."""
+        for target in self._ports:
+            self._read(target, leave_out=False)
+
+    def _affordable_s(self, now_s: float) -> float:
+        """Return when there is processor time for another reading."""
+        self._credit_s = min(CREDIT_S, self._credit_s + SHARE * (now_s - self._counted_s))
+        self._counted_s = now_s
+        return now_s + max(0.0, -self._credit_s) / SHARE
+
+    def _read(self, target: Cable, *, leave_out: bool = True) -> None:
+        """Read a port. ``leave_out``: the reading may be left to the next one if it was held up."""
+        if target in self._world.gone:
+            return
+        used_s = time.thread_time()
+        try:
+            self._read_port(target, self._ports[target], leave_out=leave_out)
+        except NetlinkError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            self._world.gone.add(target)
+        used_s = time.thread_time() - used_s
+        self._credit_s, self.cost_s = self._credit_s - used_s, self.cost_s + used_s
+
+    def _read_port(self, target: Cable, port: _Port, *, leave_out: bool) -> None:
+        began_s = time.monotonic()
+        passed = self._world.passed(target)
+        if passed == port.passed and not passed[-1]:  # nothing waits
+            port.read_s = now_s = (began_s + time.monotonic()) / 2
+            for number, (_, state) in port.links.items():
+                port.asked_bits[number] = state.asked_bits(now_s)
+            return
+        for _ in range(TRIES):
+            began_s = time.monotonic()
+            counters = self._world.counters(target)
+            now_s = time.monotonic()
+            if now_s - began_s <= READING * (now_s - port.read_s):
+                break
+        else:
+            if leave_out:
+                return
+        self._keep(port, counters, (began_s + now_s) / 2)
+        port.passed = passed
+
+    def _keep(self, port: _Port, counters: Mapping[str, ClassCounters], now_s: float) -> None:
+        before_s = port.read_s
+        for counted in counters.values():
+            number = counted.minor
+            if number not in port.links:  # a class of a link whose setting up the kernel refused halfway
+                continue
+            link, state = port.links[number]
+            asked_bits, asked_before = state.asked_bits(now_s), port.asked_bits[number]
+            sent, packets = counted.sent_bytes - port.sent[number], counted.sent_packets - port.packets[number]
+            drops = counted.drops - port.drops[number]
+            if sent < 0:  # the port was set up anew
+                sent, packets, drops = counted.sent_bytes, counted.sent_packets, counted.drops
+            if (sent or drops or counted.backlog_bytes) and now_s > before_s:
+                self._samples.add(Sample(
+                    self.number(link), before_s, now_s, asked_before, max(asked_before, asked_bits), sent,
+                    packets % COUNTERS, drops % COUNTERS, counted.backlog_bytes,
+                ))  # fmt: skip
+                self._lively_s = now_s
+            port.sent[number], port.packets[number] = counted.sent_bytes, counted.sent_packets
+            port.drops[number], port.asked_bits[number] = counted.drops, asked_bits
+        port.read_s = now_s

@@ -1,0 +1,368 @@
+"""The supervisor's record of its testbed: it begins with the testbed and ends with it, in bounded memory.
+
+Times are ``time.monotonic()``. If entries become too many, older ones of the least interest are left out first, and
+counted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thalweg.emulation.kernel.names import end_name
+from thalweg.emulation.kernel.world import LinkState, World
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.recording.counting import Counting
+from thalweg.emulation.recording.samples import WIDTH, Samples
+from thalweg.middleware.errors import ThalwegError, counted, one_line
+from thalweg.middleware.network.view import Cable, Link
+from thalweg.middleware.platform.files import open_regular
+
+MAX_CHANGES = 40_000  # of links, each at most 400 bytes
+MAX_PROCESSES = 5_000
+MAX_HAPPENINGS = 2_000
+COMMAND_CHARS = 1_000
+PART_ROWS = 10_000  # of samples in one answer
+TAILS, TAIL_BYTES, TAIL_LINES = 100, 4_000, 20  # of logs
+RUNS_CLOCK = 2  # in the number of a process's clock: the time that it has run (clock_getcpuclockid(3))
+
+
+class Process(msgspec.Struct, array_like=True):
+    """A process on a host. ``cpu_s``: of one that has ended, with the children that it waited for.
+
+    ``stays``: it does not end with who started it. ``status`` is None while it runs, and ``-signal`` as in subprocess.
+    ``tail``: the last lines of its log, if it has one.
+    """
+
+    number: int
+    pid: int
+    host: str
+    command: str
+    begin_s: float
+    end_s: float | None = None
+    status: int | None = None
+    cpu_s: float | None = None
+    stays: bool = False
+    tail: str = ""
+
+
+class LinkChange(msgspec.Struct, array_like=True, gc=False):
+    """A link was changed, by ``by``: shape, set, cut, restore, play, event or verify.
+
+    Changes of one request, or of one moment of a replay, have the same ``number``. ``link``: its number. ``before``:
+    None at its first setting.
+    """
+
+    number: int
+    at_s: float
+    by: str
+    link: int
+    before: LinkShape | None
+    after: LinkShape
+
+    @property
+    def of_rate_alone(self) -> bool:
+        """Whether it is a step of a replay that opens or closes nothing."""
+        before, after = self.before, self.after
+        same = before is not None and before._replace(rate_bps=after.rate_bps) == after
+        return same and not self.opens_or_closes
+
+    @property
+    def opens_or_closes(self) -> bool:
+        """Whether packets pass since, and did not before, or the other way round."""
+        return (self.before is None or self.before.passes) is not self.after.passes
+
+
+class HostChange(msgspec.Struct, array_like=True):
+    """The rate of all that a host sends (``up``) or receives (``down``) was changed; None: no limit."""
+
+    at_s: float
+    host: str
+    via: str
+    direction: str
+    rate_bps: float | None
+
+
+class Happening(msgspec.Struct, array_like=True):
+    """Something went on for a time: ``play`` of a scenario or trace, ``verify``, the ``end`` of a host, its lost
+    ``carrier``, or a ``reset`` of connections.
+    """
+
+    kind: str
+    begin_s: float
+    end_s: float | None = None
+    note: str = ""
+
+
+class Head(msgspec.Struct):
+    """The record without its samples. ``began_s``, ``now_s``: on the supervisor's clock. ``rows``: of samples.
+
+    ``left_out``: how many older entries are missing, by what they are. ``joined_s``: the time up to which older samples
+    are joined. ``cost_s``: processor time of the readings.
+    """
+
+    began_s: float
+    now_s: float
+    links: list[tuple[str, ...]]
+    changes: list[LinkChange]
+    hosts: list[HostChange]
+    processes: list[Process]
+    happenings: list[Happening]
+    left_out: dict[str, int]
+    joined_s: float
+    refusal: str
+    rows: int
+    parts: int
+    cost_s: float
+
+
+class Snapshot:
+    """A record as it stood at one moment, given out in parts."""
+
+    def __init__(self, head: Head, rows: bytes) -> None:
+        self.head, self._rows = head, rows
+
+    def part(self, number: int) -> bytes:
+        """Return part ``number`` of the samples, counted from 0, in float64."""
+        size = PART_ROWS * WIDTH * 8
+        return self._rows[number * size : (number + 1) * size]
+
+
+class Recorder:
+    """All that a testbed records."""
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self._samples = Samples()
+        self._counting: Counting | None = None
+        self._world: World | None = None
+        self._by, self._number = "shape", 0
+        self._events: Set[Link] = frozenset()
+        self._changes: list[LinkChange] = []
+        self._hosts: list[HostChange] = []
+        self._processes: dict[int, Process] = {}
+        self._running: dict[int, Process] = {}  # by pid
+        self._logs: dict[int, Path] = {}  # by number
+        self._started = 0
+        self._happenings: list[Happening] = []
+        self._open: dict[str, Happening] = {}
+        self._gone: set[Cable] = set()
+        self._left_out: dict[str, int] = {}
+        self.refusal = ""
+        """Why the counters of links are no longer read."""
+
+    # --- links ----------------------------------------------------------------------------------------
+
+    def watch(self, world: World) -> None:
+        """Record the links of a world from now on."""
+        self._world, self._counting = world, Counting(world, self._samples)
+        world.changed, world.carried = self._link_changed, self._carrier_changed
+
+    @property
+    def next_s(self) -> float | None:
+        """When the counters of links are to be read next."""
+        return None if self._counting is None else self._counting.next_s
+
+    def read_due(self) -> None:
+        """Read counters of links if they are due."""
+        counting = self._counting
+        if counting is None or self._world is None or counting.next_s > time.monotonic():
+            return
+        with self._reading():
+            counting.read_due()
+        for cable in self._world.gone - self._gone:
+            self._gone.add(cable)
+            now_s = time.monotonic()
+            self._add(Happening("end", now_s, now_s, cable if isinstance(cable, str) else " over ".join(cable)))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """If reading fails inside, counters are no longer read; the testbed goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.refusal = f"the recording of what links carry has stopped ({one_line(error)})"
+            if self._counting is not None:
+                self._counting.next_s = math.inf
+
+    def _wake(self) -> None:
+        if self._counting is not None and not self.refusal:
+            self._counting.wake()
+
+    def begin(self, by: str, links: Iterable[Link] = (), events: Set[Link] = frozenset()) -> None:
+        """Say who makes the changes that come next. ``events``: the links that a replay changes by an event."""
+        self._by, self._events = by, events
+        self._number += 1
+        if self._counting is not None and not self.refusal and by not in ("play", "verify"):
+            with self._reading():
+                self._counting.read_before([*links])
+            self._wake()
+
+    def _link_changed(self, link: Link, before: LinkShape | None, state: LinkState) -> None:
+        counting = self._counting
+        assert counting is not None
+        if before is None:
+            counting.know(link, state)
+        if before == state.shape:
+            return
+        by = "event" if link in self._events else self._by
+        now_s = time.monotonic()
+        self._changes.append(LinkChange(self._number, now_s, by, counting.number(link), before, state.shape))
+        if len(self._changes) > MAX_CHANGES:
+            self._thin()
+
+    def _carrier_changed(self, cable: Cable, up: bool) -> None:
+        name = end_name(cable)
+        if up:
+            self.stop(f"carrier of {name}", name)
+        else:
+            self.go_on("carrier", f"carrier of {name}", name)
+        self._wake()
+
+    def reset(self, links: Iterable[Link], count: int) -> None:
+        """Record that connections over links were reset."""
+        text = ", ".join(link.text for link in links)
+        now_s = time.monotonic()
+        self._add(Happening("reset", now_s, now_s, f"{counted(count, 'connection')} of {text[:COMMAND_CHARS]}"))
+
+    def _thin(self) -> None:
+        """Leave changes out of the older half: every second step of a replay, or else all but cuts and restores."""
+        half = len(self._changes) // 2
+        old, recent = self._changes[:half], self._changes[half:]
+        kept, odd = list[LinkChange](), dict[int, bool]()
+        for change in old:
+            if change.by == "play" and change.of_rate_alone:
+                odd[change.link] = not odd.get(change.link, False)
+                if odd[change.link]:
+                    continue
+            kept.append(change)
+        if len(kept) > half * 7 // 8:
+            kept = [one for one in kept if one.opens_or_closes]
+        if len(kept) > half * 7 // 8:
+            kept = kept[len(kept) // 2 :]
+        self._leave_out("changes", half - len(kept))
+        self._changes = kept + recent
+
+    def host_changes(self, up_bps: Mapping[Cable, float], down_bps: Mapping[Cable, float]) -> Callable[[], None]:
+        """Return a function that records which rates of hosts have changed since this call."""
+        before = {"up": dict(up_bps), "down": dict(down_bps)}
+
+        def record() -> None:
+            now_s = time.monotonic()
+            for direction, present in (("up", up_bps), ("down", down_bps)):
+                for cable in before[direction].keys() | present.keys():
+                    if (rate_bps := present.get(cable)) != before[direction].get(cable):
+                        host, via = (cable, "") if isinstance(cable, str) else cable
+                        self._hosts.append(HostChange(now_s, host, via, direction, rate_bps))
+            self._hosts = self._shortened("rates of hosts", self._hosts, MAX_CHANGES)
+
+        return record
+
+    # --- processes and what goes on -------------------------------------------------------------------
+
+    def start(self, pid: int, host: str, argv: Iterable[str], log: Path | None = None) -> None:
+        """Record the start of a process. ``log``: the file of its output, if it stays when who started it ends."""
+        self._started += 1
+        command = shlex.join(argv)[:COMMAND_CHARS]
+        process = Process(self._started, pid, host, command, time.monotonic(), stays=log is not None)
+        if log is not None:
+            self._logs[self._started] = log
+        self._processes[self._started] = self._running[pid] = process
+        self._wake()
+        if len(self._processes) > MAX_PROCESSES:
+            self._forget_processes()
+
+    def end(self, pid: int, status: int, cpu_s: float | None = None) -> None:
+        """Record the end of a process, if it was started here."""
+        if (process := self._running.pop(pid, None)) is not None:
+            process.end_s, process.status, process.cpu_s = time.monotonic(), status, cpu_s
+
+    def _forget_processes(self) -> None:
+        """Leave out the older half of the processes that have ended with status 0, or else of those that have ended."""
+        ended = [one for one in self._processes.values() if one.end_s is not None]
+        fine = [one for one in ended if one.status == 0]
+        chosen = fine if len(fine) > MAX_PROCESSES // 8 else ended
+        for one in chosen[: (len(chosen) + 1) // 2]:
+            del self._processes[one.number]
+            self._logs.pop(one.number, None)
+        self._leave_out("processes", (len(chosen) + 1) // 2)
+
+    def go_on(self, kind: str, name: str = "", note: str = "") -> None:
+        """Record that something begins, such as ``play`` or ``verify``. It ends what goes on of that name, or kind."""
+        self.stop(name or kind, note)
+        self._open[name or kind] = happening = Happening(kind, time.monotonic(), note=note)
+        self._add(happening)
+
+    def stop(self, name: str, note: str = "") -> None:
+        """Record the end of what goes on of a name, if there is such. ``note``: why it has ended by itself."""
+        if (happening := self._open.pop(name, None)) is not None:
+            happening.end_s, happening.note = time.monotonic(), note
+
+    def _add(self, happening: Happening) -> None:
+        self._happenings.append(happening)
+        self._happenings = self._shortened("plays and checks", self._happenings, MAX_HAPPENINGS)
+
+    def _shortened(self, what: str, entries: list[Any], most: int) -> list[Any]:
+        """Return entries without their older half if they are more than ``most``."""
+        if len(entries) <= most:
+            return entries
+        self._leave_out(what, len(entries) // 2)
+        return entries[len(entries) // 2 :]
+
+    def _leave_out(self, what: str, count: int) -> None:
+        self._left_out[what] = self._left_out.get(what, 0) + count
+
+    # --- giving it out --------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Read all counters now, and return the record as it stands."""
+        links = list[tuple[str, ...]]()
+        if self._counting is not None:
+            if not self.refusal:
+                with self._reading():
+                    self._counting.read_all()
+            links = [tuple(link) for link in self._counting.numbers]
+        rows = self._samples.rows()
+        head = Head(
+            self.began_s, time.monotonic(), links, self._changes, self._hosts, self._told(), self._happenings,
+            self._left_out, self._samples.joined_s, self.refusal, len(rows) // WIDTH,
+            -(-len(rows) // (WIDTH * PART_ROWS)),
+            0.0 if self._counting is None else self._counting.cost_s,
+        )  # fmt: skip
+        return Snapshot(head, rows.tobytes())
+
+    def _told(self) -> list[Process]:
+        """Return the processes, with the processor time that those which run have used themselves."""
+        for process in self._running.values():
+            with suppress(OSError):
+                process.cpu_s = time.clock_gettime(~process.pid << 3 | RUNS_CLOCK)
+        for number in [*self._logs][-TAILS:]:
+            self._processes[number].tail = tail(self._logs[number])
+        return [*self._processes.values()]
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a file; empty if it cannot be read."""
+    try:
+        with open_regular(log) as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            text = file.read(TAIL_BYTES).decode(errors="replace")
+    except (OSError, ThalwegError):
+        return ""
+    return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+
+def children_cpu_s() -> float:
+    """Return the processor time of all children that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
