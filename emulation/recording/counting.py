@@ -103,14 +103,15 @@ class Counting:
         """Read a port. ``leave_out``: the reading may be left to the next one if it was held up."""
         if target in self._world.gone:
             return
-        used_s = time.thread_time()
+        used_s, began_s = time.thread_time(), time.monotonic()
         try:
             self._read_port(target, self._ports[target], leave_out=leave_out)
         except NetlinkError as error:
             if error.errno != errno.ENODEV:
                 raise
             self._world.gone.add(target)
-        used_s = time.thread_time() - used_s
+        # processor time, which some kernels count in whole ticks
+        used_s = min(time.thread_time() - used_s, time.monotonic() - began_s)
         self._credit_s, self.cost_s = self._credit_s - used_s, self.cost_s + used_s
 
     def _read_port(self, target: Cable, port: _Port, *, leave_out: bool) -> None:

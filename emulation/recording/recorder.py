@@ -31,7 +31,7 @@ MAX_CHANGES = 40_000  # of links, each at most 400 bytes
 MAX_PROCESSES = 5_000
 MAX_HAPPENINGS = 2_000
 COMMAND_CHARS = 1_000
-PART_ROWS = 10_000  # of samples in one answer
+PART_BYTES = 1 << 19  # of a record in one answer
 TAILS, TAIL_BYTES, TAIL_LINES = 100, 4_000, 20  # of logs
 RUNS_CLOCK = 2  # in the number of a process's clock: the time that it has run (clock_getcpuclockid(3))
 
@@ -121,20 +121,23 @@ class Head(msgspec.Struct):
     joined_s: float
     refusal: str
     rows: int
-    parts: int
     cost_s: float
 
 
 class Snapshot:
-    """A record as it stood at one moment, given out in parts."""
+    """A record as it stood at one moment, given out in ``parts`` of bytes: the head as JSON, then the samples.
+
+    A supervisor that wrote all of it at once would have no time for a replay's changes.
+    """
 
     def __init__(self, head: Head, rows: bytes) -> None:
-        self.head, self._rows = head, rows
+        self.head, encoded = head, msgspec.json.encode(head)
+        self.head_bytes, self._data = len(encoded), encoded + rows
+        self.parts = -(-len(self._data) // PART_BYTES)
 
     def part(self, number: int) -> bytes:
-        """Return part ``number`` of the samples, counted from 0, in float64."""
-        size = PART_ROWS * WIDTH * 8
-        return self._rows[number * size : (number + 1) * size]
+        """Return part ``number``, counted from 0."""
+        return self._data[number * PART_BYTES : (number + 1) * PART_BYTES]
 
 
 class Recorder:
@@ -335,7 +338,6 @@ class Recorder:
         head = Head(
             self.began_s, time.monotonic(), links, self._changes, self._hosts, self._told(), self._happenings,
             self._left_out, self._samples.joined_s, self.refusal, len(rows) // WIDTH,
-            -(-len(rows) // (WIDTH * PART_ROWS)),
             0.0 if self._counting is None else self._counting.cost_s,
         )  # fmt: skip
         return Snapshot(head, rows.tobytes())

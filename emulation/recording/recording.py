@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -94,8 +93,11 @@ class Recording(msgspec.Struct):
 def fetch(client: SupervisorClient) -> Recording:
     """Fetch the record of a testbed that is up. Raises TestbedError if it does not answer."""
     answer = client.call(requests.Record(0))
-    head, now_unix_s = msgspec.convert(answer, Head), time.time()
-    rows = np.frombuffer(b"".join(_rows(client, head.parts)), np.float64).reshape(-1, len(Sample._fields)).copy()
+    now_unix_s, head_bytes = time.time(), answer["head_bytes"]
+    answers = [answer, *(client.call(requests.Record(part)) for part in range(1, answer["parts"]))]
+    data = b"".join(b64decode(one["data"]) for one in answers)
+    head = msgspec.json.decode(data[:head_bytes], type=Head)
+    rows = np.frombuffer(data[head_bytes:], np.float64).reshape(-1, len(Sample._fields)).copy()
     began_s = head.began_s
     rows[:, 1:3] -= began_s
     rows = rows[np.argsort(rows[:, 2], kind="stable")]
@@ -112,8 +114,3 @@ def fetch(client: SupervisorClient) -> Recording:
         head.changes, head.hosts, head.processes, head.happenings, head.left_out, head.joined_s,
         head.refusal, head.cost_s,
     )  # fmt: skip
-
-
-def _rows(client: SupervisorClient, parts: int) -> Iterator[bytes]:
-    for part in range(1, parts + 1):
-        yield b64decode(client.call(requests.Record(part))["rows"])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 FINEST_S = 0.1
 """The least time between two samples of a link."""
 LEVEL_ROWS = 20_000
-"""The rows of a level: 1.4 MB. Each level covers at least as much time as all finer ones together."""
+"""The rows of a level: 2 MB. Each level covers at least as much time as all finer ones together."""
 
 
 class Sample(NamedTuple):
@@ -68,7 +68,7 @@ class _Level:
         at = self._head * WIDTH
         row = self.rows[at : at + WIDTH]
         self._head += 1
-        if self._head > LEVEL_ROWS:
+        if self._head > LEVEL_ROWS // 4:
             del self.rows[: self._head * WIDTH]
             self._gone, self._head = self._gone + self._head, 0
         return row

@@ -28,8 +28,13 @@ COMMAND_CHARS = 90
 NAMED = 4  # links of a group that are named
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
 TICKS = 6
-STEPS_S = [m * 10.0**e for e in range(-3, 2) for m in (1, 2, 5)] + [60.0 * m for m in (1, 2, 5, 10, 30)] + [
-    3600.0 * m for m in (1, 2, 6, 12, 24, 48, 168, 720)]  # fmt: skip
+CLOCK_S = 120.0  # from then on moments are minutes and seconds
+STEPS_S = (
+    *(digit * 10.0**power for power in range(-3, 1) for digit in (1, 2, 5)),
+    *(10.0, 20.0, 30.0),
+    *(60.0 * minutes for minutes in (1, 2, 5, 10, 30)),
+    *(3600.0 * hours for hours in (1, 2, 6, 12, 24, 48, 168, 720)),
+)
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -91,12 +96,12 @@ class Scale:
         step_s = next((step for step in STEPS_S if span_s / step <= TICKS), STEPS_S[-1])
         first = math.ceil(self.begin_s / step_s - 1e-9)
         times = (number * step_s for number in range(first, math.floor(self.end_s / step_s + 1e-9) + 1))
-        return [Tick(self.at(time_s), moment(time_s, step_s)) for time_s in times]
+        return [Tick(self.at(time_s), moment(time_s, step_s, clock=self.end_s >= CLOCK_S)) for time_s in times]
 
 
-def moment(time_s: float, step_s: float = 0.001) -> str:
-    """Return a moment as people read it: ``1.25 s``, or hours, minutes and seconds."""
-    if time_s < 120:
+def moment(time_s: float, step_s: float = 0.001, *, clock: bool | None = None) -> str:
+    """Return a moment as people read it: ``1.25 s``, or with ``clock`` (None: if it is late) ``1:02:03``."""
+    if not (time_s >= CLOCK_S if clock is None else clock):
         places = max(0, -math.floor(math.log10(step_s) + 1e-9)) if step_s < 1 else 0
         return f"{time_s:.{min(places, 3)}f} s"
     minutes, seconds = divmod(round(time_s), 60)

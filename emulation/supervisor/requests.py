@@ -246,7 +246,10 @@ class Samples(Request):
 
 
 class Record(Request):
-    """Return the record of the testbed: part 0 is all but the samples, and says in how many parts these follow."""
+    """Return a part of the record of the testbed, counted from 0, and the number of parts.
+
+    All parts are of the moment at which this connection asked for part 0.
+    """
 
     part: Count
 

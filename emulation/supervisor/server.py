@@ -465,16 +465,14 @@ class Supervisor:
     def do_record(self, call: Call[requests.Record]) -> Answer:
         part, connection = call.request.part, call.connection
         if part == 0:
-            snapshot = self._snapshots[connection] = self._recorder.snapshot()
-            answer: Answer = msgspec.to_builtins(snapshot.head)
+            self._snapshots[connection] = self._recorder.snapshot()
         elif connection not in self._snapshots:
             raise UsageError(f"part {part} of the record was asked for before part 0, or after the last one")
-        else:
-            snapshot = self._snapshots[connection]
-            answer = {"rows": b64encode(snapshot.part(part - 1)).decode()}
-        if part >= snapshot.head.parts:
+        snapshot = self._snapshots[connection]
+        if part + 1 >= snapshot.parts:
             del self._snapshots[connection]
-        return answer
+        data = b64encode(snapshot.part(part)).decode()
+        return {"parts": snapshot.parts, "head_bytes": snapshot.head_bytes, "data": data}
 
     def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:

@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from patience import patience
 
@@ -19,7 +20,7 @@ from thalweg.emulation.recording import counting, recorder
 from thalweg.emulation.recording.counting import Counting
 from thalweg.emulation.recording.recorder import Recorder
 from thalweg.emulation.recording.recording import Recording
-from thalweg.emulation.recording.samples import Samples
+from thalweg.emulation.recording.samples import WIDTH, Samples
 from thalweg.emulation.supervisor import requests
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
@@ -295,12 +296,29 @@ def test_what_is_asked_is_the_mean_of_the_rates_in_that_time(tmp_path: Any) -> N
 
 
 @pytest.mark.netns
-def test_a_record_is_given_out_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_given_out_in_parts() -> None:
     with Testbed.open("netns", ["a", "b"], rate="10mbit") as bed:
         client = bed._bed._client
         with pytest.raises(UsageError, match="part 1 of the record was asked for before part 0, or after the last one"):
             client.call(requests.Record(1))
-        assert client.call(requests.Record(0))["parts"] in (0, 1)
+        first = client.call(requests.Record(0))
+        assert first["parts"] == 1
+        with pytest.raises(UsageError, match="part 1 of the record"):
+            client.call(requests.Record(1))
+
+
+def test_the_parts_of_a_record_are_the_record(
+    world: FakeWorld, record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "PART_BYTES", 100)
+    record.begin("shape")
+    world.shape(LINK, LinkShape(1e6))
+    world.sent["b"] = 1_000
+    snapshot = record.snapshot()
+    data = b"".join(map(snapshot.part, range(snapshot.parts)))
+    assert snapshot.parts > 2
+    assert msgspec.json.decode(data[: snapshot.head_bytes], type=recorder.Head) == snapshot.head
+    assert len(data) - snapshot.head_bytes == 8 * WIDTH * snapshot.head.rows
 
 
 @pytest.mark.netns

@@ -73,7 +73,7 @@ def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[st
 
 @pytest.mark.timed
 @pytest.mark.netns
-def test_a_testbed_from_up_to_down(folder: Path) -> None:
+def test_a_testbed_from_up_to_down(folder: Path, tmp_path: Path) -> None:
     made = call_json("up", "--hosts", "3", "--rate", "5mbit")
     assert made["hosts"] == {"client": "10.77.0.1", "h1": "10.77.0.2", "h2": "10.77.0.3"}
     assert made["links"] == 6
@@ -89,6 +89,13 @@ def test_a_testbed_from_up_to_down(folder: Path) -> None:
     assert proven["links"]["worst_rate_error"] < 0.05
     assert all(abs(one["tcp_bps"] / 5e6 - 1) < 0.05 for one in proven["proofs"])
     assert proven["links"]["stalled"] == max(one["stalled"] for one in proven["proofs"]) < 0.35
+    told = call_json("report", "--out", str(tmp_path / "report"), "--last", "1h")
+    assert told["size_bytes"] == Path(told["report"]).stat().st_size > 10_000
+    assert [Path(table).stem for table in told["tables"]] == [
+        "changes", "counters", "cuts", "events", "host_rates", "processes"
+    ]  # fmt: skip
+    assert f"testbed {made['id']}" in Path(told["report"]).read_text().lower()
+    assert "and 6 tables beside it" in call("report", "--out", str(tmp_path / "report"))
     assert call_json("down") == {"removed": [made["id"]]}
     assert call_json("down") == {"removed": []}
     assert call_json("status") == {"testbeds": []}
@@ -287,6 +294,8 @@ def test_several_testbeds_are_told_apart_and_a_crashed_one_is_cleared_away(folde
     rows = {row["id"]: row for row in call_json("status")["testbeds"]}
     assert (rows[one]["alive"], rows[two]["alive"]) == (False, True)
     assert f"testbed down {one}" in call("status")
+    lost = f"testbed {one} has crashed, and its record is lost; remove it with: thalweg testbed down {one}"
+    refused(lost, "report", "--id", one)
     (folder / "orphan.sock").touch()
     assert call_json("down", one) == {"removed": [one]}
     with pytest.raises(TestbedError, match=f"there is no testbed 'no-such-testbed'; there is {two}"):
@@ -355,7 +364,7 @@ def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_without_a_testbed_the_verbs_say_what_to_do() -> None:
-    for verb in (("exec", "h1", "true"), ("verify",)):
+    for verb in (("exec", "h1", "true"), ("verify",), ("report",)):
         with pytest.raises(UsageError, match="thalweg testbed up"):
             call(*verb)
     assert "no testbed is up" in call("status")
