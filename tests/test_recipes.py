@@ -1,0 +1,121 @@
+"""Recipes for continuous integration and laptops: they are those of the page, and their very lines run.
+
+The long tests run the shell lines of all recipes in a bare Debian, with a checkout in place of a clone from a network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from patience import patience
+
+ROOT = Path(__file__).parents[1]
+FOLDER, PAGE = ROOT / "docs/examples/ci", ROOT / "docs/how-to/continuous-integration.md"
+FILES = sorted(
+    path.relative_to(FOLDER).as_posix()
+    for path in FOLDER.rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts
+)
+YAML = [name for name in FILES if name.endswith((".yml", ".yaml"))]
+PREPARE = """
+set -e
+export THALWEG=$PWD THALWEG_REQUIRE=netns
+cp -r docs/examples/ci ~/project
+modprobe() { echo "not in a chroot: modprobe $*"; }
+"""
+AS_A_USER = """
+sudo() { echo "by root, before: $*"; }
+python3 -m venv ~/python
+PATH=~/python/bin:$PATH
+"""
+
+
+def scripts_of_yaml(text: str) -> list[str]:
+    """Return what the keys ``run`` and ``script`` hold: a line, a block, or a list of lines."""
+    found, lines = [], text.splitlines()
+    for number, line in enumerate(lines):
+        key = re.fullmatch(r"([ -]*)(?:run|script):(?: (.*))?", line)
+        if key is None:
+            continue
+        if key[2] not in (None, "|"):
+            found.append(key[2])
+            continue
+        inner = []
+        for below in lines[number + 1 :]:
+            if below.strip() and len(below) - len(below.lstrip()) <= len(key[1]):
+                break
+            inner.append(below.strip() if key[2] else below.strip().removeprefix("- "))
+        found.append("\n".join(inner).strip())
+    return found
+
+
+def scripts(name: str) -> list[str]:
+    """Return the shell scripts of a recipe."""
+    text = (FOLDER / name).read_text()
+    if name.endswith("Dockerfile"):
+        return re.findall(r"^RUN (.*)$", text.replace("\\\n", ""), re.MULTILINE)
+    if name.endswith(".json"):
+        return [json.loads(text)["postCreateCommand"]]
+    return scripts_of_yaml(text)
+
+
+def test_scripts_are_found_in_lines_blocks_and_lists() -> None:
+    text = "a:\n  - name: x\n    run: one\n  - run: |\n      two\n        three\n\n      four\n"
+    text += "  script:\n    - five: 5\n    - six\nb: 1\n"
+    assert scripts_of_yaml(text) == ["one", "two\nthree\n\nfour", "five: 5\nsix"]
+    assert [len(scripts(name)) for name in YAML] == [5, 1, 2]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_page_shows_every_file_as_it_is(name: str) -> None:
+    blocks = re.findall(r'^```\w+ title="([^"]*)"\n(.*?)^```$', PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert dict(blocks)[name] == (FOLDER / name).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".py")])
+def test_scripts_are_shell(name: str) -> None:
+    for script in scripts(name):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def bare(script: str, *user: str) -> str:
+    """Return what a script prints in a bare Debian with a copy of the last commit."""
+    done = subprocess.run(
+        ["bash", str(ROOT / ".ci/chroot"), "--bare", "trixie", *user, "bash", "-c", PREPARE + script],
+        capture_output=True, text=True, timeout=patience(900), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def in_project(*names: str) -> str:
+    """Return the scripts of these recipes, one after the other, where the sample project is."""
+    return "\n".join(["cd ~/project", *(script for name in names for script in scripts(name))])
+
+
+ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a chroot")
+TESTED = "python -m pytest -ra"
+
+
+@ROOT_ALONE
+@pytest.mark.long
+@pytest.mark.program("mmdebstrap")
+def test_the_lines_of_github_run_as_an_ordinary_user() -> None:
+    assert re.search(r"1 passed, 1 skipped|2 passed", bare(AS_A_USER + in_project("github-actions.yml"), "--user"))
+
+
+@ROOT_ALONE
+@pytest.mark.long
+@pytest.mark.program("mmdebstrap")
+def test_the_lines_of_gitlab_the_container_and_the_virtual_machine_run_as_root() -> None:
+    container = in_project(".devcontainer/Dockerfile") + "\nPATH=/opt/wan/bin:$PATH\n"
+    container += in_project(".devcontainer/devcontainer.json") + f"\n{TESTED}"
+    machine = in_project("lima.yaml") + "\n~/wan/bin/python -m pytest -ra"
+    gitlab = in_project("gitlab-ci.yml")
+    printed = bare("\n".join(f"(\n{one}\n)\nrm -rf /opt/wan" for one in (container, machine, gitlab)))
+    assert len(re.findall(r"1 passed, 1 skipped|2 passed", printed)) == 3
