@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 
 NEWNS, NEWUTS, NEWNET, FS = 0x0002_0000, 0x0400_0000, 0x4000_0000, 0x0200  # linux/sched.h
 NOSUID, NODEV, BIND, REC, PRIVATE = 0x2, 0x4, 0x1000, 0x4000, 0x4_0000  # sys/mount.h
 
 
+@cache
 def _libc() -> ctypes.CDLL:
     """Return the C library, when it is needed: systems without these calls import this module, too."""
     return ctypes.CDLL(None, use_errno=True)

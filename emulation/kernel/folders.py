@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from thalweg.emulation.kernel import calls
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.platform.python import PYTHON
 
 NETNS = "/run/netns"  # of ip-netns(8), as /var/run/netns
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
@@ -89,6 +88,8 @@ def _refuse_system(path: str) -> None:
 def _needed() -> Iterator[tuple[str, str]]:
     """Yield what processes on hosts need of this process's files, as paths without links, and what it is."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from thalweg.middleware.platform.python import PYTHON  # a supervisor does without
+
     for path in (PYTHON, sys.prefix, sys.base_prefix):
         yield os.path.realpath(path), "the interpreter"
     for path in (package, *(entry.path for entry in os.scandir(package) if entry.is_dir())):  # links in a checkout

@@ -50,9 +50,11 @@ from typing import Literal, NamedTuple
 from thalweg.emulation.kernel import netem, queues
 from thalweg.emulation.kernel.netem import TICK_NS
 from thalweg.emulation.kernel.netlink import (
+    LINK,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
+    ROUTE,
     RTM_DELQDISC,
     RTM_DELROUTE,
     RTM_NEWLINK,
@@ -118,8 +120,6 @@ NETEM_SPARE, NETEM_LEAST = 4, 1000
 SOURCE_MAC = -8  # where it stands in a frame, from the header of its network layer on
 
 _TCMSG = struct.Struct("=BxxxiIII")
-_IFINFOMSG = struct.Struct("=BxHiII")
-_RTMSG = struct.Struct("=BBBBBBBBI")
 
 Leaf = Literal["fifo", "packets", "fq_codel", "codel", "pie", "red", "netem", "cut"]
 # the numbers of queues: these, and that of their class, which is below 0x1000
@@ -187,11 +187,11 @@ def no_root(index: int) -> bytes:
 def _size_table() -> bytes:
     """What a frame of so many bytes counts as at layer 3, to the byte for up to ``MAX_SEGMENTS`` of TCP in one."""
     payload = PACKET_BYTES - SEGMENT_HEADER_BYTES
-    sizes = range(MAX_SEGMENTS * payload + SEGMENT_HEADER_BYTES + 1)  # of IP
     counted = array.array("H", bytes(2 * ETHERNET_HEADER_BYTES))
-    counted.extend(
-        size + SEGMENT_HEADER_BYTES * max(0, math.ceil((size - SEGMENT_HEADER_BYTES) / payload) - 1) for size in sizes
-    )
+    counted.extend(range(SEGMENT_HEADER_BYTES + payload + 1))  # one segment of IP, or none
+    for more in range(1, MAX_SEGMENTS):
+        headers = SEGMENT_HEADER_BYTES * (1 + more)
+        counted.extend(range(headers + more * payload + 1, headers + (more + 1) * payload + 1))
     base = struct.pack("=BBhiIIII", 0, 0, 0, 0, LINKLAYER_ETHERNET, 0, 0, len(counted))
     return attribute(TCA_STAB, attribute(TCA_STAB_BASE, base) + attribute(TCA_STAB_DATA, counted.tobytes()))
 
@@ -203,8 +203,8 @@ def segments(index: int, most: int) -> Iterator[bytes]:
     has them do: so a route that nobody uses comes, and goes.
     """
     limit = number(IFLA_GSO_MAX_SEGS, most)
-    yield message(RTM_NEWLINK, 0, _IFINFOMSG.pack(0, 0, index, 0, 0) + limit)
-    unused = _RTMSG.pack(socket.AF_INET, 32, 0, 0, 77, 4, 0, 6, 0)  # a table of its own, static, universe, blackhole
+    yield message(RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + limit)
+    unused = ROUTE.pack(socket.AF_INET, 32, 0, 0, 77, 4, 0, 6, 0)  # a table of its own, static, universe, blackhole
     unused += attribute(RTA_DST, bytes((192, 0, 2, 1)))  # RFC 5737: for documentation
     yield message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, unused)
     yield message(RTM_DELROUTE, 0, unused)

@@ -1,81 +1,82 @@
-"""Bridges, cables, addresses and neighbours as netlink messages, which pyroute2 encodes, and its dumps of interfaces.
+"""Bridges, cables, addresses and neighbours as netlink messages, and dumps of interfaces, which pyroute2 reads.
 
-Messages go out in batches (``netlink.NetlinkSocket``), as those of queues do, which ``htb`` and ``netem`` encode
-themselves. Namespaces are made and entered by system call (``world``), because pyroute2 keeps them under /run.
+Messages go out in batches (``netlink.NetlinkSocket``), as those of queues do (``htb``, ``netem``). Namespaces are made
+and entered by system call (``world``). pyroute2 takes longer to import than nine hosts take from up to down, its
+messages alone a fifth of a supervisor's start. So only testbeds of containers import it, to read what is there. The
+tests decode with pyroute2 what is encoded here.
 
-pyroute2 as a whole takes 0.12 s to import, longer than nine hosts take from up to down; its messages alone take a
-quarter of that. So only what builds a testbed imports this, and this only the messages.
+Source: linux/if_link.h, linux/if_addr.h, linux/neighbour.h, linux/rtnetlink.h; rtnetlink(7).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-import sys
+import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from ipaddress import ip_interface
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from thalweg.emulation.kernel.names import SUBNET_6
+from thalweg.emulation.kernel.netlink import (
+    LINK,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    ROUTE,
+    RTM_DELADDR,
+    RTM_DELLINK,
+    RTM_DELROUTE,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_NEWNEIGH,
+    RTM_NEWROUTE,
+    attribute,
+    message,
+    number,
+    text,
+)
 from thalweg.emulation.kernel.world import HostSpace
 from thalweg.emulation.links.shape import PACKET_BYTES
 from thalweg.middleware.network.view import NET
 
-
-@contextmanager
-def _modules_alone(package: str) -> Iterator[None]:
-    """Inside, a package's modules can be imported without all that the package itself imports."""
-    if package in sys.modules or (spec := importlib.util.find_spec(package)) is None:
-        yield
-        return
-    sys.modules[package] = importlib.util.module_from_spec(spec)
-    try:
-        yield
-    finally:
-        del sys.modules[package]  # who imports it later gets the whole
-
-
-with _modules_alone("pyroute2"):
-    from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, nlmsg
-    from pyroute2.netlink.rtnl import (
-        RTM_DELADDR,
-        RTM_DELLINK,
-        RTM_DELROUTE,
-        RTM_NEWADDR,
-        RTM_NEWLINK,
-        RTM_NEWNEIGH,
-        RTM_NEWROUTE,
-    )
-    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-    from pyroute2.netlink.rtnl.ifinfmsg import IFF_PROMISC, IFF_UP, ifinfmsg
-    from pyroute2.netlink.rtnl.ndmsg import NTF_MASTER, NUD_NOARP, NUD_PERMANENT, ndmsg
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
+IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_BR_MCAST_SNOOPING, VETH_INFO_PEER = 1, 2, 23, 1
+IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
+RTA_DST, RTA_OIF, RTA_PREFSRC, RTA_METRICS, RTA_TABLE, RTAX_MTU = 1, 4, 7, 8, 15, 2
+NDA_DST, NDA_LLADDR = 1, 2
+IFF_UP, IFF_PROMISC = 0x1, 0x100
 AF_BRIDGE = 7  # linux/socket.h
-MAIN_TABLE, STATIC, LINK_SCOPE, UNICAST, UNREACHABLE = 254, 4, 253, 1, 7  # linux/rtnetlink.h
+MAIN_TABLE, STATIC, LINK_SCOPE, UNICAST, UNREACHABLE = 254, 4, 253, 1, 7
 ALONE, ALONE_6 = 32, 128  # the prefixes of an address by itself
-IFA_F_NODAD = 0x02  # linux/if_addr.h
-NTF_STICKY = 0x40  # linux/neighbour.h
+IFA_F_NODAD = 0x02
+NUD_NOARP, NUD_PERMANENT, NTF_MASTER, NTF_STICKY = 0x40, 0x80, 0x04, 0x40
 MAKE = NLM_F_CREATE | NLM_F_EXCL
 
-
-def _encoded(message: nlmsg, kind: int, how: int, attributes: Any = (), **fields: Any) -> bytes:
-    """A request without sequence number; ``attributes`` as pyroute2 names and nests them."""
-    message.update(header={"type": kind, "flags": how | NLM_F_REQUEST}, attrs=[*attributes], **fields)
-    message.encode()
-    return bytes(message.data)
+_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, length of the prefix, flags, scope, index
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 
 
-def _link(how: int, index: int, *attributes: Any, up: bool = False) -> bytes:
+def _link(how: int, index: int, *attributes: bytes, up: bool = False) -> bytes:
     state = IFF_UP if up else 0
-    return _encoded(ifinfmsg(), RTM_NEWLINK, how, attributes, index=index, flags=state, change=state)
+    return message(RTM_NEWLINK, how, LINK.pack(socket.AF_UNSPEC, 0, index, state, state) + b"".join(attributes))
 
 
-def _of_kind(kind: str, *attributes: Any) -> Any:
-    data = [("IFLA_INFO_DATA", {"attrs": [*attributes]})] if attributes else []
-    return "IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", kind), *data]}
+def _of_kind(kind: str, *attributes: bytes) -> bytes:
+    data = attribute(IFLA_INFO_DATA, b"".join(attributes)) if attributes else b""
+    return attribute(IFLA_LINKINFO, text(IFLA_INFO_KIND, kind) + data)
+
+
+def _hardware(kind: int, mac: str) -> bytes:
+    return attribute(kind, bytes.fromhex(mac.replace(":", "")))
+
+
+def _ip(kind: int, ip: str) -> bytes:
+    return attribute(kind, socket.inet_pton(_family(ip), ip))
+
+
+def _family(ip: str) -> int:
+    return socket.AF_INET6 if ":" in ip else socket.AF_INET
 
 
 @cache
@@ -86,13 +87,13 @@ def up(index: int) -> bytes:
 
 def down(index: int) -> bytes:
     """Return a message that takes an interface down. The other end of its cable loses its carrier."""
-    return _encoded(ifinfmsg(), RTM_NEWLINK, 0, index=index, flags=0, change=IFF_UP)
+    return message(RTM_NEWLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, index, 0, IFF_UP))
 
 
 def bridge(name: str, index: int) -> bytes:
     """Return a message that creates a bridge without multicast snooping. It carries nothing until it is up."""
-    kind = _of_kind("bridge", ("IFLA_BR_MCAST_SNOOPING", 0))
-    return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind)
+    kind = _of_kind("bridge", attribute(IFLA_BR_MCAST_SNOOPING, b"\0"))
+    return _link(MAKE, index, text(IFLA_IFNAME, name), number(IFLA_MTU, PACKET_BYTES), kind)
 
 
 def detach_senders(bridge: int) -> bytes:
@@ -102,7 +103,7 @@ def detach_senders(bridge: int) -> bytes:
     small queues would then keep that queue empty. A promiscuous bridge forwards a clone, which is charged to nobody,
     and frees the original (net/bridge/br_input.c, br_handle_frame_finish; br_forward.c, deliver_clone).
     """
-    return _encoded(ifinfmsg(), RTM_NEWLINK, 0, index=bridge, flags=IFF_PROMISC, change=IFF_PROMISC)
+    return message(RTM_NEWLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, bridge, IFF_PROMISC, IFF_PROMISC))
 
 
 class Peer(NamedTuple):
@@ -119,33 +120,47 @@ def cable(name: str, index: int, peer: Peer, master: int | None = None) -> bytes
 
     The peer cannot come up before the pair is complete.
     """
-    there: list[Any] = [("IFLA_IFNAME", peer.name), ("IFLA_MTU", PACKET_BYTES), ("IFLA_ADDRESS", peer.mac)]
+    there = [text(IFLA_IFNAME, peer.name), number(IFLA_MTU, PACKET_BYTES), _hardware(IFLA_ADDRESS, peer.mac)]
     if peer.namespace_fd is not None:
-        there.append(("IFLA_NET_NS_FD", peer.namespace_fd))
-    kind = _of_kind("veth", ("VETH_INFO_PEER", {"index": peer.number, "attrs": there}))
-    port = [] if master is None else [("IFLA_MASTER", master)]
-    return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind, *port, up=True)
+        there.append(number(IFLA_NET_NS_FD, peer.namespace_fd))
+    whole = LINK.pack(socket.AF_UNSPEC, 0, peer.number, 0, 0) + b"".join(there)
+    kind = _of_kind("veth", attribute(VETH_INFO_PEER, whole))
+    port = [] if master is None else [number(IFLA_MASTER, master)]
+    return _link(MAKE, index, text(IFLA_IFNAME, name), number(IFLA_MTU, PACKET_BYTES), kind, *port, up=True)
 
 
 def ifb(name: str) -> bytes:
     """Create an ifb device that is up: what is sent to it comes back where it was taken from, later."""
-    return _link(MAKE, 0, ("IFLA_IFNAME", name), _of_kind("ifb"), up=True)
+    return _link(MAKE, 0, text(IFLA_IFNAME, name), _of_kind("ifb"), up=True)
 
 
 def remove(index: int) -> bytes:
     """Remove an interface."""
-    return _encoded(ifinfmsg(), RTM_DELLINK, 0, index=index)
+    return message(RTM_DELLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0))
+
+
+def _address(action: int, how: int, index: int, ip: str, prefix_length: int) -> bytes:
+    body = _ADDRESS.pack(_family(ip), prefix_length, 0, 0, index)
+    return message(action, how, body + (b"" if ":" in ip else _ip(IFA_LOCAL, ip)) + _ip(IFA_ADDRESS, ip))
 
 
 def address(index: int, ip: str, prefix_length: int) -> bytes:
     """Give an interface an address; one of IPv6 at once, without asking whether others have it."""
-    both = (("IFA_LOCAL", ip), ("IFA_ADDRESS", ip))
-    if ":" in ip:
-        flags = (("IFA_ADDRESS", ip), ("IFA_FLAGS", IFA_F_NODAD))
-        return _encoded(
-            ifaddrmsg(), RTM_NEWADDR, MAKE, flags, family=socket.AF_INET6, prefixlen=prefix_length, index=index
-        )
-    return _encoded(ifaddrmsg(), RTM_NEWADDR, MAKE, both, family=socket.AF_INET, prefixlen=prefix_length, index=index)
+    if ":" not in ip:
+        return _address(RTM_NEWADDR, MAKE, index, ip, prefix_length)
+    flags = number(IFA_FLAGS, IFA_F_NODAD)
+    body = _ADDRESS.pack(socket.AF_INET6, prefix_length, 0, 0, index) + _ip(IFA_ADDRESS, ip) + flags
+    return message(RTM_NEWADDR, MAKE, body)
+
+
+def _route(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> bytes:
+    """A way to an address, or to all with the same beginning, in place of the one that is there."""
+    return message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, _way(ip, length, kind, scope, *attributes))
+
+
+def _way(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> bytes:
+    body = ROUTE.pack(_family(ip), length, 0, 0, MAIN_TABLE, STATIC, scope, kind, 0)
+    return body + b"".join((_ip(RTA_DST, ip), *attributes, number(RTA_TABLE, MAIN_TABLE)))
 
 
 @cache
@@ -154,14 +169,8 @@ def groups(index: int) -> tuple[bytes, ...]:
 
     IPv6 has a way to its groups by itself.
     """
-    return tuple(
-        _encoded(
-            rtmsg(), RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE,
-            (("RTA_DST", ip), ("RTA_OIF", index), ("RTA_TABLE", MAIN_TABLE)),
-            family=socket.AF_INET, dst_len=length, table=MAIN_TABLE, proto=STATIC, scope=LINK_SCOPE, type=UNICAST,
-        )
-        for ip, length in (("224.0.0.0", 4), ("255.255.255.255", ALONE))
-    )  # fmt: skip
+    everything = (("224.0.0.0", 4), ("255.255.255.255", ALONE))
+    return tuple(_route(ip, length, UNICAST, LINK_SCOPE, number(RTA_OIF, index)) for ip, length in everything)
 
 
 def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
@@ -169,56 +178,48 @@ def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
 
     Nor does another interface lead to that subnet, as one with a default route would.
     """
-    both = (("IFA_LOCAL", ip), ("IFA_ADDRESS", ip))
-    yield _encoded(ifaddrmsg(), RTM_DELADDR, 0, both, family=socket.AF_INET, prefixlen=prefix_length, index=index)
+    yield _address(RTM_DELADDR, 0, index, ip, prefix_length)
     yield address(index, ip, ALONE)
     subnet = ip_interface(f"{ip}/{prefix_length}").network.network_address
-    fields = {"family": socket.AF_INET, "dst_len": prefix_length, "table": MAIN_TABLE, "proto": STATIC}
-    nowhere = (("RTA_DST", str(subnet)), ("RTA_TABLE", MAIN_TABLE))
-    yield _encoded(rtmsg(), RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, nowhere, **fields, type=UNREACHABLE)
+    yield _route(str(subnet), prefix_length, UNREACHABLE, 0)
 
 
 def alone_6(index: int, ip: str) -> Iterator[bytes]:
     """The same of an IPv6 address."""
-    known = (("IFA_ADDRESS", ip),)
-    fields = {"family": socket.AF_INET6, "prefixlen": SUBNET_6, "index": index}
-    yield _encoded(ifaddrmsg(), RTM_DELADDR, 0, known, **fields)
+    yield _address(RTM_DELADDR, 0, index, ip, SUBNET_6)
     yield address(index, ip, ALONE_6)
 
 
 def way(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
     """Let ``host`` reach one other over an interface that leads nowhere by itself."""
-    how = NLM_F_CREATE | NLM_F_REPLACE
     for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
         if not (ours and theirs):
             continue
         yield _neighbour(host.interface, theirs, other.mac)
-        leads = (("RTA_DST", theirs), ("RTA_OIF", host.interface), ("RTA_PREFSRC", ours), ("RTA_TABLE", MAIN_TABLE))
-        fields = {"family": _family(theirs), "dst_len": length, "table": MAIN_TABLE, "proto": STATIC}
         scope = LINK_SCOPE if length == ALONE else 0
-        yield _encoded(rtmsg(), RTM_NEWROUTE, how, leads, **fields, scope=scope, type=UNICAST)
+        leads = (number(RTA_OIF, host.interface), _ip(RTA_PREFSRC, ours))
+        yield _route(theirs, length, UNICAST, scope, *leads)
 
 
 def path_mtu(host: HostSpace, other: HostSpace, mtu: int | None) -> Iterator[bytes]:
     """Let ``host`` know the MTU of the path to another, by a route of its own. None removes the MTU.
 
-    The route goes where all hosts of the network join, and stays where it is the only one.
+    Where all hosts of the network join, the route goes with the MTU. Elsewhere it is the only one, and stays.
     """
     joined = host.via == NET
-    kind, how = RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE
-    if mtu is None and joined:
-        kind, how = RTM_DELROUTE, 0
     for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
         if not (ours and theirs):
             continue
-        leads: list[Any] = [("RTA_DST", theirs), ("RTA_OIF", host.interface), ("RTA_TABLE", MAIN_TABLE)]
-        if not joined:
-            leads.append(("RTA_PREFSRC", ours))
-        if mtu is not None:
-            leads.append(("RTA_METRICS", {"attrs": [("RTAX_MTU", mtu)]}))
-        fields = {"family": _family(theirs), "dst_len": length, "table": MAIN_TABLE, "proto": STATIC}
         scope = LINK_SCOPE if length == ALONE else 0
-        yield _encoded(rtmsg(), kind, how, leads, **fields, scope=scope, type=UNICAST)
+        leads = [number(RTA_OIF, host.interface)]
+        if not joined:
+            leads.append(_ip(RTA_PREFSRC, ours))
+        if mtu is None and joined:
+            yield message(RTM_DELROUTE, 0, _way(theirs, length, UNICAST, scope, *leads))
+            continue
+        if mtu is not None:
+            leads.append(attribute(RTA_METRICS, number(RTAX_MTU, mtu)))
+        yield _route(theirs, length, UNICAST, scope, *leads)
 
 
 def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:
@@ -230,21 +231,16 @@ def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:
                 yield _neighbour(host.interface, other.ip6, other.mac)
 
 
-def _family(ip: str) -> int:
-    return socket.AF_INET6 if ":" in ip else socket.AF_INET
-
-
 @cache  # most hosts' interfaces have the same number
 def _neighbour(index: int, ip: str, mac: str) -> bytes:
-    entry = (("NDA_DST", ip), ("NDA_LLADDR", mac))
-    fields = {"family": _family(ip), "ifindex": index, "state": NUD_PERMANENT}
-    return _encoded(ndmsg(), RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, entry, **fields)
+    body = _NEIGHBOUR.pack(_family(ip), index, NUD_PERMANENT, 0, 0) + _ip(NDA_DST, ip) + _hardware(NDA_LLADDR, mac)
+    return message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
 def bridge_entry(port: int, mac: str) -> bytes:
     """A forwarding entry that stays: the bridge never floods, and no host gets another's frames by its address."""
-    fields = {"family": AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER | NTF_STICKY}
-    return _encoded(ndmsg(), RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, (("NDA_LLADDR", mac),), **fields)
+    body = _NEIGHBOUR.pack(AF_BRIDGE, port, NUD_NOARP, NTF_MASTER | NTF_STICKY, 0) + _hardware(NDA_LLADDR, mac)
+    return message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
 class Interface(NamedTuple):

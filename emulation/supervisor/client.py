@@ -424,7 +424,7 @@ def _attempt(
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the supervisor)
     pass_fds = [one.fileno() for one in (theirs, listener) if one is not None]
-    argv = [*prefix, *module_command("thalweg.emulation.supervisor.server", run_id, *map(str, pass_fds))]
+    argv = [*prefix, *module_command("thalweg.emulation.supervisor.begin", run_id, *map(str, pass_fds))]
     # a session of its own: an interrupt from the terminal is for the launcher, which then ends us in order
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds, start_new_session=True

@@ -11,16 +11,20 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 KEPT = "thalweg-kept"
 """Name of a supervisor that outlives its launcher (at most 15 bytes, prctl(2))."""
 
 
+def _read(file: str) -> str:
+    with open(file) as opened:
+        return opened.read()
+
+
 def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot (proc_pid_stat(5), field 22); None if there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
@@ -31,7 +35,7 @@ def start_ticks(pid: int) -> int | None:
 def boot_id() -> str:
     """What tells this run of the kernel from others (random(4)); empty where the system has none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return _read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         return ""
 
@@ -67,7 +71,7 @@ def living(named: str) -> int | None:
 def name(pid: int) -> str:
     """The name that a process has given itself; empty when there is none."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return _read(f"/proc/{pid}/comm").strip()
     except OSError:
         return ""
 

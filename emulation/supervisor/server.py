@@ -1,4 +1,4 @@
-"""The supervisor: the one process that holds a testbed. Run as ``python -P -m thalweg.emulation.supervisor.server``.
+"""The supervisor: the one process that holds a testbed. Run as ``python -P -m thalweg.emulation.supervisor.begin``.
 
 Started in namespaces of its own (process numbers, network, mounts), it is process 1 of all that it starts: whatever
 ends it, the kernel ends everything in it with it. It speaks JSON lines over Unix sockets:
@@ -22,14 +22,12 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import termios
 import time
 from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -39,7 +37,6 @@ from thalweg.emulation.kernel.names import end_name, named
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import MAX_RATE_BPS, UNRATED_BPS, LinkShape, outside
-from thalweg.emulation.proofs.rate import measure
 from thalweg.emulation.recording.recorder import Recorder, Snapshot, children_cpu_s
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection, EndlessLineError
@@ -79,7 +76,7 @@ class Supervisor:
         self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection | None]] = {}
         self._terminals: dict[int, int] = {}  # of children that are controlled by one
         self._launched: list[requests.LaunchedProcess] = []
-        self._logs: Path | None = None  # known once it is detached
+        self._logs: str | None = None  # known once it is detached
         self._world: World | None = None
         self._lines: dict[Cable, str] = {}  # presets of hosts' access lines
         self._player: Player | None = None
@@ -244,7 +241,7 @@ class Supervisor:
         return dict(probe_kernel())
 
     def do_detach(self, call: Call[requests.Detach]) -> None:
-        self._owner, self._logs = None, Path(call.request.logs)
+        self._owner, self._logs = None, call.request.logs
         ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
 
     def do_status(self, call: Call[requests.Status]) -> Answer:
@@ -477,6 +474,8 @@ class Supervisor:
     def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:
             raise UsageError("links cannot be proven while a replay changes them; stop the replay first")
+        from thalweg.emulation.proofs.rate import measure  # not every testbed proves its links
+
         asked, waited_for = call.request, call.connection
         unplugged = self._need_world().unplugged
         if lost := next((end for link in map(as_link, asked.links) for end in link.ends if end in unplugged), None):
@@ -510,13 +509,13 @@ class Supervisor:
         asked = call.request
         if self._logs is None:
             raise UsageError("a testbed that ends with its launcher keeps no logs; use one that stays up")
-        self._logs.mkdir(mode=0o700, exist_ok=True)
-        file = self._logs / f"{len(self._launched) + 1}.log"
-        with open(os.devnull) as null, file.open("wb") as log:
+        os.makedirs(self._logs, mode=0o700, exist_ok=True)
+        file = os.path.join(self._logs, f"{len(self._launched) + 1}.log")
+        with open(os.devnull) as null, open(file, "wb") as log:
             child = self._begin(asked, (null.fileno(), log.fileno(), log.fileno()))
         self._children[child.pid] = (child, asked.host, None)
         self._recorder.start(child.pid, asked.host, asked.argv, file)
-        self._launched.append(requests.LaunchedProcess(child.pid, asked.host, asked.argv, str(file)))
+        self._launched.append(requests.LaunchedProcess(child.pid, asked.host, asked.argv, file))
         return {"pid": child.pid}
 
     def do_launched(self, _: Call[requests.Launched]) -> Answer:
@@ -654,8 +653,3 @@ def main(run_id: str, launcher: str, listener: str = "") -> None:
         supervisor.serve()
     finally:
         supervisor.end()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-    os._exit(0)  # tidying up what was imported would take longer than all the rest

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor.client import StartedSupervisor, start_plain
-from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link
+
+if TYPE_CHECKING:
+    from thalweg.emulation.testbeds.replay import ReplayHandle
+    from thalweg.emulation.traces.trace import BandwidthTrace
 
 
 class LoopbackTestbed(Testbed):

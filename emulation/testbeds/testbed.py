@@ -20,22 +20,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import msgspec
 
 from thalweg.emulation.kernel.names import named, objection
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, ShapeFigures, floored, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
-from thalweg.emulation.recording.recording import Recording, fetch
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
-from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule
-from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, as_link, cable_of
 from thalweg.middleware.platform.python import PYTHON
+
+if TYPE_CHECKING:
+    from thalweg.emulation.recording.recording import Recording
+    from thalweg.emulation.testbeds.replay import ReplayHandle
+    from thalweg.emulation.traces.trace import BandwidthTrace
 
 FEW_LINKS = 1000  # whose shapes are asked for by name; of more all are read
 PROVEN_AT_ONCE = 1_200  # links of one request
@@ -350,6 +352,8 @@ class Testbed(ABC):
 
         Links not shaped yet are. ``time_scale`` divides the traces' times and multiplies their rates.
         """
+        from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule  # which imports numpy
+
         known: dict[int, LinkSchedule] = {}  # links may share a trace
         schedules: dict[Link, LinkSchedule] = {}
         for link, trace in ((as_link(link), trace) for link, trace in traces.items()):
@@ -484,6 +488,8 @@ class Testbed(ABC):
 
     def recording(self) -> Recording:
         """Return what the testbed has recorded since its start."""
+        from thalweg.emulation.recording.recording import fetch  # NumPy, which few need
+
         return fetch(self._client)
 
     def __enter__(self) -> Self:

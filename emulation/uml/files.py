@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.platform import check_linux
@@ -114,6 +112,8 @@ def find_memory() -> tuple[str, int]:
 
     The file is mapped to be executed, which some containers' /dev/shm forbids.
     """
+    import psutil  # most testbeds boot no kernel
+
     host_bytes = psutil.virtual_memory().available
     found = []
     for folder in dict.fromkeys(("/dev/shm", tempfile.gettempdir(), "/var/tmp")):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from hashlib import blake2b
 
 import msgspec
 
@@ -89,4 +88,6 @@ def neighbours(host: str, hosts: Iterable[str], count: int = NEIGHBOURS) -> list
 
 def _drawn(what: str, below: int) -> int:
     """A number drawn for a text."""
+    from hashlib import blake2b  # it loads a library of 5 MB; what knows links and draws nothing does without
+
     return int.from_bytes(blake2b(what.encode(), digest_size=8).digest()) % below

@@ -310,7 +310,7 @@ def test_the_fixture_skips_or_fails_where_there_is_no_wan_and_the_example_runs(t
 
 
 def test_the_class_is_imported_with_no_more_than_it_needs() -> None:
-    needless = "{'zmq', 'pyspark', 'scipy', 'typer', 'docker'}"
+    needless = "{'numpy', 'psutil', 'zmq', 'pyspark', 'scipy', 'typer', 'docker'}"
     code = f"import sys; from thalweg import Testbed; print(*{needless} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

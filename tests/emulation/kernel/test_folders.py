@@ -20,6 +20,7 @@ from thalweg.emulation.kernel import folders
 from thalweg.emulation.kernel.folders import read_private, usable_private
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.middleware.platform import python
 from thalweg.middleware.platform.python import PYTHON
 
 # --- which folders may be a host's own ----------------------------------------------------------------
@@ -87,7 +88,7 @@ def test_a_folder_with_the_interpreter_thalweg_or_the_working_folder_is_refused(
     monkeypatch.setattr(folders, "SYSTEM", ())
     with pytest.raises(UsageError, match=r"as it has the interpreter \("):
         usable_private([os.path.realpath(sys.prefix)])
-    monkeypatch.setattr(folders, "PYTHON", "/elsewhere/python")
+    monkeypatch.setattr(python, "PYTHON", "/elsewhere/python")
     monkeypatch.setattr(sys, "prefix", "/elsewhere")
     monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
     package = Path(os.path.abspath(folders.__file__)).parents[2]

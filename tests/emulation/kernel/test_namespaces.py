@@ -22,7 +22,7 @@ from patience import patience
 from thalweg.emulation.kernel import htb
 from thalweg.emulation.kernel.names import ipv6_beside
 from thalweg.emulation.kernel.world import BANDED_HOSTS
-from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures
 from thalweg.emulation.proofs.proof import failures
 from thalweg.emulation.testbeds import testbed
 from thalweg.emulation.testbeds.netns import NetnsTestbed
@@ -399,8 +399,8 @@ def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(
         assert [int(word) for word in found] == [1, *(1 + band for band in bands), htb.OPEN, htb.STRANGERS]
         assert not failures(many.prove([there, back], tell=told.append))
         assert told == [1, 2]
-        many.alter([there], {"rate_bps": 1e6})
-        many.alter([back], {"cut": True})
+        many.alter([there], ShapeFigures(rate_bps=1e6))
+        many.alter([back], ShapeFigures(cut=True))
         rates = {(one.src, one.dst): one for one in many.prove([there, back])}
         assert rates[there].asked_bps == 1e6
         assert rates[back].delivered_bps == 0.0
@@ -431,7 +431,7 @@ def test_a_rate_below_the_least_is_set_and_told_as_the_least_and_people_are_warn
     bed.status()
     assert [bed.shapes[link].rate_bps for link in links] == [8_000.0] * 3
     with pytest.warns(UserWarning, match=r"^link h1 → h2 is set to 8.00 kbit/s, .* instead of 1.00 kbit/s$"):
-        bed.alter([links[0]], {"rate_bps": 1_000.0})
+        bed.alter([links[0]], ShapeFigures(rate_bps=1_000.0))
     with pytest.warns(UserWarning, match=r"^what h1 receives is set to 8.00 kbit/s, .* instead of 1.00 kbit/s$"):
         bed.limit_hosts({"h1": 9_000.0}, {"h1": 1_000.0})
     assert (bed.status()["up_bps"], bed.status()["down_bps"]) == ({"h1": 9_000.0}, {"h1": 8_000.0})
