@@ -98,7 +98,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         title = f"testbed {bed.id}"
         if title not in dict(report.sections):  # the plugin may have been loaded by two names
             report.sections.append((title, bed.condition()))
-            if (folder := item.config.getoption("--wan-report")) is not None:
+            if (folder := item.config.getoption("--wan-report", None)) is not None:
                 report.sections.append((f"report of {title}", _leave_report(bed, folder, item.nodeid)))
 
 

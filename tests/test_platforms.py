@@ -30,6 +30,8 @@ LINUX_ONLY = {
     "emulation.proofs.kinds",
     "emulation.proofs.rate",
     "emulation.proofs.tcp",
+    "emulation.recording.counting",
+    "emulation.recording.recorder",
     "emulation.supervisor.player",
     "emulation.supervisor.sampler",
     "emulation.supervisor.server",

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.recording.recorder import Happening, Head, HostChange, LinkChange, Process
+from thalweg.emulation.recording.entries import Happening, Head, HostChange, LinkChange, Process
 from thalweg.emulation.recording.samples import Sample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import SupervisorClient

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from thalweg.emulation.links.words import shape_text
-from thalweg.emulation.recording.recorder import LinkChange, Process
+from thalweg.emulation.recording.entries import LinkChange, Process
 from thalweg.emulation.recording.recording import Cut, Recording
 from thalweg.emulation.units import format_rate, format_time
 from thalweg.middleware.network.view import Link
@@ -26,7 +26,7 @@ STACKED = 8  # processes of a host above each other
 BARS = 400  # of a row
 COMMAND_CHARS = 90
 NAMED = 4  # links of a group that are named
-CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
+CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 TICKS = 6
 CLOCK_S = 120.0  # from then on moments are minutes and seconds
 STEPS_S = (
@@ -129,17 +129,21 @@ def ended_text(process: Process) -> str:
         return "runs"
     if process.status >= 0:
         return f"ended with {process.status}"
+    return f"ended by {_signal_name(-process.status)}"
+
+
+def _signal_name(number: int) -> str:
     try:
-        return f"ended by {signal.Signals(-process.status).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"ended by signal {-process.status}"
+        return f"signal {number}"
 
 
 def tint_of(process: Process) -> str:
     """Return the class of a process: runs, good, bad, or ended by a signal that others send."""
     if process.status is None:
         return "runs"
-    if process.status > 0 or -process.status in CRASHES:
+    if process.status > 0 or _signal_name(-process.status) in CRASHES:
         return "bad"
     return "good" if process.status == 0 else "stopped"
 

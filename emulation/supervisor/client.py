@@ -109,7 +109,7 @@ class TestbedProcess:
 
     @property
     def inner_pid(self) -> int:
-        """The process's number in the testbed's record; 0 if the testbed's supervisor has not started it."""
+        """The process's number inside the testbed; 0 if the testbed's supervisor has not started it."""
         return self._inner_pid
 
     @property

@@ -18,6 +18,7 @@ from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.recording import counting, recorder
 from thalweg.emulation.recording.counting import Counting
+from thalweg.emulation.recording.entries import Head
 from thalweg.emulation.recording.recorder import Recorder
 from thalweg.emulation.recording.recording import Recording
 from thalweg.emulation.recording.samples import WIDTH, Samples
@@ -317,7 +318,7 @@ def test_the_parts_of_a_record_are_the_record(
     snapshot = record.snapshot()
     data = b"".join(map(snapshot.part, range(snapshot.parts)))
     assert snapshot.parts > 2
-    assert msgspec.json.decode(data[: snapshot.head_bytes], type=recorder.Head) == snapshot.head
+    assert msgspec.json.decode(data[: snapshot.head_bytes], type=Head) == snapshot.head
     assert len(data) - snapshot.head_bytes == 8 * WIDTH * snapshot.head.rows
 
 

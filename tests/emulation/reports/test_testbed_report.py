@@ -15,7 +15,7 @@ from patience import patience
 
 from thalweg import CapabilityError, Testbed, UsageError
 from thalweg.emulation.links.shape import LinkShape, Queue
-from thalweg.emulation.recording.recorder import Happening, HostChange, LinkChange, Process
+from thalweg.emulation.recording.entries import Happening, HostChange, LinkChange, Process
 from thalweg.emulation.recording.recording import Recording
 from thalweg.emulation.recording.samples import WIDTH
 from thalweg.emulation.reports import plots, report, timeline

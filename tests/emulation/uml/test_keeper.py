@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,9 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     assert process.stdout.read() == given
     assert b"10.77.0.2/16" in process.stderr.read()
     assert process.wait(patience(20)) == 7
+    record = testbed.recording()
+    assert [(one.host, one.status) for one in record.processes] == [("h1", 7)]
+    assert abs(record.began_unix_s + record.now_s - time.time()) < patience(10)
     for host in ("h1", "h2"):  # names and files stay on their host, and the machine gets none
         words = ["sh", "-c", "ip netns add blue && echo one >/run/thalweg-own && ls -A /run"]
         process = testbed.run(host, words, stdout=subprocess.PIPE)
