@@ -11,6 +11,7 @@ from typing import IO
 from thalweg.emulation.supervisor.client import TestbedProcess
 
 LAST_LINES = 20
+MOST_FAILED = 5  # commands that have failed and are kept: a test may ask until a server answers
 JOIN_S = 1.0  # a process that has ended may have left its output to another one
 
 
@@ -19,20 +20,43 @@ class Outputs:
 
     def __init__(self) -> None:
         self._readers: dict[TestbedProcess, _Reader | None] = {}
+        self._printer = _Printer()
+        self._failed: dict[TestbedProcess, tuple[str, ...]] = {}
+        self.dropped = 0
+        """Commands that failed before those that are kept."""
 
     def add(self, process: TestbedProcess, *, read: bool) -> None:
         """Keep a process. Its stdout, which is a pipe, is read and printed if ``read`` is set."""
         reader = None
         if read and process.stdout is not None:
-            reader, process.stdout = _Reader(process.host, process.stdout), None
+            reader, process.stdout = _Reader(process.host, process.stdout, self._printer), None
         self._readers[process] = reader
+
+    def hold(self) -> None:
+        """Print nothing more until ``release``, as between the phases of a test: pytest would not capture it."""
+        self._printer.hold()
+
+    def release(self) -> None:
+        """Print what was held, and from now on every line as it comes. Idempotent."""
+        self._printer.release()
+
+    def end(self, process: TestbedProcess, stdout: str, stderr: str, *, failed: bool) -> None:
+        """Keep the last lines of a command whose end was waited for, if it has failed; otherwise forget it."""
+        if not failed:
+            self._readers.pop(process, None)
+            return
+        self._failed[process] = (*stdout.splitlines(), *stderr.splitlines())[-LAST_LINES:]
+        if len(self._failed) > MOST_FAILED:
+            first = next(iter(self._failed))
+            del self._failed[first], self._readers[first]
+            self.dropped += 1
 
     def last_lines(self) -> Iterator[tuple[TestbedProcess, tuple[str, ...]]]:
         """Yield each process with the last lines of its output."""
-        for process, reader in self._readers.items():
+        for process, reader in [*self._readers.items()]:
             if reader is not None and process.poll() is not None:
                 reader.join(JOIN_S)
-            yield process, () if reader is None else tuple(reader.last)
+            yield process, self._failed.get(process, ()) if reader is None else tuple(reader.last)
 
     def by_pid(self) -> dict[tuple[str, int], tuple[str, ...]]:
         """Return the last lines of each process whose output is read, by its host and the number that it has there."""
@@ -43,15 +67,41 @@ class Outputs:
         for reader in self._readers.values():
             if reader is not None:
                 reader.close()
+        self.release()
+
+
+class _Printer:
+    """What prints the lines of all processes of a testbed, or holds them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[str] | None = None
+
+    def print(self, line: str) -> None:
+        with self._lock:
+            if self._held is None:
+                print(line, flush=True)
+            else:
+                self._held.append(line)
+
+    def hold(self) -> None:
+        with self._lock:
+            self._held = [] if self._held is None else self._held
+
+    def release(self) -> None:
+        with self._lock:
+            for line in self._held or ():
+                print(line, flush=True)
+            self._held = None
 
 
 class _Reader(threading.Thread):
     """Reader of one process's output. ``last`` has its last lines."""
 
-    def __init__(self, host: str, file: IO[bytes]) -> None:
+    def __init__(self, host: str, file: IO[bytes], printer: _Printer) -> None:
         super().__init__(name=f"output-of-{host}", daemon=True)
         self.last: deque[str] = deque(maxlen=LAST_LINES)
-        self._host, self._file = host, file
+        self._host, self._file, self._printer = host, file, printer
         self.start()
 
     def run(self) -> None:
@@ -59,7 +109,7 @@ class _Reader(threading.Thread):
             for line in self._file:
                 text = line.decode(errors="replace").rstrip("\r\n")
                 self.last.append(text)
-                print(f"{self._host} | {text}", flush=True)
+                self._printer.print(f"{self._host} | {text}")
 
     def close(self) -> None:
         self.join(JOIN_S)

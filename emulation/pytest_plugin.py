@@ -9,8 +9,8 @@
 Where this machine cannot make one the test is skipped with the reason; with ``THALWEG_REQUIRE=netns`` (or ``docker``,
 ``uml`` for ``kernel="uml"``, and ``netem`` where delays and loss are asked for) it fails instead, as is right for
 continuous integration. The report of a failed test has the state of its testbeds: links, cuts, and the processes that
-``start`` has started, with the last lines of each. With ``--wan-report FOLDER`` a failed test also leaves a page and
-tables about all that went on in its testbeds.
+``start`` has started and the commands of ``run`` that have failed, with the last lines of each. With ``--wan-report
+FOLDER`` a failed test also leaves a page and tables about all that went on in its testbeds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import pytest
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from thalweg.emulation.outputs import Outputs
     from thalweg.emulation.wan import Asked, Testbed
 
 _WAN = pytest.StashKey["Wan"]()
@@ -38,6 +39,7 @@ class Wan:
 
     def __init__(self, up: ExitStack) -> None:
         self.beds: list[Testbed] = []
+        self.outputs: list[Outputs] = []
         self._up = up
 
     def __call__(
@@ -56,7 +58,7 @@ class Wan:
         except CapabilityError as error:
             why = str(error)
         else:
-            bed.follow_outputs()
+            self.outputs.append(bed.follow_outputs())
             self.beds.append(bed)
             return bed
         need: str = backend
@@ -86,12 +88,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.getgroup("thalweg").addoption("--wan-report", metavar="FOLDER", type=Path, help=says)
 
 
+def _printing(item: pytest.Item) -> Generator[None]:
+    """Let outputs be printed in a phase of a test, where pytest captures them, and hold them from its end on."""
+    for outputs in _outputs(item):
+        outputs.release()
+    yield
+    for outputs in _outputs(item):
+        outputs.hold()
+
+
+def _outputs(item: pytest.Item) -> Sequence[Outputs]:
+    made = item.stash.get(_WAN, None)
+    return () if made is None else made.outputs
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Print outputs meanwhile."""
+    yield from _printing(item)
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Print outputs meanwhile."""
+    yield from _printing(item)
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Print outputs meanwhile."""
+    yield from _printing(item)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
-    """Add the state of its testbeds to the report of a failed test."""
+    """Add the state of its testbeds to the report of a failed test, and leave Thalweg's own code out of it."""
+    made = item.stash.get(_WAN, None)
+    if made is not None and call.excinfo is not None and not item.config.getoption("fulltrace"):
+        _leave_out_ours(call.excinfo)
     outcome = yield
     report = outcome.get_result()
-    made = item.stash.get(_WAN, None)
     if made is None or report.when == "teardown" or not report.failed:
         return
     for bed in made.beds:
@@ -111,3 +147,19 @@ def _leave_report(bed: Testbed, folder: Path, test: str) -> str:
         return str(bed.report(folder / name / bed.id, title=f"{test} failed"))
     except ThalwegError as error:
         return one_line(error)
+
+
+def _leave_out_ours(found: pytest.ExceptionInfo[BaseException]) -> None:
+    """Let the traceback of an error of Thalweg's end where the test calls it, as its line says all."""
+    from thalweg.middleware.errors import ThalwegError
+
+    if not isinstance(found.value, ThalwegError):
+        return
+    last, entry = None, found.value.__traceback__
+    while entry is not None:
+        if not entry.tb_frame.f_globals.get("__name__", "").startswith("thalweg."):
+            last = entry
+        entry = entry.tb_next
+    if last is not None:
+        last.tb_next = None
+        found.traceback = type(found.traceback)(found.tb)

@@ -395,18 +395,22 @@ class Testbed:
             given.write(input.encode())
             given.seek(0)
             process = self.start(host, argv, env=env, cwd=cwd, stdin=given, stdout=out, stderr=err)
+            name, late = os.path.basename(process.args[0]), False
             try:
                 status = process.wait(timeout_s)
-            except TimeoutError as error:
+            except TimeoutError:
                 process.kill()
-                process.wait()
-                raise TestbedError(f"{error}{_last_line(err)}") from None
+                status, late = process.wait(), True
             except BaseException:
                 process.kill()
                 raise
             written = [_text(file) for file in (out, err)]
+            if self._outputs is not None:
+                self._outputs.end(process, *written, failed=status != 0)
+            if late:
+                raise TestbedError(f"{name!r} on {host!r} still runs after {timeout_s:g} s{_last_line(err)}")
             if check and status != 0:
-                text = f"{process.args[0]!r} on {host!r} has ended with {status}{_last_line(err) or _last_line(out)}"
+                text = f"{name!r} on {host!r} has ended with {status}{_last_line(err) or _last_line(out)}"
                 raise CommandError(text, returncode=status, stdout=written[0], stderr=written[1])
         return subprocess.CompletedProcess(process.args, status, *written)
 
@@ -435,12 +439,16 @@ class Testbed:
             self._outputs.add(process, read=read)
         return process
 
-    def follow_outputs(self) -> None:
+    def follow_outputs(self) -> Outputs:
         """From now on print output that is not redirected behind its host's name, and keep it for ``condition``."""
         self._outputs = self._outputs or Outputs()
+        return self._outputs
 
     def condition(self) -> str:
-        """Return links, cuts, and the processes that were started since ``follow_outputs``, in lines for people."""
+        """Return links, cuts and processes since ``follow_outputs``, in lines for people.
+
+        The processes are those that ``start`` has started, and the last commands of ``run`` that have failed.
+        """
         from thalweg.emulation.condition import condition  # a failed test alone needs it
 
         return condition(self._bed, self._outputs or Outputs())

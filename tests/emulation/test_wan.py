@@ -354,6 +354,77 @@ def test_the_report_of_a_failed_test_has_the_state_of_its_testbeds(tmp_path: Pat
     assert state.count("cut: ") == 1
 
 
+UNDERSTOOD = """
+import sys
+import pytest
+
+LONG = "import sys\\n" + "sys.stderr.write('why\\\\n')\\n" * 30 + "sys.exit(7)"
+
+@pytest.fixture
+def bed(wan):
+    bed = wan(["a", "b"])
+    bed.start("b", ["sh", "-c", "echo early; exec sleep 100"])
+    return bed
+
+def test_it(bed):
+    for status in range(1, 7):
+        bed.run("a", ["sh", "-c", f"exit {status}"])
+    assert bed.run("a", ["echo", "fine"]).returncode == 0
+    bed.run("a", [sys.executable, "-c", LONG])
+    bed.run("b", ["sh", "-c", "echo begun; sleep 100"], timeout_s=0.2)
+
+def test_no_program(bed):
+    bed.run("a", ["no-such-program"])
+
+@pytest.fixture
+def broken(bed):
+    raise AssertionError("broken")
+
+def test_broken(broken):
+    pass
+"""
+
+
+@pytest.mark.netns
+def test_a_failed_test_is_understood_from_its_output_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(UNDERSTOOD)
+    options = ["-q", "-p", "no:cacheprovider", "-p", "thalweg.emulation.pytest_plugin"]
+    done, whole = (
+        subprocess.run(
+            [sys.executable, "-B", "-m", "pytest", *options, *more, str(tmp_path)],
+            capture_output=True, text=True, timeout=patience(100), check=False, cwd=tmp_path,
+        )
+        for more in ([], ["--full-trace", "-k", "no_program"])
+    )  # fmt: skip
+    text = done.stdout
+    assert text.splitlines()[0].split()[0] == "FFE", text  # no output of processes between phases
+    first = text.partition("test_no_program ___")[0]
+    assert "TestbedError: 'sh' on 'b' still runs after 0.2 s" in first
+    assert "b: sh -c echo begun; sleep 100: was ended by SIGKILL\n    b | begun\n" in first
+    assert first.count("    a | why\n") == 20
+    assert len(re.findall(r"^a: python.* -c import sys sys.stderr.*…: has ended with 7$", first, re.M)) == 1
+    assert re.findall(r"exit (\d): has ended", first) == ["4", "5", "6"]  # five are kept with the two that came later
+    assert "3 commands that failed before are left out" in first
+    assert "echo fine:" not in first
+    assert "cannot run 'no-such-program' on 'a': No such file or directory" in text
+    assert "supervisor/client.py" not in text
+    assert "supervisor/client.py" in whole.stdout
+
+
+@pytest.mark.netns
+def test_output_that_is_held_is_printed_when_it_is_released(up: Testbed, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = Testbed(up._bed).follow_outputs()
+    process = up.start("a", ["sh", "-c", "echo one; echo two"], stdout=subprocess.PIPE)
+    outputs.hold()
+    outputs.add(process, read=True)
+    assert process.wait(patience(20)) == 0
+    assert [lines for _, lines in outputs.last_lines()] == [("one", "two")]
+    assert capsys.readouterr().out == ""
+    outputs.release()
+    assert capsys.readouterr().out == "a | one\na | two\n"
+    outputs.close()
+
+
 @pytest.mark.netns
 def test_the_plugin_is_switched_off_by_its_short_name(tmp_path: Path) -> None:
     (entry,) = entry_points(group="pytest11", name="thalweg")
