@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 
+NETLINK_ROUTE = 0
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_ECHO, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x8, 0x300, 0x200
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
@@ -75,7 +76,7 @@ def message(kind: int, flags: int, body: bytes) -> bytes:
 class NetlinkSocket:
     """A netlink socket of the network namespace it was opened in, wherever the thread goes later."""
 
-    def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
+    def __init__(self, protocol: int = NETLINK_ROUTE) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.bind((0, 0))
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK):
