@@ -17,9 +17,9 @@ from thalweg.experiments.bench.options import OdpOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.papers.cardellini2016.instances import drawn, fat, sequential, table_2, tag_and_count
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS
-from thalweg.middleware.planning.odp.instance import Instance
+from thalweg.middleware.planning.odp.instance import OdpInstance
 from thalweg.middleware.planning.odp.objective import NETWORK, Goal, Metric, Objective, only
-from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
+from thalweg.middleware.planning.odp.solve import OdpLimits, normalised, solve
 
 METRICS: tuple[Metric, ...] = ("response", "availability", *NETWORK)
 MIXED = Objective(0.4, 0.3, 0.3)
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     problem: str
     objective: str
-    draw: Callable[[np.random.Generator], Instance]
+    draw: Callable[[np.random.Generator], OdpInstance]
     bound_s: float | None = None
 
 
@@ -52,7 +52,7 @@ def rows() -> Iterator[Row]:
                 sizes: tuple[int, ...] = layers(operators),
                 hosts: int = hosts,
                 capacity: int = capacity,
-            ) -> Instance:
+            ) -> OdpInstance:
                 return table_2(random, sizes, hosts, capacity)
 
             yield Row(f"{name} {operators} x {hosts}, {capacity}", "response", draw, bound_s)
@@ -61,7 +61,7 @@ def rows() -> Iterator[Row]:
 
 def bench_odp(options: OdpOptions, progress: Progress = silent) -> dict[str, Any]:
     """Medians, and the longest of the rounds, in seconds; how many were proven."""
-    effort = Effort(time_limit_s=options.time_limit_s, structure=not options.program)
+    effort = OdpLimits(time_limit_s=options.time_limit_s, structure=not options.program)
     found = []
     for problem, objective, draw, bound_s in rows():
         if options.only and not problem.startswith(options.only):

@@ -21,9 +21,9 @@ from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
 from thalweg.experiments.papers.benoit2008.optimum import one
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.annealing import anneal
-from thalweg.middleware.planning.provisioning.best import Effort
+from thalweg.middleware.planning.provisioning.best import ProvisioningLimits
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import parts_of
 
 LARGE, MIDDLE = Drawing(nodes=180, alpha=1.3), Drawing(nodes=60, alpha=1.6)
@@ -48,14 +48,16 @@ def bench_provision(options: ProvisionOptions, progress: Progress = silent) -> d
         if nodes > options.largest:
             break
         progress(f"best, N = {nodes}")
-        drawing, effort = Drawing(nodes=nodes, alpha=alpha), Effort(time_limit_s=options.time_limit_s)
+        drawing, effort = Drawing(nodes=nodes, alpha=alpha), ProvisioningLimits(time_limit_s=options.time_limit_s)
         solved = list(_open(drawing, options.rounds, effort))
         times = [took_s for took_s, _ in solved]
         found.append(_row("best", drawing, times, goal_s) | {"proven": sum(proven for _, proven in solved)})
     return {"bench": "provision", "rounds": options.rounds, "rows": found}
 
 
-def _timed(way: str, drawing: Drawing, rounds: int, goal_s: float, solve: Callable[[Instance], Any]) -> dict[str, Any]:
+def _timed(
+    way: str, drawing: Drawing, rounds: int, goal_s: float, solve: Callable[[ProvisioningInstance], Any]
+) -> dict[str, Any]:
     times = []
     for seed in range(rounds):
         instance = drawn(drawing, np.random.default_rng(seed))
@@ -66,7 +68,7 @@ def _timed(way: str, drawing: Drawing, rounds: int, goal_s: float, solve: Callab
     return _row(way, drawing, times, goal_s) | {"proven": None}
 
 
-def _open(drawing: Drawing, rounds: int, effort: Effort) -> Iterator[tuple[float, bool]]:
+def _open(drawing: Drawing, rounds: int, effort: ProvisioningLimits) -> Iterator[tuple[float, bool]]:
     """Seconds, and whether the optimum was proven, of so many problems that are not settled by the bound."""
     left = rounds
     for seed in range(rounds * TRIES):

@@ -18,7 +18,7 @@ from thalweg.middleware.errors import counted
 from thalweg.middleware.planning import Odp, Task, ask_planner, get_cost_model, get_planner
 from thalweg.middleware.planning.odp.instance import Indices
 from thalweg.middleware.planning.odp.objective import Goal
-from thalweg.middleware.planning.provisioning.best import Effort
+from thalweg.middleware.planning.provisioning.best import ProvisioningLimits
 
 PLANNERS = ("download-all", "one-shot")  # of all, those that place a graph of any form by any cost model
 
@@ -77,7 +77,7 @@ def compare_random(count: int, seed: int, *, as_json: bool) -> None:
     output().print(f"{said}; one without a placement is left out of the ratios", soft_wrap=True)
 
 
-def compare_provisioning(drawing: Drawing, count: int, seed: int, effort: Effort, *, as_json: bool) -> None:
+def compare_provisioning(drawing: Drawing, count: int, seed: int, effort: ProvisioningLimits, *, as_json: bool) -> None:
     """Every way to rent machines, on problems that are drawn: how much dearer than the optimum it is."""
     with progress() as tell:
         found = compared_drawn(drawing, count, seed, effort, lambda done: tell("random problems", done, count))

@@ -18,10 +18,10 @@ from thalweg.experiments.problems.provisioning import Problem, load_provisioning
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.middleware.errors import PlannerError, UsageError, nearest, require
 from thalweg.middleware.planning.provisioning.answer import Answer, cost, in_turn_s, loads
-from thalweg.middleware.planning.provisioning.best import Effort, Rented, best
+from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
 from thalweg.middleware.planning.provisioning.hopeless import in_the_way, why_not
-from thalweg.middleware.planning.provisioning.instance import Instance, reserved
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance, reserved
 from thalweg.middleware.planning.provisioning.placed import in_order
 from thalweg.middleware.planning.solver import NoSolutionError
 from thalweg.middleware.platform import load_average
@@ -198,13 +198,13 @@ def _compare(options: ProvisionOptions, count: int, *, as_json: bool) -> None:
 
     machines: Literal["all", "one"] = "one" if options.one_class else "all"
     drawing = Drawing(nodes=options.n, alpha=options.alpha, sizes=options.objects, machines=machines)
-    effort = Effort(options.time_limit_s, options.gap, options.seed)
+    effort = ProvisioningLimits(options.time_limit_s, options.gap, options.seed)
     compare_provisioning(drawing, count, options.seed, effort, as_json=as_json)
 
 
-def _found(file: Path, instance: Instance, reserve: float, options: ProvisionOptions) -> Rented:
+def _found(file: Path, instance: ProvisioningInstance, reserve: float, options: ProvisionOptions) -> Rented:
     """What is rented; UsageError with what stands in the way where no machines can do."""
-    effort = Effort(options.time_limit_s, options.gap, options.seed)
+    effort = ProvisioningLimits(options.time_limit_s, options.gap, options.seed)
     try:
         if options.heuristic == BEST:
             return best(instance, effort)

@@ -19,7 +19,7 @@ from thalweg.emulation.units import size_bytes
 from thalweg.experiments.problems.catalogue import DOLLARS, Offer, offers, read_catalogue, read_date, read_egress
 from thalweg.experiments.problems.reading import naming, quantity, rate_bps, read_problem
 from thalweg.middleware.errors import UsageError, nearest
-from thalweg.middleware.planning.provisioning.instance import Egress, Instance
+from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
 
 
 class ObjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +73,7 @@ class ProvisioningFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Problem(msgspec.Struct, frozen=True):
     """What is to be rented: the problem as arrays, the offers that are its classes, and of when and whom prices are."""
 
-    instance: Instance
+    instance: ProvisioningInstance
     offers: tuple[Offer, ...]
     prices_of: tuple[str, ...]
 
@@ -116,7 +116,7 @@ def _problem(
     links = np.array([_bytes_s(server.link, f"the link of server {server.name!r}") for server in file.servers])
     count = len(listed)
     frequency = [file.throughput if each.frequency is None else each.frequency for each in file.objects]
-    instance = Instance(
+    instance = ProvisioningInstance(
         operators=tuple(each.name for each in operators),
         parent=parent,
         leaves=tuple(tuple(objects[name] for name in each.inputs if name in objects) for each in operators),

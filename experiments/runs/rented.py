@@ -21,14 +21,14 @@ from thalweg.experiments.runs.plan_file import PlanFile, PlannedNode
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.provisioning.answer import Answer, cost, violations
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.placed import cards, graph, links, machine_hosts
 
 UNLIMITED_BYTES_S = 1.25e9  # 10 Gbit/s, more than any card here sends
 SCENARIO, PLAN = "scenario.toml", "plan.toml"
 
 
-def next_cheaper(instance: Instance, answer: Answer) -> Answer | None:
+def next_cheaper(instance: ProvisioningInstance, answer: Answer) -> Answer | None:
     """The dearest platform that costs less and does not do, one machine being of another class. None without any."""
     own = cost(instance, answer)
     found: tuple[float, Answer] | None = None

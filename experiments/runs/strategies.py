@@ -26,7 +26,7 @@ from thalweg.middleware.planning import (
     get_cost_model,
 )
 from thalweg.middleware.planning.planners.cost_space import CostSpace
-from thalweg.middleware.planning.planners.planner import Measured
+from thalweg.middleware.planning.planners.planner import MeasuredHintsPlanner
 from thalweg.middleware.planning.registry import MOVERS, RandomReshapes, Strategy, get_strategy, needs_latencies
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost
 
@@ -78,7 +78,7 @@ def make_strategies(config: RunConfig) -> dict[str, Strategy]:
     """The strategy of every placement of the run; raises UsageError for what is unknown or out of range."""
     cost_model(config.cost, config.interface or "independent")
     made = {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
-    if config.measured and not any(isinstance(one.again, Measured) for one in made.values()):
+    if config.measured and not any(isinstance(one.again, MeasuredHintsPlanner) for one in made.values()):
         raise UsageError("--measured goes with placements that are planned again, as global or thalweg; there is none")
     return made
 
@@ -89,7 +89,7 @@ def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
     measured = options.pop("measured", False)
     strategy = get_strategy(label, **options)
     if measured and isinstance(strategy.adaptation, GlobalMoves):
-        return msgspec.structs.replace(strategy, again=Measured(strategy.again))
+        return msgspec.structs.replace(strategy, again=MeasuredHintsPlanner(strategy.again))
     if strategy.driver is not None:
         return msgspec.structs.replace(strategy, initial=Spread())
     return strategy

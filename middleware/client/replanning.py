@@ -19,7 +19,13 @@ from thalweg.middleware.planning.asking import UNUSABLE, Probe, plan_probing
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner, is_compared
 from thalweg.middleware.planning.problem.choice import Choice, choose, in_order, with_all_networks
-from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.hints import (
+    Answers,
+    CostParameters,
+    Hints,
+    SupportsHints,
+    propagate_hints,
+)
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.routes import route_of
 from thalweg.middleware.planning.problem.task import Stripe, Task

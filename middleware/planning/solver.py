@@ -25,7 +25,7 @@ class NoSolutionError(PlannerError):
     """A program that has no solution."""
 
 
-class Search(msgspec.Struct, frozen=True):
+class SearchLimits(msgspec.Struct, frozen=True):
     """How long to look for a proof: ``time_limit_s``, and a solution is taken whose ``gap`` to the bound, as a share of
     its cost, is so small. Raises UsageError for what cannot be.
     """

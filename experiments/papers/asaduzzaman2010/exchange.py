@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 import msgspec
 
 from thalweg.middleware.planning.mapping.agent import agents
-from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Network, Send, Settled
+from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Network, TaskOutcome, Transmit
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, Platform, Task
+from thalweg.middleware.planning.mapping.task import Host, MappingTask, Platform
 
 FOREVER_S = 1e9
 
@@ -67,11 +67,11 @@ class Exchange:
         """Of the dedicated link between two hosts."""
         return self._dedicated[one][other]
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: MappingTask) -> None:
         """A task comes to its sink now."""
         self.post(task.sink, self.hosts[task.sink].begin(task, self.now))
 
-    def post(self, sender: Host, sends: Iterable[Send]) -> None:
+    def post(self, sender: Host, sends: Iterable[Transmit]) -> None:
         """What a host sends now."""
         now, queue, number = self.now, self._queue, self._number
         dedicated, public = self._dedicated[sender], self._public[sender]
@@ -97,9 +97,9 @@ class Exchange:
         if len(answered.numbers) == len(answered.open):
             heappush(self._queue, (answered.last_s, next(self._number), to, answered))
 
-    def run(self, until: float) -> list[tuple[Host, Settled]]:
+    def run(self, until: float) -> list[tuple[Host, TaskOutcome]]:
         """Deliver what comes until then; it stops at the first moment at which hosts have notes, and gives them."""
-        queue, hosts, sends = self._queue, self.hosts, list[Send]()
+        queue, hosts, sends = self._queue, self.hosts, list[Transmit]()
         managers = [host.manager for host in hosts]
         while queue and queue[0][0] <= until:
             self.now, _, to, message = heappop(queue)
@@ -132,7 +132,7 @@ class Exchange:
         numbers, answered.numbers = answered.numbers, []
         self.post(host, self.hosts[host].answered(answered.task, numbers, self.now))
 
-    def tick(self) -> list[tuple[Host, Settled]]:
+    def tick(self) -> list[tuple[Host, TaskOutcome]]:
         """Have all hosts look at the time."""
         found = []
         for host in self.hosts:
@@ -140,7 +140,7 @@ class Exchange:
             found += [(host.host, note) for note in self._notes(host.host)]
         return found
 
-    def _notes(self, host: Host) -> list[Settled]:
+    def _notes(self, host: Host) -> list[TaskOutcome]:
         notes = [*self.hosts[host].notes]
         self.hosts[host].notes.clear()
         return notes

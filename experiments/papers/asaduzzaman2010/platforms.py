@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from thalweg.middleware.planning.mapping.task import Dedicated, Host, Platform, Server, Task, ends
+from thalweg.middleware.planning.mapping.task import Dedicated, Host, MappingTask, Platform, Server, ends
 
 SERVICES, COMPONENTS = 25, 10
 RATE_BPS, SIZE_BITS = 1e6, 8e8  # of a task: 1 Mb/s, 100 MB
@@ -71,8 +71,8 @@ def platform(seed: tuple[int, ...], hosts: int = 100, links: int = 99, networks:
     return Platform(servers, () if networks == "public" else tuple(own), public_s)
 
 
-def task(number: int, random: np.random.Generator, hosts: int = 100) -> Task:
+def task(number: int, random: np.random.Generator, hosts: int = 100) -> MappingTask:
     """A task of ``COMPONENTS`` different services, between two different hosts."""
     source, sink = random.choice(hosts, 2, replace=False).tolist()
     services = random.choice(SERVICES, COMPONENTS, replace=False).tolist()
-    return Task(number, source, sink, tuple(services), (1.0,) * COMPONENTS, (RATE_BPS,) * (COMPONENTS + 1))
+    return MappingTask(number, source, sink, tuple(services), (1.0,) * COMPONENTS, (RATE_BPS,) * (COMPONENTS + 1))

@@ -19,10 +19,10 @@ from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange, undist
 from thalweg.experiments.papers.asaduzzaman2010.platforms import RATE_BPS, SIZE_BITS, Networks, platform, task
 from thalweg.experiments.papers.asaduzzaman2010.rates import in_lock_step
 from thalweg.experiments.sweeps.trial import Outcome, Trial
-from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, Found, Network, Settled
-from thalweg.middleware.planning.mapping.reallocation import Flow, Kind, reallocate
+from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, FinishedMap, Network, TaskOutcome
+from thalweg.middleware.planning.mapping.reallocation import Kind, OutgoingFlow, reallocate
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, Platform, Task
+from thalweg.middleware.planning.mapping.task import Host, MappingTask, Platform
 
 PATIENCE_S = 60.0  # far more than a mapping takes
 VISITS = 1000  # more than a map has
@@ -90,7 +90,7 @@ class Running:
 
     __slots__ = ("begun_s", "edges", "found", "key", "left_bits", "rate", "since_s", "task", "version")
 
-    def __init__(self, task: Task, key: tuple[int, int], found: Found, now: float) -> None:
+    def __init__(self, task: MappingTask, key: tuple[int, int], found: FinishedMap, now: float) -> None:
         self.task, self.key, self.found = task, key, found
         self.begun_s = self.since_s = now
         self.left_bits = SIZE_BITS
@@ -106,7 +106,7 @@ def _network(kind: Kind) -> Network:
 class Simulation:
     """A platform while tasks come and run."""
 
-    def __init__(self, trial: Simulating, world: Platform, tasks: list[tuple[float, Task]]) -> None:
+    def __init__(self, trial: Simulating, world: Platform, tasks: list[tuple[float, MappingTask]]) -> None:
         rules = Rules(cost=trial.cost, ordered=trial.cost == "frugal")
         self.trial, self.world = trial, world
         self.exchange = Exchange(world, undisturbed(rules, PATIENCE_S))
@@ -165,7 +165,7 @@ class Simulation:
 
     # --- tasks ----------------------------------------------------------------------------------------
 
-    def _told(self, note: Settled) -> None:
+    def _told(self, note: TaskOutcome) -> None:
         now = self.exchange.now
         if note.state == "mapped":
             self.mapping_s.append(now - self.begun[note.task])
@@ -173,7 +173,7 @@ class Simulation:
             assert note.found is not None
             self._begin(note.task, note.attempt, note.found)
 
-    def _begin(self, number: int, attempt: int, found: Found) -> None:
+    def _begin(self, number: int, attempt: int, found: FinishedMap) -> None:
         now = self.exchange.now
         self._count()
         self.accepted += 1
@@ -268,7 +268,7 @@ class Simulation:
                 behind = max(0.0, (now - one.begun_s) * RATE_BPS - sent)
                 if edge.kind == "direct":
                     room[edge.target] += RATE_BPS
-                flows.append(Flow(edge.key, edge.target, RATE_BPS, behind, edge.kind, one.task.most_empty))
+                flows.append(OutgoingFlow(edge.key, edge.target, RATE_BPS, behind, edge.kind, one.task.most_empty))
             chosen = reallocate(flows, room, self.trial.reallocation_s)
             for key, choice in sorted(chosen.items(), key=lambda item: item[1] == "direct"):  # first those that leave
                 edge = self._edges[key]
@@ -359,7 +359,7 @@ class Simulation:
         )
 
 
-def workload(trial: Simulating) -> list[tuple[float, Task]]:
+def workload(trial: Simulating) -> list[tuple[float, MappingTask]]:
     """When tasks come, and which."""
     seed = trial.pool_seed, trial.configuration
     random = np.random.default_rng((*seed, 5))

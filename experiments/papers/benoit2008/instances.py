@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 
 MB = 1e6
 MOP_S = 1_000.0  # Mop/s of a GHz
@@ -61,7 +61,7 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.nodes if self.counted == "operators" else (self.nodes - 1) // 2
 
 
-def drawn(drawing: Drawing, random: np.random.Generator) -> Instance:
+def drawn(drawing: Drawing, random: np.random.Generator) -> ProvisioningInstance:
     """One problem; the same tree, objects and servers for the same random numbers, whatever α, f and machines are."""
     children, leaves = _grown(drawing.operators, drawing.shape, random)
     sizes = random.uniform(*SIZES_MB[drawing.sizes], TYPES)
@@ -82,7 +82,7 @@ def drawn(drawing: Drawing, random: np.random.Generator) -> Instance:
     processors, cards = (PROCESSORS, CARDS) if drawing.machines == "all" else (_last(PROCESSORS), _last(CARDS))
     bought = [(ghz, gbps, BASE + more + extra) for ghz, more in processors.items() for gbps, extra in cards.items()]
     count = len(bought)
-    return Instance(
+    return ProvisioningInstance(
         operators=tuple(f"n{at + 1}" for at in range(len(order))),
         parent=parent,
         leaves=tuple(held),

@@ -19,9 +19,9 @@ from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.annealing import anneal
 from thalweg.middleware.planning.provisioning.answer import cost
-from thalweg.middleware.planning.provisioning.best import Effort, Rented, best
+from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import parts_of
 from thalweg.middleware.planning.solver import NoSolutionError
 
@@ -65,7 +65,9 @@ class Scored(msgspec.Struct, frozen=True):
     longest_s: float
 
 
-def compared(drawing: Drawing, count: int, seed: int, effort: Effort, tell: Callable[[int], None]) -> list[Drawn]:
+def compared(
+    drawing: Drawing, count: int, seed: int, effort: ProvisioningLimits, tell: Callable[[int], None]
+) -> list[Drawn]:
     """So many problems of a drawing, from a seed, each solved in every way."""
     found = []
     for number in range(count):
@@ -74,7 +76,7 @@ def compared(drawing: Drawing, count: int, seed: int, effort: Effort, tell: Call
     return found
 
 
-def one(instance: Instance, effort: Effort) -> Drawn:
+def one(instance: ProvisioningInstance, effort: ProvisioningLimits) -> Drawn:
     """A problem solved in every way."""
     costs, took_s = dict[str, float](), dict[str, float]()
 

@@ -16,9 +16,9 @@ from thalweg.experiments.papers.benoit2008.instances import Drawing, Shape, draw
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import PlannerError, UsageError, nearest
 from thalweg.middleware.planning.provisioning.answer import Answer, cost
-from thalweg.middleware.planning.provisioning.best import Effort, best
+from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, best
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.selection import NoServerError
 
 CHEAPEST = "cheapest"  # of the seven, of each tree
@@ -87,13 +87,13 @@ def rent(trial: Renting) -> Rented:
     known = [one for one in each.values() if one.dollars is not None]
     least = min(known, key=lambda one: one.dollars or 0.0, default=each[SUBTREE])
     if known and trial.heuristic == OPTIMUM:
-        found = best(instance, Effort(time_limit_s=LIMIT_S))
+        found = best(instance, ProvisioningLimits(time_limit_s=LIMIT_S))
         return Rented(dollars=found.cost, bought=found.answer.machines, proven=found.proven)
     tied = [name for name, one in each.items() if known and one.dollars == least.dollars]
     return msgspec.structs.replace(least, subtree=each[SUBTREE].short, tied=" ".join(tied))
 
 
-def _bought(instance: Instance, heuristic: str, seed: int) -> Rented:
+def _bought(instance: ProvisioningInstance, heuristic: str, seed: int) -> Rented:
     try:
         answer: Answer = rented(instance, heuristic, seed)
     except NoServerError:

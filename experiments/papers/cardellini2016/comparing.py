@@ -19,10 +19,10 @@ from thalweg.middleware.errors import PlannerError, ThalwegError, one_line
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS
 from thalweg.middleware.planning.odp.instance import Indices
 from thalweg.middleware.planning.odp.objective import NETWORK, Goal, Objective
-from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
+from thalweg.middleware.planning.odp.solve import OdpLimits, normalised, solve
 from thalweg.middleware.planning.odp.solved import PROVEN, Solved
 
-RANDOM = Effort(time_limit_s=30.0)  # on one random problem
+RANDOM = OdpLimits(time_limit_s=30.0)  # on one random problem
 Way = Callable[[], Indices]
 
 

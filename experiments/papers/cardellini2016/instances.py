@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from thalweg.middleware.planning.odp.instance import Floats, Indices, Instance
+from thalweg.middleware.planning.odp.instance import Floats, Indices, OdpInstance
 
 TUPLES_HZ = 10.0  # of Tag-and-Count's source
 LAYERS = (1, 2, 2, 2, 2, 2, 1)  # its executors: a source, five operators of two each, a consumer
@@ -46,7 +46,7 @@ def even_rates(edges: Indices, count: int, source_rate: float) -> Floats:
     return rates
 
 
-def tag_and_count(random: np.random.Generator, *, unreliable: bool = True, execution_s: float = 0.001) -> Instance:
+def tag_and_count(random: np.random.Generator, *, unreliable: bool = True, execution_s: float = 0.001) -> OdpInstance:
     """Twelve executors on eight hosts, of which every other one is up 99 % of the time; both ends on the first."""
     hosts = 8
     means, spreads = random.uniform(*MEANS_S, (hosts, hosts)), random.uniform(*SPREADS_S, (hosts, hosts))
@@ -64,10 +64,12 @@ def tag_and_count(random: np.random.Generator, *, unreliable: bool = True, execu
     ).check()
 
 
-def alike(sizes: Sequence[int], hosts: int, capacity: float, delay_s: Floats, *, execution_s: float = 1.0) -> Instance:
+def alike(
+    sizes: Sequence[int], hosts: int, capacity: float, delay_s: Floats, *, execution_s: float = 1.0
+) -> OdpInstance:
     """Layers of alike operators on alike hosts, nothing pinned, streams of rate 1."""
     count, edges = sum(sizes), layered(sizes)
-    return Instance(
+    return OdpInstance(
         names=tuple(f"op{number + 1}" for number in range(count)),
         hosts=tuple(f"h{number + 1}" for number in range(hosts)),
         edges=edges,
@@ -84,7 +86,7 @@ def alike(sizes: Sequence[int], hosts: int, capacity: float, delay_s: Floats, *,
     )
 
 
-def table_2(random: np.random.Generator, sizes: Sequence[int], hosts: int = 20, capacity: float = 4) -> Instance:
+def table_2(random: np.random.Generator, sizes: Sequence[int], hosts: int = 20, capacity: float = 4) -> OdpInstance:
     """Section 7.3: ``sizes`` of layers, all 1 for the sequential application, (1, n - 2, 1) for the fat one."""
     mean_s, deviation_s, least_s = TABLE_2
     delays = np.maximum(random.normal(mean_s, deviation_s, (hosts, hosts)), least_s)
@@ -103,7 +105,7 @@ def fat(operators: int) -> tuple[int, ...]:
 
 def drawn(
     random: np.random.Generator, operators: tuple[int, int] = (5, 12), hosts: tuple[int, int] = (5, 10)
-) -> Instance:
+) -> OdpInstance:
     """Layers at random, of unlike operators on unlike hosts, with room for all.
 
     Half of the instances have delays that differ both ways, half have links that fail, a quarter narrow ones. The first
@@ -139,7 +141,7 @@ def drawn(
         bandwidth = random.uniform(0, 10, (number, number))
         np.add.at(bandwidth, (hosts_of[:, 0], hosts_of[:, 1]), rate)
     fails = 0.02 if random.random() < 0.5 else 0.0
-    return Instance(
+    return OdpInstance(
         names=tuple(f"op{each + 1}" for each in range(count)),
         hosts=tuple(f"h{each + 1}" for each in range(number)),
         edges=streams,

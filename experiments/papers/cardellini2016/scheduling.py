@@ -21,7 +21,7 @@ from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.coordinates import Coordinates
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS, geometric_median, query_of
-from thalweg.middleware.planning.odp.instance import Floats, Indices, Instance
+from thalweg.middleware.planning.odp.instance import Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.neighbours import Neighbours
 from thalweg.middleware.planning.odp.objective import Goal, Metric, only, value_of
 from thalweg.middleware.planning.odp.solve import solve
@@ -83,7 +83,7 @@ class Scheduled(Outcome, frozen=True, kw_only=True):
 Scheduling.outcome = Scheduled
 
 
-def lost(instance: Instance, where: Indices) -> float:
+def lost(instance: OdpInstance, where: Indices) -> float:
     """The mean over all ways of a tuple of how likely some executor on it is down, each by itself."""
     arrives = np.zeros(instance.count)
     for node in range(instance.count):
@@ -98,7 +98,7 @@ def lost(instance: Instance, where: Indices) -> float:
 class World:
     """The instance, what hosts measure of it, and where executors are."""
 
-    def __init__(self, instance: Instance, random: np.random.Generator) -> None:
+    def __init__(self, instance: OdpInstance, random: np.random.Generator) -> None:
         self.instance, self.random = instance, random
         spread_s = random.uniform(*SPREADS_S, instance.delay_s.shape)
         self.spread_s = np.sqrt((spread_s**2 + spread_s.T**2) / 2)
@@ -113,7 +113,7 @@ class World:
             seen_s = self.random.normal(self.instance.ways_s[own, others], self.spread_s[own, others])
             self.coordinates = self.coordinates.measured(self.coordinates.of(others), seen_s)
 
-    def measured(self) -> Instance:
+    def measured(self) -> OdpInstance:
         """The instance as central schedulers know it: links by their last measurements, rates by what was counted."""
         noise_s = self.random.normal(0.0, self.spread_s / math.sqrt(MEASURED_S))
         delay_s = np.maximum(self.instance.ways_s + (noise_s + noise_s.T) / 2, 0.0)
@@ -133,7 +133,7 @@ class World:
         return lambda host: None if fits[host] else "room"
 
 
-def spread_out(instance: Instance) -> Indices:
+def spread_out(instance: OdpInstance) -> Indices:
     """Executors on hosts by turns, as Storm does it at first; what is pinned where it is."""
     where = np.arange(instance.count, dtype=np.intp) % len(instance.hosts)
     pinned = instance.candidates.sum(axis=1) == 1
@@ -188,7 +188,7 @@ def schedule(trial: Scheduling) -> Scheduled:
     return _placed(trial, instance, random) if one_placement else _run(trial, instance, random)
 
 
-def _placed(trial: Scheduling, instance: Instance, random: np.random.Generator) -> Scheduled:
+def _placed(trial: Scheduling, instance: OdpInstance, random: np.random.Generator) -> Scheduled:
     if trial.scheduler == BY_CHANCE:
         best = instance.candidates & (instance.availability == 1.0)
         goal = Goal(msgspec.structs.replace(instance, candidates=best), only("availability"))
@@ -210,12 +210,12 @@ def _placed(trial: Scheduling, instance: Instance, random: np.random.Generator) 
     )
 
 
-def _execution_s(instance: Instance) -> float:
+def _execution_s(instance: OdpInstance) -> float:
     """What the executors of a way take, on hosts that are alike."""
     return float(instance.responses_s(np.zeros((1, instance.count), dtype=np.intp))[0])
 
 
-def _run(trial: Scheduling, instance: Instance, random: np.random.Generator) -> Scheduled:
+def _run(trial: Scheduling, instance: OdpInstance, random: np.random.Generator) -> Scheduled:
     world, metric = World(instance, random), GOES_BY[trial.scheduler]
     decide = _in_turn if trial.scheduler in ("relaxation", "rizou") else _central
     solved = trial.scheduler in SOLVED

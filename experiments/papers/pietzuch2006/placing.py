@@ -23,7 +23,7 @@ from thalweg.middleware.network.coordinates import Coordinates, embedded
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest, relaxed
 from thalweg.middleware.planning.usage.search import by_coordinates, optimal
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 PRODUCERS = 4
 RATE = 2_000.0  # bytes/s of a producer: "2 KB/s"
@@ -99,9 +99,9 @@ def draw_query(hosts: int, operators: int, random: np.random.Generator) -> Query
     rates = dict.fromkeys(range(PRODUCERS), RATE)
     streams = []
     for node, taken in TAKES[operators].items():
-        streams += [Stream(other, node, rates[other]) for other in taken]
+        streams += [QueryStream(other, node, rates[other]) for other in taken]
         rates[node] = sum(rates[other] for other in taken) * GIVES[operators][node]
-    streams.append(Stream(consumer - 1, consumer, rates[consumer - 1]))
+    streams.append(QueryStream(consumer - 1, consumer, rates[consumer - 1]))
     return Query(tuple(streams), dict(zip((*range(PRODUCERS), consumer), ends, strict=True))).check()
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.dataflow import Placement
-from thalweg.middleware.planning.problem.loads import Interface, Moved
+from thalweg.middleware.planning.problem.loads import Interface, MoveEffects
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
 
 
@@ -92,7 +92,7 @@ class LoadedPosition(Position):
         arriving = self._finite[[*problem.arriving[node]]] * np.array(alone, dtype=np.float64)
         return np.concatenate((arriving, self.work[[*problem.leaving[node]]]))
 
-    def moved(self, nodes: Sequence[int]) -> Moved:
+    def moved(self, nodes: Sequence[int]) -> MoveEffects:
         """What moving each of ``nodes`` alone does to the loads; those of unusable links elsewhere gain inf."""
         problem, resources, where = self.problem, self.resources, self.where
         own = [[*problem.arriving[node], *problem.leaving[node]] for node in nodes]
@@ -127,7 +127,7 @@ class LoadedPosition(Position):
         if self.unusable.any():
             elsewhere = [self.unusable.sum() > self.unusable[edges].sum() for edges in own]
             gains[elsewhere, 0] = np.inf
-        return Moved(without, places, gains)
+        return MoveEffects(without, places, gains)
 
 
 def loads_of(problem: Problem, interface: Interface, where: Where) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:

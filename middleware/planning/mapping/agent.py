@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from thalweg.middleware.planning.mapping.directory import Directory
+from thalweg.middleware.planning.mapping.directory import ServiceDirectory
 from thalweg.middleware.planning.mapping.holdings import Resources
 from thalweg.middleware.planning.mapping.manager import MapManager, Mapped
-from thalweg.middleware.planning.mapping.messages import Ack, Entry, Gossip, Map, Message, Send, Settled
+from thalweg.middleware.planning.mapping.messages import (
+    Ack,
+    DirectoryGossip,
+    Entry,
+    Map,
+    Message,
+    TaskOutcome,
+    Transmit,
+)
 from thalweg.middleware.planning.mapping.reserving import Reservations
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, Platform, Server, Task
+from thalweg.middleware.planning.mapping.task import Host, MappingTask, Platform, Server
 
 
 class Agent:
@@ -35,61 +43,61 @@ class Agent:
         costs = {neighbour: cost for neighbour, (_, cost) in links.items()}
         self.host = host
         self.resources = Resources(server.capacity, rates, server.uplink_bps)
-        self.directory = Directory(entry_of(host, server), known, rules.gossip_s, seed)
+        self.directory = ServiceDirectory(entry_of(host, server), known, rules.gossip_s, seed)
         self.manager = MapManager(host, self.resources, rules, costs, self.directory, seed)
         self.reservations = Reservations(host, self.resources, rules)
 
     @property
-    def notes(self) -> list[Settled]:
+    def notes(self) -> list[TaskOutcome]:
         return self.reservations.notes
 
-    def begin(self, task: Task, now: float) -> list[Send]:
+    def begin(self, task: MappingTask, now: float) -> list[Transmit]:
         """Map and reserve a task whose sink is here."""
         return self.manager.begin(task, now)
 
-    def handle(self, message: Message, now: float) -> list[Send]:
+    def handle(self, message: Message, now: float) -> list[Transmit]:
         """What a message makes it send."""
-        out: list[Send] = []
+        out: list[Transmit] = []
         if isinstance(message, Map):
             if self.manager.on_map(message, now, out):
                 answer = Ack(message.task, self.host, message.number, message.via, False)
-                out.insert(0, Send(message.sender, message.via, 0.0, answer))
+                out.insert(0, Transmit(message.sender, message.via, 0.0, answer))
         elif isinstance(message, Ack):
             self._seek(self.manager.on_ack(message, out), now, out)
-        elif isinstance(message, Gossip):
+        elif isinstance(message, DirectoryGossip):
             self.directory.on_gossip(message, out)
         else:
             self.reservations.handle(message, now, out)
         return out
 
-    def answered(self, task: int, numbers: Iterable[int], now: float) -> list[Send]:
+    def answered(self, task: int, numbers: Iterable[int], now: float) -> list[Transmit]:
         """The same of answers that are not final, to its maps of these numbers, all at once."""
-        out: list[Send] = []
+        out: list[Transmit] = []
         self._seek(self.manager.on_answers(task, numbers, out), now, out)
         return out
 
-    def tick(self, now: float) -> list[Send]:
+    def tick(self, now: float) -> list[Transmit]:
         """What time makes it send."""
-        out: list[Send] = []
+        out: list[Transmit] = []
         for mapped in self.manager.tick(now):
             self._seek(mapped, now, out)
         self.reservations.tick(now, out)
         self.directory.tick(now, out)
         return out
 
-    def end(self, task: int, now: float) -> list[Send]:
+    def end(self, task: int, now: float) -> list[Transmit]:
         """A task that begins here is over."""
-        out: list[Send] = []
+        out: list[Transmit] = []
         self.reservations.end(task, now, out)
         return out
 
-    def cut(self, neighbour: Host) -> list[Send]:
+    def cut(self, neighbour: Host) -> list[Transmit]:
         """The dedicated link to a neighbour is gone."""
-        out: list[Send] = []
+        out: list[Transmit] = []
         self.reservations.cut(neighbour, out)
         return out
 
-    def _seek(self, mapped: Mapped | None, now: float, out: list[Send]) -> None:
+    def _seek(self, mapped: Mapped | None, now: float, out: list[Transmit]) -> None:
         if mapped is not None:
             self.reservations.seek(mapped.task, mapped.found, now, out)
 

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.middleware.planning.mapping.messages import CONTROL, Entry, Gossip, Send
+from thalweg.middleware.planning.mapping.messages import CONTROL, DirectoryGossip, Entry, Transmit
 from thalweg.middleware.planning.mapping.task import SINK, Host
 
 
-class Directory:
+class ServiceDirectory:
     """Of one host; ``own``: what it says of itself, ``known``: what it was told of others before it began."""
 
     def __init__(self, own: Entry, known: Iterable[Entry], gossip_s: float, seed: int) -> None:
@@ -51,14 +51,14 @@ class Directory:
         self._entries[self._host] = msgspec.structs.replace(own, services=services, version=own.version + 1)
         self._index()
 
-    def tick(self, now: float, out: list[Send]) -> None:
+    def tick(self, now: float, out: list[Transmit]) -> None:
         """Gossip, when it is time (R2)."""
         others = [host for host in sorted(self._entries) if host != self._host]
         if now - self._told_s >= self._gossip_s and others:
             self._told_s = now
             self._tell(self._random.choice(others), self.entries, answer=False, out=out)
 
-    def on_gossip(self, message: Gossip, out: list[Send]) -> None:
+    def on_gossip(self, message: DirectoryGossip, out: list[Transmit]) -> None:
         """Take what is newer (R1), and answer what is newer here (R2)."""
         own, changed = self._entries[self._host], False
         for entry in message.entries:
@@ -76,8 +76,8 @@ class Directory:
             if newer:
                 self._tell(message.sender, newer, answer=True, out=out)
 
-    def _tell(self, to: Host, entries: tuple[Entry, ...], *, answer: bool, out: list[Send]) -> None:
-        out.append(Send(to, CONTROL, 0.0, Gossip(self._host, entries, answer)))
+    def _tell(self, to: Host, entries: tuple[Entry, ...], *, answer: bool, out: list[Transmit]) -> None:
+        out.append(Transmit(to, CONTROL, 0.0, DirectoryGossip(self._host, entries, answer)))
 
     def _index(self) -> None:
         found: dict[int, list[Host]] = {}

@@ -27,22 +27,22 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.mapping.directory import Directory
+from thalweg.middleware.planning.mapping.directory import ServiceDirectory
 from thalweg.middleware.planning.mapping.holdings import SLACK, Resources
 from thalweg.middleware.planning.mapping.messages import (
     CONTROL,
     DEDICATED,
     PUBLIC,
     Ack,
-    Found,
+    FinishedMap,
     Leg,
     Map,
     Network,
-    Send,
     Stop,
+    Transmit,
 )
 from thalweg.middleware.planning.mapping.rules import COSTS, Rules
-from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Host, Task
+from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Host, MappingTask
 
 
 class Pred(NamedTuple):
@@ -59,8 +59,8 @@ ROOT: Final = Pred(-1, 0, CONTROL)
 class Mapped(NamedTuple):
     """The end of a mapping at its sink: the task, and all maps that came, the cheapest first."""
 
-    task: Task
-    found: list[Found]
+    task: MappingTask
+    found: list[FinishedMap]
 
 
 class _State:
@@ -68,7 +68,7 @@ class _State:
 
     __slots__ = ("begun_s", "count", "feasible", "fits", "knows", "pred", "seen", "sent", "table", "task")
 
-    def __init__(self, task: Task, begun_s: float, services: frozenset[int]) -> None:
+    def __init__(self, task: MappingTask, begun_s: float, services: frozenset[int]) -> None:
         self.task = task
         self.fits = (*(service in services for service in task.services), False)  # whether the next is served here
         self.begun_s = begun_s
@@ -90,7 +90,7 @@ class MapManager:
         resources: Resources,
         rules: Rules,
         links: Mapping[Host, float],
-        directory: Directory,
+        directory: ServiceDirectory,
         seed: int,
     ) -> None:
         self.host, self.rules = host, rules
@@ -106,13 +106,13 @@ class MapManager:
         """The tasks that it remembers."""
         return set(self._states)
 
-    def begin(self, task: Task, now: float) -> list[Send]:
+    def begin(self, task: MappingTask, now: float) -> list[Transmit]:
         """Map a task whose sink is here (R8)."""
         state = self._states[task.number] = _State(task, now, self._directory.services)
         state.pred = ROOT
         state.sent = 1
         state.count.add(1)
-        return [Send(task.source, CONTROL, 0.0, Map(task.number, self.host, 1, CONTROL, None, task))]
+        return [Transmit(task.source, CONTROL, 0.0, Map(task.number, self.host, 1, CONTROL, None, task))]
 
     def tick(self, now: float) -> list[Mapped]:
         """End and forget what takes too long (R8, R9)."""
@@ -121,13 +121,13 @@ class MapManager:
             del self._states[state.task.number]
         return [self._mapped(state) for state in late if state.pred is ROOT]
 
-    def on_map(self, message: Map, now: float, out: list[Send]) -> bool:
+    def on_map(self, message: Map, now: float, out: list[Transmit]) -> bool:
         """Extend a map, and pass it on; whether its sender is to be told at once that it came (R5)."""
         state = self._states.get(message.task)
         sender, number = message.sender, message.number
         if state is None:
             if message.spec is None:  # R6: forgotten, or it has not come; the sender sends it again
-                out.append(Send(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
+                out.append(Transmit(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
                 return False
             state = self._states[message.task] = _State(message.spec, now, self._directory.services)
         key = number * HOST_LIMIT + sender
@@ -143,7 +143,7 @@ class MapManager:
             self._answer_pred(state, out)
         return False
 
-    def on_ack(self, message: Ack, out: list[Send]) -> Mapped | None:
+    def on_ack(self, message: Ack, out: list[Transmit]) -> Mapped | None:
         """Count an answer; what came of a mapping that has ended here."""
         state = self._states.get(message.task)
         if state is None:
@@ -152,7 +152,7 @@ class MapManager:
             state.knows[message.via].discard(message.sender)  # R6
         return self._count(state, (message.number,), out)
 
-    def on_answers(self, task: int, numbers: Iterable[int], out: list[Send]) -> Mapped | None:
+    def on_answers(self, task: int, numbers: Iterable[int], out: list[Transmit]) -> Mapped | None:
         """The same of answers that are not final, to maps of these numbers."""
         state = self._states.get(task)
         return None if state is None else self._count(state, numbers, out)
@@ -162,7 +162,7 @@ class MapManager:
         state = self._states.get(task)
         return frozenset() if state is None else state.count
 
-    def _count(self, state: _State, numbers: Iterable[int], out: list[Send]) -> Mapped | None:
+    def _count(self, state: _State, numbers: Iterable[int], out: list[Transmit]) -> Mapped | None:
         before = len(state.count)
         state.count.difference_update(numbers)
         if len(state.count) == before or state.count or state.pred is None:
@@ -173,14 +173,14 @@ class MapManager:
         self._answer_pred(state, out)
         return None
 
-    def _answer_pred(self, state: _State, out: list[Send]) -> None:
+    def _answer_pred(self, state: _State, out: list[Transmit]) -> None:
         pred, state.pred = state.pred, None
         assert pred is not None
-        out.append(Send(pred.host, pred.via, 0.0, Ack(state.task.number, self.host, pred.number, pred.via, True)))
+        out.append(Transmit(pred.host, pred.via, 0.0, Ack(state.task.number, self.host, pred.number, pred.via, True)))
 
     # --- maps -----------------------------------------------------------------------------------------
 
-    def _extend(self, state: _State, message: Map, out: list[Send]) -> None:
+    def _extend(self, state: _State, message: Map, out: list[Transmit]) -> None:
         task, stop, resources, table, weigh = state.task, message.stop, self._resources, state.table, self._weigh
         capacity, needs, fits = resources.capacity, task.needs, state.fits
         room, used_before = resources.room(), None
@@ -237,7 +237,7 @@ class MapManager:
         sums: tuple[int, int, float, float, int, int],
         grown: float,
         used: dict[tuple[Network, Host], float] | None,
-        out: list[Send],
+        out: list[Transmit],
     ) -> None:
         """Send a map to all neighbours that it may go to."""
         if state.sent >= self.rules.limit:
@@ -288,7 +288,7 @@ class MapManager:
                     known.add(host)
                     spec = task
                 held_s = hold_s + links_s * self._links[host] if links_s else hold_s
-                out.append(Send(host, via, held_s, Map(name, me, number, via, stop, spec)))
+                out.append(Transmit(host, via, held_s, Map(name, me, number, via, stop, spec)))
         state.count.update(range(before_sent + 1, number + 1))
         state.sent = number
 
@@ -298,11 +298,11 @@ class MapManager:
             stops = [*end.chain()][::-1]
             placed = [0, *(stop.placed for stop in stops)]
             legs = (Leg(stop.host, first, stop.placed, stop.via) for stop, first in zip(stops, placed, strict=False))
-            made.append(Found(tuple(legs), cost))
+            made.append(FinishedMap(tuple(legs), cost))
         return Mapped(state.task, made)
 
 
-def _used(task: Task, stop: Stop, host: Host) -> tuple[float, dict[tuple[Network, Host], float]]:
+def _used(task: MappingTask, stop: Stop, host: Host) -> tuple[float, dict[tuple[Network, Host], float]]:
     """What a map has on a host: capacity, and bits per second to a neighbour, or to the public network (-1)."""
     need, used, after = 0.0, dict[tuple[Network, Host], float](), host
     for at in stop.chain():

@@ -11,7 +11,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from thalweg.middleware.planning.mapping.task import Host, Task
+from thalweg.middleware.planning.mapping.task import Host, MappingTask
 
 T = TypeVar("T")
 Network = Literal["dedicated", "public", "control"]
@@ -58,7 +58,7 @@ class Leg(msgspec.Struct, frozen=True):
     via: Network
 
 
-class Found(msgspec.Struct, frozen=True):
+class FinishedMap(msgspec.Struct, frozen=True):
     """A finished map: its visits from source to sink, and what it costs."""
 
     legs: tuple[Leg, ...]
@@ -74,7 +74,7 @@ class Map(msgspec.Struct, frozen=True, gc=False):
     number: int
     via: Network
     stop: Stop | None
-    spec: Task | None
+    spec: MappingTask | None
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
@@ -93,15 +93,15 @@ class _Along(msgspec.Struct, Generic[T], frozen=True):
 
     task: T
     attempt: int
-    found: Found
+    found: FinishedMap
     at: int
 
 
-class Probe(_Along[Task], frozen=True):
+class ReservationProbe(_Along[MappingTask], frozen=True):
     """To reserve what the visit needs; it goes from the sink to the source."""
 
 
-class Renew(_Along[Task], frozen=True):
+class Renew(_Along[MappingTask], frozen=True):
     """The task runs, or goes on: leases are prolonged; it goes from the source to the sink."""
 
 
@@ -120,7 +120,7 @@ class _ToSource(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class Kept(_ToSource, frozen=True):
+class RenewalDone(_ToSource, frozen=True):
     """The sink has the renewal: every host on the way has what it needs."""
 
 
@@ -137,7 +137,7 @@ class Entry(msgspec.Struct, frozen=True):
     version: int = 0
 
 
-class Gossip(msgspec.Struct, frozen=True):
+class DirectoryGossip(msgspec.Struct, frozen=True):
     """What a host knows of others and of itself; ``answer``: which its receiver does not, as far as its own showed."""
 
     sender: Host
@@ -145,10 +145,10 @@ class Gossip(msgspec.Struct, frozen=True):
     answer: bool
 
 
-Message = Map | Ack | Gossip | Probe | Rollback | Renew | Kept | Broken | Release
+Message = Map | Ack | DirectoryGossip | ReservationProbe | Rollback | Renew | RenewalDone | Broken | Release
 
 
-class Send(msgspec.Struct, frozen=True, gc=False):
+class Transmit(msgspec.Struct, frozen=True, gc=False):
     """A command: a message for a host over a network, after it has waited."""
 
     to: Host
@@ -157,7 +157,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     message: Message
 
 
-class Settled(msgspec.Struct, frozen=True):
+class TaskOutcome(msgspec.Struct, frozen=True):
     """A note: what the sink, or (``running``) the source, knows to have become of a task.
 
     ``mapped``: how many maps the sink was told of.
@@ -166,5 +166,5 @@ class Settled(msgspec.Struct, frozen=True):
     task: int
     state: Literal["mapped", "running", "admitted", "rejected", "ended"]
     attempt: int = 0
-    found: Found | None = None
+    found: FinishedMap | None = None
     mapped: int = 0

@@ -25,7 +25,7 @@ Kind = Literal["direct", "relayed", "public"]
 Choice = Literal["direct", "relayed", "search", "public"]
 
 
-class Flow(msgspec.Struct, frozen=True):
+class OutgoingFlow(msgspec.Struct, frozen=True):
     """An edge of a running task on its way to the next host, as the host that sends it sees it.
 
     ``behind_bits``: less than what should have been sent by now. ``most_empty``: hosts in between that it may pay for.
@@ -44,7 +44,7 @@ class Flow(msgspec.Struct, frozen=True):
         return self.price * (self.rate_bps + self.behind_bits / period_s)
 
 
-def reallocate(flows: Sequence[Flow], room_bps: Mapping[Host, float], period_s: float) -> dict[int, Choice]:
+def reallocate(flows: Sequence[OutgoingFlow], room_bps: Mapping[Host, float], period_s: float) -> dict[int, Choice]:
     """By the flows' keys, what each is to be on; ``room_bps``: of direct links, what their own flows may have of them.
 
     Among flows of one priority those stay that are on the link.

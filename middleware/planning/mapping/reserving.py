@@ -23,19 +23,19 @@ from thalweg.middleware.planning.mapping.messages import (
     CONTROL,
     DEDICATED,
     Broken,
-    Found,
-    Kept,
+    FinishedMap,
     Message,
     Network,
-    Probe,
     Release,
     Renew,
+    RenewalDone,
+    ReservationProbe,
     Rollback,
-    Send,
-    Settled,
+    TaskOutcome,
+    Transmit,
 )
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, Task
+from thalweg.middleware.planning.mapping.task import Host, MappingTask
 
 RENEWALS = 3  # in a lease: two of them may be lost
 
@@ -43,8 +43,8 @@ RENEWALS = 3  # in a lease: two of them may be lost
 class _Seeking(msgspec.Struct):
     """A sink that looks for a map that can be reserved."""
 
-    task: Task
-    maps: list[Found]
+    task: MappingTask
+    maps: list[FinishedMap]
     attempt: int
     asked_s: float
 
@@ -52,9 +52,9 @@ class _Seeking(msgspec.Struct):
 class _Running(msgspec.Struct):
     """A source whose task runs."""
 
-    task: Task
+    task: MappingTask
     attempt: int
-    found: Found
+    found: FinishedMap
     renewed_s: float
     kept_s: float
 
@@ -64,7 +64,7 @@ class Reservations:
 
     def __init__(self, host: Host, resources: Resources, rules: Rules) -> None:
         self.host, self.rules = host, rules
-        self.notes: list[Settled] = []
+        self.notes: list[TaskOutcome] = []
         self._resources = resources
         self._seeking: dict[int, _Seeking] = {}
         self._running: dict[int, _Running] = {}
@@ -72,31 +72,31 @@ class Reservations:
         self._over: dict[int, float] = {}  # tasks that have run from here, and when they ended
 
     @property
-    def running(self) -> dict[int, Found]:
+    def running(self) -> dict[int, FinishedMap]:
         """The tasks that begin here and run, with the map that each has."""
         return {number: one.found for number, one in self._running.items()}
 
-    def seek(self, task: Task, maps: list[Found], now: float, out: list[Send]) -> None:
+    def seek(self, task: MappingTask, maps: list[FinishedMap], now: float, out: list[Transmit]) -> None:
         """Reserve the first of these maps that can be reserved, for a task whose sink is here."""
-        self._note(Settled(task.number, "mapped", mapped=len(maps)))
+        self._note(TaskOutcome(task.number, "mapped", mapped=len(maps)))
         self._seeking[task.number] = _Seeking(task, maps[: self.rules.attempts], -1, now)
         self._next(task.number, now, out)
 
-    def end(self, number: int, now: float, out: list[Send]) -> None:
+    def end(self, number: int, now: float, out: list[Transmit]) -> None:
         """A task that begins here has ended: release what it holds."""
         if (one := self._running.pop(number, None)) is None:
             return
         self._over[number] = now
         self._resources.release((number, one.attempt))
-        self._note(Settled(number, "ended", one.attempt, one.found))
+        self._note(TaskOutcome(number, "ended", one.attempt, one.found))
         out.append(self._onward(Release(number, one.attempt, one.found, 1), one.found, 0, 1))
 
-    def cut(self, to: Host, out: list[Send]) -> None:
+    def cut(self, to: Host, out: list[Transmit]) -> None:
         """The dedicated link to a neighbour is gone: who holds some of it is told."""
         for key in self._resources.cut(to):
             self._lose(key, out)
 
-    def tick(self, now: float, out: list[Send]) -> None:
+    def tick(self, now: float, out: list[Transmit]) -> None:
         """Renew, give up, and release what nobody renews."""
         for one in [*self._running.values()]:
             if now - one.kept_s >= self.rules.lease_s:
@@ -111,16 +111,16 @@ class Reservations:
             if now - seeking.asked_s >= self.rules.probe_s:
                 self._next(number, now, out)  # R6
 
-    def handle(self, message: Message, now: float, out: list[Send]) -> None:
+    def handle(self, message: Message, now: float, out: list[Transmit]) -> None:
         """What a message on reservations makes it send."""
         match message:
-            case Probe():
+            case ReservationProbe():
                 self._on_probe(message, now, out)
             case Rollback():
                 self._on_rollback(message, now, out)
             case Renew():
                 self._on_renew(message, now, out)
-            case Kept(task, attempt):
+            case RenewalDone(task, attempt):
                 if (one := self._running.get(task)) is not None and one.attempt == attempt:
                     one.kept_s = now
             case Broken(task, attempt):
@@ -133,19 +133,19 @@ class Reservations:
 
     # --- the sink -------------------------------------------------------------------------------------
 
-    def _next(self, number: int, now: float, out: list[Send]) -> None:
+    def _next(self, number: int, now: float, out: list[Transmit]) -> None:
         """Probe the next map; there is none: the task is rejected."""
         seeking = self._seeking[number]
         seeking.attempt += 1
         seeking.asked_s = now
         if seeking.attempt >= len(seeking.maps):
             del self._seeking[number]
-            self._note(Settled(number, "rejected", seeking.attempt))
+            self._note(TaskOutcome(number, "rejected", seeking.attempt))
             return
         found = seeking.maps[seeking.attempt]
-        self._on_probe(Probe(seeking.task, seeking.attempt, found, len(found.legs) - 1), now, out)
+        self._on_probe(ReservationProbe(seeking.task, seeking.attempt, found, len(found.legs) - 1), now, out)
 
-    def _on_rollback(self, message: Rollback, now: float, out: list[Send]) -> None:
+    def _on_rollback(self, message: Rollback, now: float, out: list[Transmit]) -> None:
         self._resources.release((message.task, message.attempt))
         if message.at + 1 < len(message.found.legs):
             after = msgspec.structs.replace(message, at=message.at + 1)
@@ -155,7 +155,7 @@ class Reservations:
 
     # --- every host -----------------------------------------------------------------------------------
 
-    def _on_probe(self, message: Probe, now: float, out: list[Send]) -> None:
+    def _on_probe(self, message: ReservationProbe, now: float, out: list[Transmit]) -> None:
         task, attempt, found, at = message.task, message.attempt, message.found, message.at
         key = task.number, attempt
         admitted = task.number in self._running or task.number in self._over
@@ -171,14 +171,14 @@ class Reservations:
             out.append(self._onward(msgspec.structs.replace(message, at=at - 1), found, at, at - 1))
         else:  # R2
             one = self._running[task.number] = _Running(task, attempt, found, now, now)
-            self._note(Settled(task.number, "running", attempt, found))
+            self._note(TaskOutcome(task.number, "running", attempt, found))
             self._renew(one, now, out)
 
-    def _renew(self, one: _Running, now: float, out: list[Send]) -> None:
+    def _renew(self, one: _Running, now: float, out: list[Transmit]) -> None:
         one.renewed_s = now
         self._on_renew(Renew(one.task, one.attempt, one.found, 0), now, out)
 
-    def _on_renew(self, message: Renew, now: float, out: list[Send]) -> None:
+    def _on_renew(self, message: Renew, now: float, out: list[Transmit]) -> None:
         task, attempt, found, at = message.task, message.attempt, message.found, message.at
         if at == 0 and task.number not in self._running:
             return  # late: it has ended
@@ -189,13 +189,13 @@ class Reservations:
         else:
             if self._seeking.pop(task.number, None) is not None:
                 self._admitted[task.number] = attempt
-                self._note(Settled(task.number, "admitted", attempt, found))
+                self._note(TaskOutcome(task.number, "admitted", attempt, found))
             kept = self._admitted.get(task.number) == attempt  # R4
             if not kept:
                 self._resources.release((task.number, attempt))
-            self._tell_source(found, (Kept if kept else Broken)(task.number, attempt), out)
+            self._tell_source(found, (RenewalDone if kept else Broken)(task.number, attempt), out)
 
-    def _take(self, task: Task, attempt: int, found: Found, at: int, until_s: float) -> bool:
+    def _take(self, task: MappingTask, attempt: int, found: FinishedMap, at: int, until_s: float) -> bool:
         """Hold what a visit needs."""
         leg = found.legs[at]
         ways: Iterable[tuple[Network, Host, float]] = ()
@@ -210,20 +210,20 @@ class Reservations:
         if self._admitted.get(key[0]) == key[1]:
             del self._admitted[key[0]]
 
-    def _lose(self, key: Key, out: list[Send]) -> None:
+    def _lose(self, key: Key, out: list[Transmit]) -> None:
         """What is held cannot be used: release it, and tell the source."""
-        found: Found = self._resources.held[key].context
+        found: FinishedMap = self._resources.held[key].context
         self._free(key)
         self._tell_source(found, Broken(*key), out)
 
-    def _tell_source(self, found: Found, message: Kept | Broken, out: list[Send]) -> None:
+    def _tell_source(self, found: FinishedMap, message: RenewalDone | Broken, out: list[Transmit]) -> None:
         source = found.legs[0].host
-        out.append(Send(source, CONTROL, 0.0, message))
+        out.append(Transmit(source, CONTROL, 0.0, message))
 
-    def _onward(self, message: Message, found: Found, at: int, to: int) -> Send:
+    def _onward(self, message: Message, found: FinishedMap, at: int, to: int) -> Transmit:
         """To the next visit, or to the one before, over what joins them."""
         via = found.legs[min(at, to)].via
-        return Send(found.legs[to].host, DEDICATED if via == DEDICATED else CONTROL, 0.0, message)
+        return Transmit(found.legs[to].host, DEDICATED if via == DEDICATED else CONTROL, 0.0, message)
 
-    def _note(self, note: Settled) -> None:
+    def _note(self, note: TaskOutcome) -> None:
         self.notes.append(note)

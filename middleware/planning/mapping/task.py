@@ -21,7 +21,7 @@ HOST_LIMIT = 1_000_000  # a map has a bit for each host it has been at
 SINK = -1  # the service, in a directory, of every host on the public network
 
 
-class Task(msgspec.Struct, frozen=True):
+class MappingTask(msgspec.Struct, frozen=True):
     """A task's specification.
 
     ``services``, ``needs``: of every component, what it is and what of a host's capacity it takes. ``rates_bps``: of
@@ -43,7 +43,7 @@ class Task(msgspec.Struct, frozen=True):
         """How many hosts an edge may go through that do nothing but pass it on (``max_null``)."""
         return int(min(HOST_LIMIT, self.budget / self.forwarding + 1e-9))
 
-    def check(self) -> Task:
+    def check(self) -> MappingTask:
         """Return self; UsageError for what no task has."""
         what = f"task {self.number}"
         if self.source == self.sink:
@@ -90,7 +90,7 @@ class Platform(msgspec.Struct, frozen=True):
     links: tuple[Dedicated, ...] = ()
     public_s: Mapping[tuple[Host, Host], float] = {}
 
-    def check(self, *tasks: Task) -> Platform:
+    def check(self, *tasks: MappingTask) -> Platform:
         """Return self; UsageError for what no platform has, and for tasks that ask for what is not there."""
         if len(self.servers) > HOST_LIMIT:
             raise UsageError(f"a platform has {len(self.servers)} hosts; give at most {HOST_LIMIT}")

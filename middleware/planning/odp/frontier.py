@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, Instance
+from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import Form, Goal
 from thalweg.middleware.planning.odp.solved import Solved
 
@@ -33,7 +33,7 @@ TABLE = 1 << 21  # entries of the largest table
 ROUNDING = 1e-12  # of a cost
 
 
-class Step(NamedTuple):
+class OperatorTurn(NamedTuple):
     """One operator's turn. ``before``, ``after``: the frontier; ``inputs``: its producers' places there, with their
     streams; ``kept``: which of the frontier, and the operator itself as the last, are in ``after``; ``twin``: the place
     of one that is alike and comes before it.
@@ -66,10 +66,10 @@ class States(NamedTuple):
         )
 
 
-def steps_of(instance: Instance, form: Form) -> tuple[Step, ...]:
+def steps_of(instance: OdpInstance, form: Form) -> tuple[OperatorTurn, ...]:
     """An order in which the frontier stays narrow: of operators that are next the one after which it is least wide."""
     placed: list[int] = []
-    steps: list[Step] = []
+    steps: list[OperatorTurn] = []
     frontier: tuple[int, ...] = ()
     while len(placed) < instance.count:
         options = []
@@ -85,7 +85,7 @@ def steps_of(instance: Instance, form: Form) -> tuple[Step, ...]:
         places = {one: place for place, one in enumerate((*frontier, node))}
         twins = [place for place, one in enumerate(frontier) if _alike(instance, form, one, node)]
         steps.append(
-            Step(
+            OperatorTurn(
                 node,
                 frontier,
                 after,
@@ -99,7 +99,7 @@ def steps_of(instance: Instance, form: Form) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _alike(instance: Instance, form: Form, one: int, other: int) -> bool:
+def _alike(instance: OdpInstance, form: Form, one: int, other: int) -> bool:
     """Whether two operators could change places without any difference."""
 
     def beside(node: int) -> list[list[tuple[int, float]]]:
@@ -219,7 +219,9 @@ class Frontier:
             row = int(rows[row])
         return where, left_out, looked_at
 
-    def _expand(self, number: int, step: Step, states: States, limit: float) -> tuple[Indices, Indices, States, Floats]:
+    def _expand(
+        self, number: int, step: OperatorTurn, states: States, limit: float
+    ) -> tuple[Indices, Indices, States, Floats]:
         """Every state with the operator on every candidate where there is room and the bound is below ``limit``: the
         row it came from, the host, the state, the bound.
         """

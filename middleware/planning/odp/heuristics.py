@@ -15,13 +15,13 @@ import numpy as np
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.network.coordinates import embedded
-from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, Instance
+from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.neighbours import Neighbours
 from thalweg.middleware.planning.odp.objective import Goal, only
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import relaxed
 from thalweg.middleware.planning.usage.search import best, descended
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 Heuristic = Callable[[Goal, int], Indices]
 
@@ -41,7 +41,7 @@ def found(goal: Goal, where: Indices, name: str) -> Indices:
 class Filling:
     """Hosts that are filled operator by operator. What is pinned, that is, has one candidate, is there first."""
 
-    def __init__(self, instance: Instance, name: str) -> None:
+    def __init__(self, instance: OdpInstance, name: str) -> None:
         self.instance, self.name = instance, name
         self.where = np.full(instance.count, -1, dtype=np.intp)
         self.left = instance.capacity * (1 + SLACK)
@@ -116,16 +116,16 @@ def t_storm(goal: Goal, seed: int = 0) -> Indices:
 # --- in a space of coordinates ----------------------------------------------------------------------
 
 
-def query_of(instance: Instance) -> Query:
+def query_of(instance: OdpInstance) -> Query:
     """Streams with the hosts of what is pinned; a rate of 0 pulls a little, so that nothing is anywhere."""
     least = max(float(instance.rate.max(initial=0.0)), 1.0) * SLACK
     pairs = zip(instance.edges.tolist(), instance.rate.tolist(), strict=True)
-    streams = (Stream(one, other, max(rate, least)) for (one, other), rate in pairs)
+    streams = (QueryStream(one, other, max(rate, least)) for (one, other), rate in pairs)
     pinned = {node: int(row.argmax()) for node, row in enumerate(instance.candidates) if row.sum() == 1}
     return Query(tuple(streams), pinned)
 
 
-def _places(instance: Instance, seed: int) -> Floats:
+def _places(instance: OdpInstance, seed: int) -> Floats:
     """(h, d) the coordinates that hosts find from the delays between them."""
     both_s = (instance.ways_s + instance.ways_s.T) / 2
     if len(both_s) == 1:

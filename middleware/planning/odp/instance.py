@@ -44,7 +44,7 @@ class Metrics(msgspec.Struct, frozen=True):
     energy: float
 
 
-class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """What is placed, and where it may go.
 
     - ``names``, ``hosts``: of n operators and h hosts
@@ -71,7 +71,7 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     bandwidth: Floats
     candidates: Flags
 
-    def check(self) -> Instance:
+    def check(self) -> OdpInstance:
         """Return self; UsageError naming the first operator, host or link that does not fit."""
         names, hosts, count = self.names, self.hosts, len(self.hosts)
         if not (names and hosts):
@@ -252,7 +252,7 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             raise PlacementError(said)
 
 
-def sampled(instance: Instance, share: float, random: np.random.Generator) -> Instance:
+def sampled(instance: OdpInstance, share: float, random: np.random.Generator) -> OdpInstance:
     """The same with so large a share of its candidates for every operator, drawn, at least one."""
     candidates = np.zeros_like(instance.candidates)
     for node, allowed in enumerate(instance.candidates):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, Instance
+from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import Goal
 
 GAIN = 1e-12  # of a cost: less is rounding
@@ -23,7 +23,7 @@ TENURE = 7  # steps for which an operator does not go back
 PATIENCE = 60  # steps of a tabu search without a better placement
 
 
-def excess(instance: Instance, rows: Indices) -> Floats:
+def excess(instance: OdpInstance, rows: Indices) -> Floats:
     """(rows,) by how much placements break constraints, as shares of all that is asked; 0: they break none."""
     hosts, number = len(instance.hosts), np.arange(len(rows))[:, None]
     found: Floats = (~instance.candidates[np.arange(instance.count), rows]).sum(axis=1).astype(np.float64)

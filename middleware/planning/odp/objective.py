@@ -18,7 +18,7 @@ import numpy as np
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError, nearest
-from thalweg.middleware.planning.odp.instance import Floats, Indices, Instance, Metrics
+from thalweg.middleware.planning.odp.instance import Floats, Indices, Metrics, OdpInstance
 
 Network = Literal["traffic", "usage", "energy"]
 Metric = Literal["response", "availability", "traffic", "usage", "energy"]
@@ -110,7 +110,7 @@ class Extremes(msgspec.Struct, frozen=True):
     proven: bool = True
 
 
-def form_of(instance: Instance, metric: Metric, availability_of: Counted = "operators") -> Form:
+def form_of(instance: OdpInstance, metric: Metric, availability_of: Counted = "operators") -> Form:
     """A metric as a form: R, -log A, T, N or EE."""
     nodes, hosts, streams = instance.count, len(instance.hosts), len(instance.edges)
     node, edge, host = np.zeros((nodes, hosts)), np.zeros((streams, hosts, hosts)), np.zeros(hosts)
@@ -133,7 +133,7 @@ def value_of(metrics: Metrics, metric: Metric, availability_of: Counted = "opera
     return float(getattr(metrics, metric))
 
 
-def worst_of(instance: Instance, metric: Metric, availability_of: Counted = "operators") -> float:
+def worst_of(instance: OdpInstance, metric: Metric, availability_of: Counted = "operators") -> float:
     """A metric with every operator and every stream at its worst, whatever the others have."""
     form = form_of(instance, metric, availability_of)
     allowed = instance.candidates
@@ -158,7 +158,7 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
     unit of what is minimised.
     """
 
-    instance: Instance
+    instance: OdpInstance
     objective: Objective
     extremes: Mapping[Metric, Extremes] = {}
     moving: Floats | None = None

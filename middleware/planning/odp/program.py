@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, Instance
+from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import Goal, worst_of
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.solver import Program, Solution
@@ -224,7 +224,7 @@ class General:
         return where
 
 
-def shortage(instance: Instance, time_limit_s: float = 60.0) -> str:
+def shortage(instance: OdpInstance, time_limit_s: float = 60.0) -> str:
     """Which constraint no placement keeps, and by how much the one that lacks least falls short; empty: one keeps all.
 
     Raises PlannerError where the solver does not find out in time.
@@ -243,7 +243,7 @@ def shortage(instance: Instance, time_limit_s: float = 60.0) -> str:
     return ""
 
 
-def _least_lack(instance: Instance, time_limit_s: float) -> Indices:
+def _least_lack(instance: OdpInstance, time_limit_s: float) -> Indices:
     """The placement that lacks least room, and of those least bandwidth."""
     program = Program(time_limit_s=time_limit_s)
     node, host = np.nonzero(instance.candidates)

@@ -17,7 +17,7 @@ import numpy as np
 
 from thalweg.middleware.planning.odp.instance import Floats, Indices
 from thalweg.middleware.planning.odp.objective import Form, Goal
-from thalweg.middleware.planning.odp.solve import Effort, solve
+from thalweg.middleware.planning.odp.solve import OdpLimits, solve
 from thalweg.middleware.planning.odp.solved import Solved
 
 ROUNDS = 200  # of a descent at most
@@ -39,7 +39,7 @@ def costs_as_sent(goal: Goal, where: Indices, form: Form | None = None) -> Float
     return total
 
 
-def solve_as_sent(goal: Goal, effort: Effort, start: Indices | None = None) -> Solved:
+def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -> Solved:
     """The best placement that was found, with its bound; errors as ``solve``."""
     instance = goal.instance
     sent = np.bincount(instance.edges[:, 0], minlength=instance.count)

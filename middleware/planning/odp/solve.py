@@ -12,31 +12,31 @@ from thalweg.middleware.errors import PlannerError, UsageError
 from thalweg.middleware.planning.odp.frontier import WIDTHS, Frontier
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS
 from thalweg.middleware.planning.odp.hubs import through_hubs
-from thalweg.middleware.planning.odp.instance import SLACK, Indices, Instance
+from thalweg.middleware.planning.odp.instance import SLACK, Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import Extremes, Goal, Metric, Objective, only, worst_of
 from thalweg.middleware.planning.odp.program import General, shortage
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.odp.walks import walk
-from thalweg.middleware.planning.solver import NoSolutionError, Search
+from thalweg.middleware.planning.solver import NoSolutionError, SearchLimits
 
 ROWS = 20_000_000  # states that the frontier's search may look at, about
 STARTS = ("local-search", "first-fit")  # heuristics that the program begins with, if nothing better is known
 
 
-class Effort(Search, frozen=True):
+class OdpLimits(SearchLimits, frozen=True):
     """What the program (HiGHS) may take. ``structure``: whether the ways by structure are tried first."""
 
     time_limit_s: float = 300.0
     structure: bool = True
 
 
-def solve(goal: Goal, effort: Effort | None = None, start: Indices | None = None) -> Solved:
+def solve(goal: Goal, effort: OdpLimits | None = None, start: Indices | None = None) -> Solved:
     """The optimum, or the best placement that was found, with its bound.
 
     ``start``: a placement that is known; one that breaks a constraint is of no use. Raises UsageError, naming the
     constraint and how much is short, where there is no placement; PlannerError where none was found in time.
     """
-    instance, effort = goal.instance, effort or Effort()
+    instance, effort = goal.instance, effort or OdpLimits()
     try:
         return _solve(goal, effort, start)
     except NoSolutionError:
@@ -44,7 +44,7 @@ def solve(goal: Goal, effort: Effort | None = None, start: Indices | None = None
         raise UsageError(f"the problem cannot be solved: {said}") from None
 
 
-def _solve(goal: Goal, effort: Effort, start: Indices | None) -> Solved:
+def _solve(goal: Goal, effort: OdpLimits, start: Indices | None) -> Solved:
     instance = goal.instance
     start = None if start is None or instance.shortfall(start) else start
     if instance.demand.sum() > instance.capacity.sum() * (1 + SLACK):
@@ -88,13 +88,15 @@ def _begin(goal: Goal) -> Indices | None:
     return None
 
 
-def normalised(instance: Instance, objective: Objective, effort: Effort | None = None) -> Goal:
+def normalised(instance: OdpInstance, objective: Objective, effort: OdpLimits | None = None) -> Goal:
     """The goal with the extremes of what has a weight: the best by each metric alone, and the worst of all."""
     ends = {metric: extremes_of(instance, metric, objective, effort) for metric in objective.weights}
     return Goal(instance, objective, ends)
 
 
-def extremes_of(instance: Instance, metric: Metric, objective: Objective, effort: Effort | None = None) -> Extremes:
+def extremes_of(
+    instance: OdpInstance, metric: Metric, objective: Objective, effort: OdpLimits | None = None
+) -> Extremes:
     """The best and the worst of one metric; errors as ``solve``."""
     counted = objective.availability_of
     found = solve(Goal(instance, only(metric, availability_of=counted, ties=False)), effort)

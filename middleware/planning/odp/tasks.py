@@ -13,9 +13,9 @@ import numpy as np
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.planning.costs.model import CostModel, Position
-from thalweg.middleware.planning.odp.instance import Indices, Instance
+from thalweg.middleware.planning.odp.instance import Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import NETWORK, Goal, Objective
-from thalweg.middleware.planning.odp.solve import Effort, normalised
+from thalweg.middleware.planning.odp.solve import OdpLimits, normalised
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import migration_s
@@ -24,7 +24,7 @@ ROUND_TRIPS = 4  # that a move of ours pauses an operator for at most, besides i
 LACK = 1e3  # what a unit of room that is short costs, in seconds or what else the cost is in
 
 
-def instance_of(problem: Problem) -> Instance:
+def instance_of(problem: Problem) -> OdpInstance:
     """A compiled task: R_i and S_u from compute times and factors, d_uv from latencies, λ_ij from bytes and rates.
 
     Raises LatenciesNeeded for latencies that nobody knows, UsageError for what does not fit.
@@ -54,7 +54,7 @@ def instance_of(problem: Problem) -> Instance:
     factors = np.array([task.compute_factor(host) for host in hosts])
     compute = np.array([hints.compute_s.get(name, 0.0) for name in names]) * task.costs.compute_factor
     demand = [quality.demand.get(node.name, float(node.kind == "operator")) for node in nodes]
-    made = Instance(
+    made = OdpInstance(
         names=names,
         hosts=hosts,
         edges=np.array(ends, dtype=np.intp).reshape(-1, 2),
@@ -86,7 +86,7 @@ def _is_lost(task: Task, host: str) -> bool:
     return bool(rates) and not any(rates)
 
 
-def present_of(instance: Instance, task: Task) -> Indices | None:
+def present_of(instance: OdpInstance, task: Task) -> Indices | None:
     """The hosts of all operators at present; None before a run."""
     if task.current is None:
         return None
@@ -117,13 +117,13 @@ def with_changes(goal: Goal, task: Task, *, weight: float, horizon_s: float) -> 
     return msgspec.structs.replace(goal, instance=msgspec.structs.replace(instance, candidates=allowed), moving=moving)
 
 
-def from_networkx(application: Any, resources: Any) -> Instance:
-    """A problem of two directed graphs of networkx, with attributes as the fields of ``Instance``.
+def from_networkx(application: Any, resources: Any) -> OdpInstance:
+    """A problem of two directed graphs of networkx, with attributes as the fields of ``OdpInstance``.
 
     Nodes of ``application``: ``execution_s`` (0), ``demand`` (1), ``candidates`` (all) or ``host`` (a pin); its edges:
     ``rate`` (1). Nodes of ``resources``: ``capacity`` (inf), ``speed`` (1), ``availability`` (1); its edges:
     ``delay_s``, ``availability`` (1), ``bandwidth`` (inf). What is no attribute has the value in brackets. Raises
-    UsageError for a circle, a candidate that is no host, and what ``Instance.check`` finds.
+    UsageError for a circle, a candidate that is no host, and what ``OdpInstance.check`` finds.
     """
     hosts = list(resources.nodes)
     number = {host: at for at, host in enumerate(hosts)}
@@ -154,7 +154,7 @@ def from_networkx(application: Any, resources: Any) -> Instance:
             dtype=np.float64,
         )
 
-    return Instance(
+    return OdpInstance(
         names=tuple(map(str, names)),
         hosts=tuple(map(str, hosts)),
         edges=np.array(ends, dtype=np.intp).reshape(-1, 2),
@@ -244,4 +244,4 @@ def goal_of(problem: Problem, metric: str) -> Goal:
     """What a task's placements are judged by: a metric, or ``objective``, its own."""
     quality = problem.task.quality
     given = (quality.objective or "response") if metric == "objective" else metric
-    return normalised(instance_of(problem), objective_of(given, quality.counted), Effort())
+    return normalised(instance_of(problem), objective_of(given, quality.counted), OdpLimits())

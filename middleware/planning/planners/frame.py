@@ -16,7 +16,7 @@ from thalweg.middleware.planning.problem.loads import Floats, Interface
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.shapes.host_tree import Freedom, HostTree, host_tree
 from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE
-from thalweg.middleware.planning.shapes.search import Busy, Loads, Tree, idle
+from thalweg.middleware.planning.shapes.search import Busy, LoadedTree, TreeLoads, idle
 
 
 class Frame:
@@ -44,7 +44,7 @@ class Frame:
         hosts = len(self.names)
         return min(10 * max(hosts - 3, 1), 300) * hosts**2
 
-    def loads(self, transfer_s: Callable[[float], Floats]) -> Loads:
+    def loads(self, transfer_s: Callable[[float], Floats]) -> TreeLoads:
         """What hosts and links would carry, for any tree that carries the task's share beside its other trees."""
         free, hints, costs, names = self.free, self.hints, self.costs, self.names
         factors = [costs.compute_factor * self.task.compute_factor(host) / self.task.cores(host) for host in names]
@@ -56,7 +56,7 @@ class Frame:
         def seconds(inputs: tuple[float, ...]) -> float:
             return free.answers.compute_s(inputs) if len(inputs) > 1 else 0.0
 
-        alone = Loads(
+        alone = TreeLoads(
             transfer_s,
             [[hints.output_bytes[name] for name in own] for own in sources],
             free.answers.output_size_bytes,
@@ -68,13 +68,13 @@ class Frame:
         )
         return replace(alone, share=self.task.share, beside=self._others(alone)) if self.task.beside else alone
 
-    def _others(self, alone: Loads) -> Busy:
+    def _others(self, alone: TreeLoads) -> Busy:
         """What the task's other trees keep busy; one that is no tree over these hosts at the moment is left out."""
         found = idle(alone.count, alone.interface)
         for other in self.task.beside:
             parent = self.parents(host_tree(other.dataflow, other.placement))
             if parent is not None:
-                found = found.plus(Tree(replace(alone, share=other.share), parent).busy)
+                found = found.plus(LoadedTree(replace(alone, share=other.share), parent).busy)
         return found
 
     def seconds(self, cost: float) -> float:

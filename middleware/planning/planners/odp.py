@@ -15,7 +15,7 @@ from thalweg.middleware.planning.odp.instance import Indices, sampled
 from thalweg.middleware.planning.odp.objective import Goal
 from thalweg.middleware.planning.odp.program import General
 from thalweg.middleware.planning.odp.sharing import costs_as_sent, solve_as_sent
-from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
+from thalweg.middleware.planning.odp.solve import OdpLimits, normalised, solve
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.odp.tasks import instance_of, objective_of, present_of, with_changes
 from thalweg.middleware.planning.problem.plan import Plan
@@ -34,7 +34,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``objective``: a metric, or weights by metric that sum to 1; None: the task's, by default the response time
     - ``availability``: ``operators`` or ``hosts``, what counts; None: as the task says
     - ``ties``: among equals the least response time is taken, and then the least usage
-    - ``time_limit_s``, ``gap``, ``structure``: see ``Effort``
+    - ``time_limit_s``, ``gap``, ``structure``: see ``OdpLimits``
     - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
       horizon (see ``with_changes``); ``saving``: the least share of the cost that it saves
     - ``looks``: so often it is solved again, every ``period_s``; None: as long as the run goes on
@@ -101,9 +101,9 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> OdpLimits:
         """How long it looks for a proof."""
-        return Effort(self.time_limit_s, self.gap, self.structure)
+        return OdpLimits(self.time_limit_s, self.gap, self.structure)
 
     def goal(self, task: Task) -> Goal:
         """The task as it is solved, with the extremes of its metrics."""

@@ -140,7 +140,7 @@ def needs_while(adaptation: Adaptation | None, planner: object) -> tuple[Need, .
     return needs_of(planner) if isinstance(adaptation, GlobalMoves) else ()
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredHintsPlanner(msgspec.Struct, frozen=True):
     """``planner`` with hints that hold what was measured of hosts and nodes, once these run."""
 
     planner: Planner

@@ -22,7 +22,7 @@ import numpy as np
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.problem.loads import Floats
 from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture, fair_rates
-from thalweg.middleware.planning.shapes.search import Loads, Tree
+from thalweg.middleware.planning.shapes.search import LoadedTree, TreeLoads
 
 MOST_TREES = 64
 MOST_CHOSEN = 16  # trees, where nobody says how many: 8 are slower by a fifth or more (puffer_mean10, regions); with 32
@@ -39,7 +39,7 @@ class Trees(NamedTuple):
     spent: int
 
 
-def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], looks: int) -> Trees:
+def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"], looks: int) -> Trees:
     """``count`` trees, or as many as repay; ``alone``: the best tree by itself."""
     loads = replace(loads, shape=max(loads.shape, MIXED_SHAPE))
     mixture = Mixture(loads, [alone])
@@ -63,14 +63,14 @@ def several(loads: Loads, alone: Sequence[int], count: int | Literal["auto"], lo
     return best._replace(spent=mixture.spent)
 
 
-def rates_of(loads: Loads, trees: Sequence[Sequence[int]]) -> list[float]:
+def rates_of(loads: TreeLoads, trees: Sequence[Sequence[int]]) -> list[float]:
     """Partitions a second over each of some trees at once, as far as resources go (``fair_rates``)."""
-    work = np.array([_work(Tree(replace(loads, share=1.0, beside=None), tree)) for tree in trees])
+    work = np.array([_work(LoadedTree(replace(loads, share=1.0, beside=None), tree)) for tree in trees])
     rates: list[float] = fair_rates(work).tolist()
     return rates
 
 
-def _work(tree: Tree) -> Floats:
+def _work(tree: LoadedTree) -> Floats:
     """(resources,) seconds that a partition over a tree takes of each."""
     carried, work = tree.busy
     if tree.loads.together:

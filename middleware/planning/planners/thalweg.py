@@ -44,7 +44,7 @@ from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.shapes.host_tree import Joining, freedom, host_tree, shaped
 from thalweg.middleware.planning.shapes.knowledge import Knowledge, transfers
-from thalweg.middleware.planning.shapes.search import Tree, search_tree
+from thalweg.middleware.planning.shapes.search import LoadedTree, search_tree
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.messages import PROBE_BYTES
 
@@ -185,9 +185,9 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         loads = frame.loads(transfers(per_byte, frame.costs))
         starts = [] if here is None else [here]
         parent, spent = search_tree(loads, looks // AGAIN_SHARE, self.seed, starts)
-        tree = Tree(loads, parent)
+        tree = LoadedTree(loads, parent)
         cost = frame.seconds(tree.cost)
-        present = math.inf if here is None else frame.seconds(Tree(loads, here).cost)
+        present = math.inf if here is None else frame.seconds(LoadedTree(loads, here).cost)
         present, cost = frame.judged(present, cost)
         if self.probes_left(view, names, frame.task.share) > 0:
             changes = cost < present * (1 - self.gain)

@@ -70,7 +70,7 @@ class Resource(NamedTuple):
     capacity: float = 1.0
 
 
-class Moved(NamedTuple):
+class MoveEffects(NamedTuple):
     """What moving single nodes does to loads.
 
     ``without``: (nodes, resources) the loads with the node's work taken off. ``places``, ``gains``: (nodes, slots,

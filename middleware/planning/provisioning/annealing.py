@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.provisioning.answer import Answer
 from thalweg.middleware.planning.provisioning.instance import SLACK
-from thalweg.middleware.planning.provisioning.parts import Parts
+from thalweg.middleware.planning.provisioning.parts import ProblemUnits
 
 PENALTY, ANY = 2.0, 0.1
 REFUSALS = 300
@@ -32,7 +32,7 @@ Move = list[tuple[int, int]]  # units, and the machine that each goes to
 
 
 def anneal(
-    parts: Parts, seed: int = 0, starts: Sequence[Answer] = (), *, steps: int = STEPS, runs: int = RUNS
+    parts: ProblemUnits, seed: int = 0, starts: Sequence[Answer] = (), *, steps: int = STEPS, runs: int = RUNS
 ) -> tuple[float, Answer] | None:
     """The cheapest answer that was seen, and what it costs; None if none keeps all constraints.
 
@@ -51,7 +51,7 @@ class Walk:
     """A placement that changes step by step, with what it costs."""
 
     def __init__(
-        self, parts: Parts, chance: random.Random, start: tuple[Sequence[int], Sequence[int]] | None = None
+        self, parts: ProblemUnits, chance: random.Random, start: tuple[Sequence[int], Sequence[int]] | None = None
     ) -> None:
         self.parts, self._chance, self._count = parts, chance, parts.count
         self._kinds, self._priced, self._between = parts.kinds, parts.priced, parts.between

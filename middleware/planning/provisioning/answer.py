@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import PlacementError
-from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Flags, Floats, Indices, Instance
+from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Flags, Floats, Indices, ProvisioningInstance
 
 NOWHERE = -1  # instead of a server: the machine does not fetch the object
 
@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
         return tuple(tuple(np.flatnonzero(self.machine_of == at).tolist()) for at in range(self.machines))
 
 
-class Loads(msgspec.Struct, frozen=True):
+class MachineLoads(msgspec.Struct, frozen=True):
     """What an answer asks for.
 
     - ``mop_s``: (m,) of machines (1); ``card_bytes_s``: (m,) of their cards (2)
@@ -91,14 +91,14 @@ class Violation(msgspec.Struct, frozen=True):
         return f"{said}, {self.over:,.6g} short of {self.asked:,.6g} ({self.constraint})"
 
 
-def needed(instance: Instance, machine_of: Indices, machines: int) -> Flags:
+def needed(instance: ProvisioningInstance, machine_of: Indices, machines: int) -> Flags:
     """(m, k) which objects every machine has to fetch."""
     found = np.zeros((machines, len(instance.objects)), dtype=bool)
     np.logical_or.at(found, machine_of, instance.needs)
     return found
 
 
-def loads(instance: Instance, answer: Answer) -> Loads:
+def loads(instance: ProvisioningInstance, answer: Answer) -> MachineLoads:
     """Return the load that an answer puts on each machine, server and link. ``violations`` checks the answer's form."""
     machine, count = answer.machine_of, answer.machines
     links = np.zeros((count, count))
@@ -108,7 +108,7 @@ def loads(instance: Instance, answer: Answer) -> Loads:
     fetched = np.zeros((len(instance.servers), count))
     at, what = np.nonzero(answer.server_of >= 0)
     np.add.at(fetched, (answer.server_of[at, what], at), instance.rate_bytes_s[what])
-    return Loads(
+    return MachineLoads(
         mop_s=np.bincount(machine, instance.asked_mop_s, count).astype(np.float64, copy=False),
         card_bytes_s=fetched.sum(axis=0) + links.sum(axis=0) + links.sum(axis=1),
         server_bytes_s=fetched.sum(axis=1),
@@ -117,7 +117,7 @@ def loads(instance: Instance, answer: Answer) -> Loads:
     )
 
 
-def in_turn_s(instance: Instance, answer: Answer) -> Floats:
+def in_turn_s(instance: ProvisioningInstance, answer: Answer) -> Floats:
     """(n,) how long every operator takes for a result if it receives, computes and sends in turn (6).
 
     Each transfer has the slowest of its link and the cards at its ends to itself, and each operator a core. The root's
@@ -146,7 +146,7 @@ def _seconds(size_bytes: Floats, rates: Floats) -> Floats:
     return np.divide(size_bytes, rates, out=endless, where=rates > 0)
 
 
-def violations(instance: Instance, answer: Answer) -> list[Violation]:
+def violations(instance: ProvisioningInstance, answer: Answer) -> list[Violation]:
     """Every constraint that an answer does not keep, by number: none for one that sustains the throughput.
 
     Raises PlacementError for arrays that do not fit the problem at all.
@@ -155,14 +155,14 @@ def violations(instance: Instance, answer: Answer) -> list[Violation]:
     return [*_undone(instance, answer), *_overloads(instance, answer, loads(instance, answer))]
 
 
-def require(instance: Instance, answer: Answer) -> Answer:
+def require(instance: ProvisioningInstance, answer: Answer) -> Answer:
     """The answer; PlacementError with the first constraint that it violates."""
     for violation in violations(instance, answer)[:1]:
         raise PlacementError(f"the machines do not sustain the throughput: {violation}")
     return answer
 
 
-def cost(instance: Instance, answer: Answer) -> float:
+def cost(instance: ProvisioningInstance, answer: Answer) -> float:
     """What an answer costs: its machines, and what its bytes cost while those are paid for."""
     machines, egress = float(instance.price[answer.class_of].sum()), instance.egress
     if egress is None:
@@ -175,7 +175,7 @@ def cost(instance: Instance, answer: Answer) -> float:
     return machines + per_s * egress.paid_s / GB
 
 
-def _check_form(instance: Instance, answer: Answer) -> None:
+def _check_form(instance: ProvisioningInstance, answer: Answer) -> None:
     n, m, k = instance.count, answer.machines, len(instance.objects)
     for what, form, least, end in (
         ("machine_of", (n,), 0, m),
@@ -191,7 +191,7 @@ def _check_form(instance: Instance, answer: Answer) -> None:
             )
 
 
-def _undone(instance: Instance, answer: Answer) -> Iterator[Violation]:
+def _undone(instance: ProvisioningInstance, answer: Answer) -> Iterator[Violation]:
     names = machine_names(instance, answer)
     fetched = answer.server_of >= 0
     for machine, what in np.argwhere(needed(instance, answer.machine_of, answer.machines) & ~fetched).tolist():
@@ -209,7 +209,7 @@ def _undone(instance: Instance, answer: Answer) -> Iterator[Violation]:
         yield Violation(0, f"{said}; there are {instance.limit[kind]:g}", float(rented[kind]), instance.limit[kind], "")
 
 
-def _overloads(instance: Instance, answer: Answer, asked: Loads) -> Iterator[Violation]:
+def _overloads(instance: ProvisioningInstance, answer: Answer, asked: MachineLoads) -> Iterator[Violation]:
     names, classes = machine_names(instance, answer), answer.class_of
     servers = [f"server {name!r}" for name in instance.servers]
     # a link is there once, and carries both ways
@@ -231,6 +231,6 @@ def _overloads(instance: Instance, answer: Answer, asked: Loads) -> Iterator[Vio
             yield Violation(6, where, float(took_s[node]), limit_s, "s")
 
 
-def machine_names(instance: Instance, answer: Answer) -> list[str]:
+def machine_names(instance: ProvisioningInstance, answer: Answer) -> list[str]:
     """What machines are called: ``m1 (class)`` and so on."""
     return [f"m{at + 1} ({instance.classes[kind]})" for at, kind in enumerate(answer.class_of.tolist())]

@@ -18,15 +18,15 @@ from thalweg.middleware.planning.provisioning.annealing import RUNS, STEPS, anne
 from thalweg.middleware.planning.provisioning.answer import Answer, cost
 from thalweg.middleware.planning.provisioning.cover import cover
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Instance
-from thalweg.middleware.planning.provisioning.parts import Parts, parts_of
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
+from thalweg.middleware.planning.provisioning.parts import ProblemUnits, parts_of
 from thalweg.middleware.planning.provisioning.program import PROVEN, Counted
-from thalweg.middleware.planning.solver import NoSolutionError, Search
+from thalweg.middleware.planning.solver import NoSolutionError, SearchLimits
 
 NUMBERS = 8  # of machines that are looked at one by one
 
 
-class Effort(Search, frozen=True):
+class ProvisioningLimits(SearchLimits, frozen=True):
     """What the solver may take. ``steps``: of an annealing run for each unit, of ``runs``, whose chance is ``seed``."""
 
     time_limit_s: float = 60.0
@@ -58,9 +58,9 @@ class Rented(msgspec.Struct, frozen=True):
         return self.gap <= 2 * PROVEN
 
 
-def best(instance: Instance, effort: Effort | None = None) -> Rented:
+def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = None) -> Rented:
     """The cheapest answer that is found in time; PlannerError where there is none, or none was found."""
-    effort = effort or Effort()
+    effort = effort or ProvisioningLimits()
     parts = parts_of(instance)
     found: tuple[float, Answer, str] | None = None
     if not parts.kinds:
@@ -102,7 +102,7 @@ def best(instance: Instance, effort: Effort | None = None) -> Rented:
 class Ranges:
     """Of so many machines what they cost at least, and which numbers are to be looked at (B1, B2)."""
 
-    def __init__(self, parts: Parts, below: float, gap: float) -> None:
+    def __init__(self, parts: ProblemUnits, below: float, gap: float) -> None:
         self.below, self._gap = below, gap
         self._bounds: dict[int, float] = {}
         self._most: dict[int, int] = {}

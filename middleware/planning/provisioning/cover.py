@@ -13,11 +13,11 @@ import math
 import numpy as np
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.provisioning.parts import Parts
+from thalweg.middleware.planning.provisioning.parts import ProblemUnits
 from thalweg.middleware.planning.solver import NoSolutionError, Program
 
 
-def cover(parts: Parts, machines: int) -> float:
+def cover(parts: ProblemUnits, machines: int) -> float:
     """What so many machines cost at least; inf if so many cannot do."""
     rates, wanted = parts.instance.rate_bytes_s, {what for objects in parts.objects for what in objects}
     smallest = sorted(sent for *_, sent in parts.streams)[: machines - 1]

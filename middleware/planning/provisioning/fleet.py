@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.provisioning.instance import SLACK, Instance
+from thalweg.middleware.planning.provisioning.instance import SLACK, ProvisioningInstance
 
 
-class Part:
+class OperatorGroup:
     """Operators that are together: Mop/s, the objects they need as bits, and bytes/s to and from other machines."""
 
     __slots__ = ("links", "mop_s", "objects", "operators")
@@ -28,9 +28,9 @@ class Part:
 class Fleet:
     """Machines by number, and of every operator the one it is on."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: ProvisioningInstance) -> None:
         self.instance = instance
-        self.machines: dict[int, Part] = {}
+        self.machines: dict[int, OperatorGroup] = {}
         self.at: list[int | None] = [None] * instance.count
         self.sold = 0
         self._next = 0
@@ -78,8 +78,8 @@ class Fleet:
         those = set(machines)
         return self._carried([self.machines[machine] for machine in those], those)
 
-    def _together(self, operators: Sequence[int]) -> Part:
-        made = Part()
+    def _together(self, operators: Sequence[int]) -> OperatorGroup:
+        made = OperatorGroup()
         made.operators = list(operators)
         for node in operators:
             made.mop_s += self._asked_mop_s[node]
@@ -90,7 +90,7 @@ class Fleet:
                     made.links[machine] = made.links.get(machine, 0.0) + sent
         return made
 
-    def _carried(self, parts: Sequence[Part], own: set[int]) -> bool:
+    def _carried(self, parts: Sequence[OperatorGroup], own: set[int]) -> bool:
         mop_s = plain_sum([part.mop_s for part in parts])
         if mop_s > self._largest[0][0]:
             return False
@@ -104,7 +104,7 @@ class Fleet:
             return False
         return self._class_for(mop_s, self._fetch(objects) + plain_sum(links.values()))
 
-    def _some_class(self, part: Part, more: float) -> bool:
+    def _some_class(self, part: OperatorGroup, more: float) -> bool:
         return self._class_for(part.mop_s, self._fetch(part.objects) + plain_sum(part.links.values()) + more)
 
     def _class_for(self, mop_s: float, card: float) -> bool:
@@ -124,7 +124,7 @@ class Fleet:
         added = self._together(operators)
         if machine is None:
             machine, self._next = self._next, self._next + 1
-            self.machines[machine] = Part()
+            self.machines[machine] = OperatorGroup()
         self._add(added, machine)
         return machine
 
@@ -145,7 +145,7 @@ class Fleet:
         self.sold += 1
         return gone.operators
 
-    def _add(self, added: Part, machine: int) -> None:
+    def _add(self, added: OperatorGroup, machine: int) -> None:
         part = self.machines[machine]
         part.operators += added.operators
         part.mop_s += added.mop_s

@@ -21,14 +21,14 @@ import numpy as np
 from thalweg.middleware.errors import PlacementError, PlannerError, nearest
 from thalweg.middleware.planning.provisioning.answer import Answer, require
 from thalweg.middleware.planning.provisioning.fleet import Fleet
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.selection import NoServerError, served
 
 SALES = 20  # on the paper's trees, none that came to an answer sold more than 6
 Heuristic = Callable[[Fleet, np.random.Generator], None]
 
 
-def rented(instance: Instance, heuristic: str, seed: int = 0) -> Answer:
+def rented(instance: ProvisioningInstance, heuristic: str, seed: int = 0) -> Answer:
     """What a heuristic rents; PlannerError (NoServerError), with the reason, where nothing keeps all constraints.
 
     ``seed``: of Random, and of the servers that it selects.
@@ -137,13 +137,13 @@ HEURISTICS: Mapping[str, Heuristic] = {
 # --- what they share ------------------------------------------------------------------------------------
 
 
-def _falling(instance: Instance) -> list[int]:
+def _falling(instance: ProvisioningInstance) -> list[int]:
     """All operators by falling work."""
     found: list[int] = np.argsort(-instance.work_mop, kind="stable").tolist()
     return found
 
 
-def _almost_leaves(instance: Instance) -> list[int]:
+def _almost_leaves(instance: ProvisioningInstance) -> list[int]:
     """The operators that need objects (al-operators)."""
     return [node for node, leaves in enumerate(instance.leaves) if leaves]
 

@@ -16,19 +16,19 @@ import numpy as np
 
 from thalweg.middleware.errors import PlannerError, UsageError
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import SLACK, Floats, Instance
+from thalweg.middleware.planning.provisioning.instance import SLACK, Floats, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import parts_of
 
 ENOUGH = 1e9
 
 
-def why_not(instance: Instance, where: str) -> None:
+def why_not(instance: ProvisioningInstance, where: str) -> None:
     """UsageError with the first thing that no machines can do; there may be reasons that this does not see."""
     for reason in _reasons(instance):
         raise UsageError(f"{where}: {reason}")
 
 
-def in_the_way(instance: Instance) -> str:
+def in_the_way(instance: ProvisioningInstance) -> str:
     """Which constraints stand in the way of the heuristics: without one of them they would find machines."""
     ways: dict[int, tuple[str, dict[str, Any]]] = {
         1: ("what machines compute (1)", {"speed_mop_s": instance.speed_mop_s * ENOUGH}),
@@ -46,7 +46,7 @@ def in_the_way(instance: Instance) -> str:
     return f"there would be some if there were no limit to {' or '.join(found)}"
 
 
-def _is_found(instance: Instance) -> bool:
+def _is_found(instance: ProvisioningInstance) -> bool:
     for heuristic in HEURISTICS:
         with contextlib.suppress(PlannerError):
             rented(instance, heuristic)
@@ -54,7 +54,7 @@ def _is_found(instance: Instance) -> bool:
     return False
 
 
-def _reasons(instance: Instance) -> Iterator[str]:
+def _reasons(instance: ProvisioningInstance) -> Iterator[str]:
     if not (instance.limit >= 1).any():
         yield "there are no machines: the count of every one is below 1"
     wanted = f"{instance.throughput_hz:g} results a second"

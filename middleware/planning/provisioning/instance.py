@@ -38,7 +38,7 @@ class Egress(msgspec.Struct, frozen=True):
     paid_s: float = 3_600.0
 
 
-class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """What is computed, from what, and what can be rented for it.
 
     - ``operators``: names of the n operators; ``parent``: (n,) the consumer of each, -1 of the root, which is the last
@@ -81,7 +81,7 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     egress: Egress | None = None
     currency: str = "$"
 
-    def check(self) -> Instance:
+    def check(self) -> ProvisioningInstance:
         """Return self; UsageError naming the first operator, object, server or class that does not fit."""
         n, k, servers, c = (len(of) for of in (self.operators, self.objects, self.servers, self.classes))
         if not (n and c and servers):
@@ -204,7 +204,7 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return found
 
 
-def reserved(instance: Instance, share: float) -> Instance:
+def reserved(instance: ProvisioningInstance, share: float) -> ProvisioningInstance:
     """The same where a share of every machine and its card is left free."""
     left = 1 - share
     return msgspec.structs.replace(

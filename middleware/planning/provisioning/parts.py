@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.planning.provisioning.answer import Answer, cost, needed, violations
-from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Floats, Indices, Instance
+from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Floats, Indices, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.servers import LATE, fetching, served_from
 
 Option = tuple[float, float, float]  # Mop/s, bytes/s and price of a machine, or of a part of one (R3)
@@ -32,7 +32,7 @@ class Kind:
     ``menus``: parts of which a machine has one each (R3); ``most``: (Mop/s, bytes/s) of the largest.
     """
 
-    def __init__(self, instance: Instance, classes: Sequence[int]) -> None:
+    def __init__(self, instance: ProvisioningInstance, classes: Sequence[int]) -> None:
         self.classes = tuple(classes)
         self.limit = float(instance.limit[self.classes,].sum())
         rows = instance.speed_mop_s.tolist(), instance.card_bytes_s.tolist(), instance.price.tolist()
@@ -96,7 +96,7 @@ class Turns(msgspec.Struct, frozen=True):
     more: list[list[list[float]]]
 
 
-class Parts(msgspec.Struct, frozen=True):
+class ProblemUnits(msgspec.Struct, frozen=True):
     """Units and kinds of a problem; the consumer of every unit comes after it, and the last has none.
 
     - ``unit_of``: (n,) the unit of every operator; ``mop_s``, ``objects``: what every unit asks and needs
@@ -106,7 +106,7 @@ class Parts(msgspec.Struct, frozen=True):
       server; ``results``: what results cost a kind; all for as long as prices are for
     """
 
-    instance: Instance
+    instance: ProvisioningInstance
     unit_of: tuple[int, ...]
     mop_s: list[float]
     objects: list[tuple[int, ...]]
@@ -182,7 +182,7 @@ class Parts(msgspec.Struct, frozen=True):
         return group_of, [kind_of[each] for each in answer.class_of.tolist()]
 
 
-def parts_of(instance: Instance) -> Parts:
+def parts_of(instance: ProvisioningInstance) -> ProblemUnits:
     """The units and kinds of a problem."""
     kinds = _kinds(instance)
     one_of = [kind.classes[0] for kind in kinds]
@@ -201,7 +201,7 @@ def parts_of(instance: Instance) -> Parts:
         prices[~np.any(instance.needs, axis=0)] = 0.0  # it may be on no server
         fetched = prices.min(axis=1) * rates[:, None] * paid
         results = egress.results[one_of] * (instance.throughput_hz * float(instance.output_bytes[-1]) * paid)
-    return Parts(
+    return ProblemUnits(
         instance,
         tuple(unit_of),
         mop_s.tolist(),
@@ -216,7 +216,7 @@ def parts_of(instance: Instance) -> Parts:
     )
 
 
-def _turns(instance: Instance, classes: Sequence[int]) -> Turns:
+def _turns(instance: ProvisioningInstance, classes: Sequence[int]) -> Turns:
     """Times of operators on machines of these classes; whatever takes too long takes ``LATE``."""
     rho, cards = instance.throughput_hz, instance.card_bytes_s[list(classes)]
     links = instance.machine_link_bytes_s[np.ix_(classes, classes)]
@@ -233,7 +233,7 @@ def _inverse(rates: Floats) -> Floats:
     return found
 
 
-def _units(instance: Instance) -> list[int]:  # R1
+def _units(instance: ProvisioningInstance) -> list[int]:  # R1
     card = instance.card_bytes_s
     if not instance.overlap:
         return list(range(instance.count))
@@ -247,7 +247,7 @@ def _units(instance: Instance) -> list[int]:  # R1
     return [number[each] for each in root]
 
 
-def _kinds(instance: Instance) -> list[Kind]:  # R2
+def _kinds(instance: ProvisioningInstance) -> list[Kind]:  # R2
     links = instance.machine_link_bytes_s
     figures = [instance.server_link_bytes_s.T, links, links.T]
     if (egress := instance.egress) is not None:

@@ -19,7 +19,7 @@ from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.provisioning.answer import Answer
-from thalweg.middleware.planning.provisioning.instance import Instance
+from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 
 SINK = "results"
 FREE = CostParameters(startup_s=0.0, disk_bytes_per_s=float("inf"))  # what the paper reckons with: bytes and work alone
@@ -39,7 +39,7 @@ def machine_hosts(answer: Answer) -> tuple[str, ...]:
     return tuple(f"m{at + 1}" for at in range(answer.machines))
 
 
-def graph(instance: Instance, answer: Answer, code_of: CodeOf, client: str) -> tuple[Dataflow, Placement]:
+def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, client: str) -> tuple[Dataflow, Placement]:
     """The graph, in which objects are served ρ times a second, and where its nodes are."""
     machines, nodes, placement = machine_hosts(answer), list[Node](), Placement()
     sources: dict[tuple[int, int], str] = {}
@@ -66,7 +66,7 @@ def fetched(answer: Answer) -> list[tuple[int, int, int]]:
     return [(machine, what, int(answer.server_of[machine, what])) for machine, what in found]
 
 
-def links(instance: Instance, answer: Answer, client: str) -> dict[Link, float]:
+def links(instance: ProvisioningInstance, answer: Answer, client: str) -> dict[Link, float]:
     """Bytes a second of every link, inf where only the cards at its ends limit it. The client's have no limit."""
     machines, classes = machine_hosts(answer), answer.class_of.tolist()
     found = {Link(*ends): float("inf") for ends in permutations((client, *instance.servers, *machines), 2)}
@@ -80,13 +80,13 @@ def links(instance: Instance, answer: Answer, client: str) -> dict[Link, float]:
     return found
 
 
-def cards(instance: Instance, answer: Answer) -> dict[str, float]:
+def cards(instance: ProvisioningInstance, answer: Answer) -> dict[str, float]:
     """Bytes a second of every host's card but the client's."""
     servers = zip(instance.servers, instance.server_card_bytes_s.tolist(), strict=True)
     return {**dict(servers), **dict(zip(machine_hosts(answer), instance.card_bytes_s[answer.class_of], strict=True))}
 
 
-def task(instance: Instance, answer: Answer, core_mop_s: float, client: str = "client") -> Task:
+def task(instance: ProvisioningInstance, answer: Answer, core_mop_s: float, client: str = "client") -> Task:
     """The task whose present placement is the answer; ``core_mop_s``: what a host of speed 1 computes.
 
     A link has what the cards at its ends leave of it, so that its transfers take as long as (6) counts.

@@ -32,7 +32,7 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.answer import Answer
 from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
-from thalweg.middleware.planning.provisioning.parts import Parts
+from thalweg.middleware.planning.provisioning.parts import ProblemUnits
 from thalweg.middleware.planning.provisioning.servers import LATE
 from thalweg.middleware.planning.solver import NoSolutionError, Program
 
@@ -42,7 +42,7 @@ SCALE = 1_000.0  # of the cost that is known
 Terms = Iterable[tuple[int, float]]
 
 
-class Found(msgspec.Struct, frozen=True):
+class ProgramResult(msgspec.Struct, frozen=True):
     """The cheapest answer below a cost, None if there is none; ``bound``: what no answer with so many machines beats.
 
     ``proven``: False where time ended the search, which took ``took_s``.
@@ -61,7 +61,9 @@ class Counted:
     what share at least (``gap``).
     """
 
-    def __init__(self, parts: Parts, least: int, most: int, bound: float, below: float, gap: float = 0.0) -> None:
+    def __init__(
+        self, parts: ProblemUnits, least: int, most: int, bound: float, below: float, gap: float = 0.0
+    ) -> None:
         self.parts, self.bound, self.below, self.gap = parts, bound, below, gap
         self.least, self.most = least, most
         self.servers = self.links = False  # P5
@@ -75,7 +77,7 @@ class Counted:
         known = below if math.isfinite(below) else bound
         self.scale = SCALE / known if known > 0 else 1.0
 
-    def solve(self, time_limit_s: float = math.inf) -> Found:
+    def solve(self, time_limit_s: float = math.inf) -> ProgramResult:
         """The cheapest answer below what is known, or that there is none, or what was found in time."""
         took_s, best = 0.0, None
         while True:
@@ -83,9 +85,11 @@ class Counted:
             try:
                 solution = built.program.solve()
             except NoSolutionError:
-                return Found(best, max(self.bound, self.below * (1 - self.gap)), True, took_s + built.program.took_s)
+                return ProgramResult(
+                    best, max(self.bound, self.below * (1 - self.gap)), True, took_s + built.program.took_s
+                )
             except PlannerError:
-                return Found(best, self.bound, False, took_s + built.program.took_s)
+                return ProgramResult(best, self.bound, False, took_s + built.program.took_s)
             took_s += built.program.took_s
             self.bound = max(self.bound, min(self.below, solution.bound / self.scale))
             group_of = built.group_of(solution.variables)
@@ -93,7 +97,7 @@ class Counted:
             if found is not None and found[0] < self.below:
                 best, self.below = found, found[0]
             if found is not None and found[0] <= solution.value / self.scale * (1 + PROVEN):
-                return Found(best, min(found[0], self.bound), solution.optimal, took_s)
+                return ProgramResult(best, min(found[0], self.bound), solution.optimal, took_s)
             if not self.links and self._overfull(group_of):  # P5
                 self.links = True
             elif not self.servers:

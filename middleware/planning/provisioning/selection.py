@@ -21,14 +21,14 @@ from thalweg.middleware.planning.provisioning.answer import (
     needed,
     violations,
 )
-from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Indices, Instance
+from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Indices, ProvisioningInstance
 
 
 class NoServerError(PlannerError):
     """Servers, or their links, have no room left for an object that a machine needs."""
 
 
-def at_random(instance: Instance, needs: Flags, random: np.random.Generator) -> Indices:
+def at_random(instance: ProvisioningInstance, needs: Flags, random: np.random.Generator) -> Indices:
     """Server-Selection-Random (6.2.1): (m, k) any server that holds an object, for each machine that needs it."""
     liked = random.random((*needs.shape, len(instance.servers))) * instance.holds
     return np.where(needs, liked.argmax(axis=2), NOWHERE)
@@ -40,7 +40,7 @@ class Selection:
     ``needs``: (m, k) which objects every machine fetches; ``class_of``: (m,) its class, by which links are.
     """
 
-    def __init__(self, instance: Instance, needs: Flags, class_of: Indices) -> None:
+    def __init__(self, instance: ProvisioningInstance, needs: Flags, class_of: Indices) -> None:
         self.instance = instance
         self.server_of = np.full(needs.shape, NOWHERE, dtype=np.intp)
         self._rates = instance.rate_bytes_s.tolist()
@@ -86,7 +86,7 @@ class Selection:
         self._open[what] = still
 
 
-def equipped(instance: Instance, machine_of: Indices, server_of: Indices, *, chosen: bool = True) -> Answer:
+def equipped(instance: ProvisioningInstance, machine_of: Indices, server_of: Indices, *, chosen: bool = True) -> Answer:
     """The answer in which every machine is of the cheapest class that carries what it does, as long as there are any.
 
     ``chosen``: whether servers are, so that links from them count.
@@ -121,7 +121,7 @@ def equipped(instance: Instance, machine_of: Indices, server_of: Indices, *, cho
     return Answer(machine_of, found, server_of)
 
 
-def served(instance: Instance, machine_of: Indices, random: np.random.Generator | None = None) -> Answer:
+def served(instance: ProvisioningInstance, machine_of: Indices, random: np.random.Generator | None = None) -> Answer:
     """The answer with these operators on machines: servers, at random or intelligently, and classes, downgraded.
 
     PlannerError where that finds none, NoServerError where it is servers that are too few.
@@ -135,7 +135,7 @@ def served(instance: Instance, machine_of: Indices, random: np.random.Generator 
     return in_time(instance, equipped(instance, machine_of, server_of))
 
 
-def in_time(instance: Instance, answer: Answer) -> Answer:
+def in_time(instance: ProvisioningInstance, answer: Answer) -> Answer:
     """The same with better machines where operators take too long as they receive, compute and send in turn (6).
 
     Each time the change of one machine that takes away most of what is too long for its price, as long as all else is
@@ -164,16 +164,16 @@ def in_time(instance: Instance, answer: Answer) -> Answer:
     return answer
 
 
-def _excess_s(instance: Instance, answer: Answer) -> float:
+def _excess_s(instance: ProvisioningInstance, answer: Answer) -> float:
     return float(np.maximum(in_turn_s(instance, answer) * instance.throughput_hz - 1 - SLACK, 0.0).sum())
 
 
-def _kept(instance: Instance, answer: Answer) -> bool:
+def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
     """Whether everything but (6) is kept."""
     return all(each.constraint == 6 for each in violations(instance, answer))
 
 
-def _changed(instance: Instance, answer: Answer) -> Iterator[Answer]:
+def _changed(instance: ProvisioningInstance, answer: Answer) -> Iterator[Answer]:
     """The answers in which one machine is of another class."""
     for machine, own in enumerate(answer.class_of.tolist()):
         for kind in range(len(instance.classes)):
@@ -183,6 +183,6 @@ def _changed(instance: Instance, answer: Answer) -> Iterator[Answer]:
                 yield Answer(answer.machine_of, classes, answer.server_of)
 
 
-def _fetched_from_any(instance: Instance, needs: Flags) -> Indices:
+def _fetched_from_any(instance: ProvisioningInstance, needs: Flags) -> Indices:
     """(m, k) the first server that holds an object: what a card carries does not depend on which."""
     return np.where(needs, instance.holds.argmax(axis=1), NOWHERE)

@@ -14,7 +14,7 @@ import numpy as np
 
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.answer import NOWHERE, Answer, in_turn_s, needed
-from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Floats, Indices, Instance
+from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Floats, Indices, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.selection import Selection
 from thalweg.middleware.planning.solver import Program
 
@@ -23,7 +23,7 @@ LATE = 2.0  # of the time that there is
 TIES = 1e-9  # what decides them
 
 
-def served_from(instance: Instance, machine_of: Indices, class_of: Indices) -> Indices | None:
+def served_from(instance: ProvisioningInstance, machine_of: Indices, class_of: Indices) -> Indices | None:
     """(m, k) the server of every object that a machine needs, by its operators (n,) and class (m,); None: no way."""
     needs = needed(instance, machine_of, len(class_of))
     prices = np.where(instance.holds, 0.0, math.inf)[None]  # (1 or m, k, l)
@@ -44,7 +44,7 @@ def served_from(instance: Instance, machine_of: Indices, class_of: Indices) -> I
     return _by_program(instance, machine_of, class_of, needs, prices)
 
 
-def _kept(instance: Instance, answer: Answer) -> bool:
+def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
     """Whether servers' cards (3) and links (4) carry what is fetched, in time for every operator (6)."""
     server_of, class_of = answer.server_of, answer.class_of
     fetched = np.zeros((len(instance.servers), len(server_of)))
@@ -57,7 +57,7 @@ def _kept(instance: Instance, answer: Answer) -> bool:
     return bool(fits and in_turn)
 
 
-def fetching(instance: Instance, class_of: Indices) -> Floats:
+def fetching(instance: ProvisioningInstance, class_of: Indices) -> Floats:
     """(k, l, m) shares of 1/ρ that an object takes from a server to machines of classes, at most ``LATE``."""
     links = np.minimum(instance.server_link_bytes_s[:, class_of], instance.server_card_bytes_s[:, None])
     rates = np.minimum(links, instance.card_bytes_s[class_of])
@@ -68,7 +68,7 @@ def fetching(instance: Instance, class_of: Indices) -> Floats:
 
 
 def _by_program(
-    instance: Instance, machine_of: Indices, class_of: Indices, needs: Flags, prices: Floats
+    instance: ProvisioningInstance, machine_of: Indices, class_of: Indices, needs: Flags, prices: Floats
 ) -> Indices | None:
     machine, what = np.nonzero(needs)
     row, server = np.nonzero(instance.holds[what])

@@ -25,7 +25,7 @@ import numpy as np
 
 from thalweg.middleware.arithmetic import power
 from thalweg.middleware.planning.problem.loads import Floats
-from thalweg.middleware.planning.shapes.search import ENOUGH, Busy, Loads, Tree, descend, greedy, idle
+from thalweg.middleware.planning.shapes.search import ENOUGH, Busy, LoadedTree, TreeLoads, descend, greedy, idle
 
 MIXED_SHAPE = 4.0  # of the norm: 2, which suits one tree, spreads the load of several too evenly, 8 is no better
 ROUNDS = 3  # of all trees; later ones change next to nothing
@@ -35,7 +35,7 @@ FULL = 1e-9  # of a resource's time; what is left of it after rounding
 class Mixture:
     """Trees over the same hosts that carry equal shares of a stream; ``spent``: how many trees were looked at."""
 
-    def __init__(self, loads: Loads, trees: Sequence[Sequence[int]], beside: Busy | None = None) -> None:
+    def __init__(self, loads: TreeLoads, trees: Sequence[Sequence[int]], beside: Busy | None = None) -> None:
         self._loads = loads
         self._others = idle(loads.count, loads.interface) if beside is None else beside
         self.trees: list[list[int]] = [list(tree) for tree in trees]
@@ -44,7 +44,7 @@ class Mixture:
     def grow(self, count: int, looks: int) -> None:
         """Have ``count`` trees, the present ones first, and make all of them better by about ``looks`` looks."""
         share = 1 / count
-        found = [Tree(self._of(share, None), tree) for tree in self.trees]
+        found = [LoadedTree(self._of(share, None), tree) for tree in self.trees]
         total = self._others
         for tree in found:
             total = total.plus(tree.busy)
@@ -66,18 +66,18 @@ class Mixture:
         """Seconds a partition: the norm of all loads."""
         share, total = 1 / len(self.trees), self._others
         for tree in self.trees[1:]:
-            total = total.plus(Tree(self._of(share, None), tree).busy)
-        return power(Tree(self._of(share, total), self.trees[0]).cost, 1 / self._loads.shape)
+            total = total.plus(LoadedTree(self._of(share, None), tree).busy)
+        return power(LoadedTree(self._of(share, total), self.trees[0]).cost, 1 / self._loads.shape)
 
-    def _of(self, share: float, beside: Busy | None) -> Loads:
+    def _of(self, share: float, beside: Busy | None) -> TreeLoads:
         return replace(self._loads, share=share, beside=beside)
 
-    def _best(self, share: float, beside: Busy, starts: list[list[int]], last: int) -> Tree:
+    def _best(self, share: float, beside: Busy, starts: list[list[int]], last: int) -> LoadedTree:
         """The best tree with those below it, from ``starts`` and one that is grown; the first where looks are spent."""
         loads = self._of(share, beside)
-        best: Tree | None = None
+        best: LoadedTree | None = None
         for start in (*starts, greedy(loads)):
-            tree = Tree(loads, start)
+            tree = LoadedTree(loads, start)
             self.spent += descend(tree, max(last - self.spent, 0))
             if best is None or tree.cost < best.cost * (1 - ENOUGH):
                 best = tree

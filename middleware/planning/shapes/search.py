@@ -66,7 +66,7 @@ def idle(count: int, interface: Interface) -> Busy:
 
 
 @dataclass(frozen=True, eq=False)
-class Loads:
+class TreeLoads:
     """What every host and link would carry, for any tree over hosts 0 (the root), 1, 2, …
 
     - ``transfer_s``: for a size in bytes the (hosts, hosts) seconds of a transfer, finite, 0 on one host
@@ -119,10 +119,10 @@ class Loads:
         return float(power(self.below.carried[0], self.shape).sum()) if links else 0.0
 
 
-class Tree:
+class LoadedTree:
     """A tree that knows its loads and what any single change would make of them."""
 
-    def __init__(self, loads: Loads, parent: Sequence[int]) -> None:
+    def __init__(self, loads: TreeLoads, parent: Sequence[int]) -> None:
         self.loads, self.parent = loads, list(parent)
         self._together = loads.together
         count = loads.count
@@ -268,7 +268,7 @@ class Tree:
         self._add_up()
 
 
-def descend(tree: Tree, looks: int) -> int:
+def descend(tree: LoadedTree, looks: int) -> int:
     """Make the best change until none helps, or ``looks`` trees have been looked at; how many were."""
     spent = 0
     while spent < looks:
@@ -288,9 +288,9 @@ def descend(tree: Tree, looks: int) -> int:
     return spent
 
 
-def greedy(loads: Loads) -> list[int]:
+def greedy(loads: TreeLoads) -> list[int]:
     """A tree grown from the root: the host that costs least is hung where that costs least, one after the other."""
-    star = Tree(loads, [0] * loads.count)
+    star = LoadedTree(loads, [0] * loads.count)
     a, below = loads.shape, loads.below
     load = star._work(star.compute * 0.0) if loads.together else np.zeros(loads.count)
     sends = star.sends
@@ -316,19 +316,19 @@ def greedy(loads: Loads) -> list[int]:
     return parent
 
 
-def search_tree(loads: Loads, looks: int, seed: int, starts: Sequence[Sequence[int]] = ()) -> tuple[list[int], int]:
+def search_tree(loads: TreeLoads, looks: int, seed: int, starts: Sequence[Sequence[int]] = ()) -> tuple[list[int], int]:
     """The best tree found by ``looks`` looks, and how many were taken; the same for the same arguments."""
     chance = random.Random(seed)
-    best: Tree | None = None
+    best: LoadedTree | None = None
     spent = 0
     for start in (*starts, greedy(loads), [0] * loads.count):
-        tree = Tree(loads, start)
+        tree = LoadedTree(loads, start)
         spent += descend(tree, looks - spent)
         if best is None or tree.cost < best.cost * (1 - ENOUGH):
             best = tree
     assert best is not None
     while spent < looks and loads.count > 2:
-        tree = Tree(loads, best.parent)
+        tree = LoadedTree(loads, best.parent)
         for _ in range(chance.randint(1, 3)):
             host = chance.randrange(1, loads.count)
             free = np.flatnonzero(~tree.below[host]).tolist()

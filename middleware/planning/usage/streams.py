@@ -18,7 +18,7 @@ LEAST_BYTES = 1.0  # of a stream
 Floats = npt.NDArray[np.float64]
 
 
-class Stream(msgspec.Struct, frozen=True):
+class QueryStream(msgspec.Struct, frozen=True):
     """What flows from a node to one of its consumers, in bytes a second: DR(l)."""
 
     producer: int
@@ -29,7 +29,7 @@ class Stream(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True, dict=True):
     """Nodes, numbered from 0 so that each comes before its consumers, and the hosts of those that are pinned."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[QueryStream, ...]
     pinned: Mapping[int, int]
 
     def check(self) -> Query:
@@ -108,7 +108,7 @@ def query_of(problem: Problem) -> Query:
     streams = []
     for one, other in zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True):
         measured = taken.get(names[other], {}).get(names[one], sizes[names[one]])
-        streams.append(Stream(one, other, max(measured, LEAST_BYTES)))
+        streams.append(QueryStream(one, other, max(measured, LEAST_BYTES)))
     held = problem.at_sink()
     pinned = {node: int(held[node]) for node, movable in enumerate(problem.movable) if not movable}
     return Query(tuple(streams), pinned)

@@ -31,9 +31,9 @@ from thalweg.experiments.papers.study import FigureResult, Study, pooled
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.mapping.messages import CONTROL, DEDICATED, PUBLIC, Found, Leg, Map, Send
+from thalweg.middleware.planning.mapping.messages import CONTROL, DEDICATED, PUBLIC, FinishedMap, Leg, Map, Transmit
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Dedicated, Platform, Server, Task
+from thalweg.middleware.planning.mapping.task import Dedicated, MappingTask, Platform, Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,13 +90,13 @@ def test_a_simulation_gives_everything_back(cost: Any) -> None:
 
 def _begun(world: Platform, *ways: tuple[tuple[int, str], ...]) -> Simulation:
     """A simulation with a task on each of these ways: hosts, and the network that each sends over."""
-    tasks = [(float(at), Task(at, 0, 2, (0,), (1.0,), (RATE_BPS,) * 2)) for at in range(len(ways))]
+    tasks = [(float(at), MappingTask(at, 0, 2, (0,), (1.0,), (RATE_BPS,) * 2)) for at in range(len(ways))]
     simulation = Simulation(Simulating(), world, tasks)
     for number, way in enumerate(ways):
         legs = tuple(Leg(host, min(at, 1), 1, via) for at, (host, via) in enumerate(way))  # type: ignore[arg-type]
         for at, (leg, after) in enumerate(itertools.pairwise(legs)):
             simulation.exchange.hosts[leg.host].resources.hold((number, 0), at, leg.via, after.host, RATE_BPS)
-        simulation._begin(number, 0, Found(legs, 0.0))
+        simulation._begin(number, 0, FinishedMap(legs, 0.0))
     return simulation
 
 
@@ -145,7 +145,7 @@ def test_exact_maps_are_the_optimum_and_no_heuristic_is_below() -> None:
             Dedicated(a, b, float(random.uniform(1, 3)), 0.01, float(random.uniform(1, 9))) for a, b in pairs
         )  # fmt: skip
         world = Platform(tuple(Server(float(random.uniform(0.5, 2)), frozenset({0, 1})) for _ in range(5)), links)
-        one = Task(0, 0, 4, (0, 1, 0), (0.7, 0.8, 0.6), (1.0, 1.5, 1.2, 0.9), budget=1.0)
+        one = MappingTask(0, 0, 4, (0, 1, 0), (0.7, 0.8, 0.6), (1.0, 1.5, 1.2, 0.9), budget=1.0)
         best = optimum(world, one)
         costs = {}
         for pruning in ("exact", "least-cost"):
@@ -166,7 +166,7 @@ def test_exact_maps_are_the_optimum_and_no_heuristic_is_below() -> None:
 class OneByOne(Exchange):
     """The same, with every answer queued and told by itself."""
 
-    def post(self, sender: int, sends: Iterable[Send]) -> None:
+    def post(self, sender: int, sends: Iterable[Transmit]) -> None:
         for send in sends:
             delay_s = (self._dedicated if send.via == DEDICATED else self._public)[sender][send.to]
             self.sent += isinstance(send.message, Map)

@@ -18,26 +18,26 @@ from thalweg.middleware.planning.mapping.messages import (
     DEDICATED,
     PUBLIC,
     Ack,
-    Found,
+    FinishedMap,
     Map,
     Message,
-    Probe,
     Renew,
+    ReservationProbe,
     Rollback,
-    Send,
-    Settled,
+    TaskOutcome,
+    Transmit,
 )
-from thalweg.middleware.planning.mapping.reallocation import Flow, reallocate
+from thalweg.middleware.planning.mapping.reallocation import OutgoingFlow, reallocate
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Dedicated, Platform, Server, Task
+from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Dedicated, MappingTask, Platform, Server
 
 PLANS = int(os.environ.get("THALWEG_MAPPING_PLANS", "60"))
 NO_WAIT = Rules(ordered=False)
 
 
-def task(*services: int, source: int = 0, sink: int = 2, rate: float = 1.0, **more: float) -> Task:
+def task(*services: int, source: int = 0, sink: int = 2, rate: float = 1.0, **more: float) -> MappingTask:
     count = len(services)
-    return Task(7, source, sink, services, (1.0,) * count, (rate,) * (count + 1), **more)
+    return MappingTask(7, source, sink, services, (1.0,) * count, (rate,) * (count + 1), **more)
 
 
 def line(*services: set[int], rate: float = 10.0, capacity: float = 10.0, uplink: float = 0.0) -> Platform:
@@ -54,7 +54,7 @@ class Talk:
         self.said: list[tuple[int, int, Message]] = []
         self._waiting: list[tuple[int, int, Message]] = []
 
-    def post(self, sender: int, sends: list[Send]) -> None:
+    def post(self, sender: int, sends: list[Transmit]) -> None:
         for send in sends:
             self.said.append((sender, send.to, send.message))
             self._waiting.append((sender, send.to, send.message))
@@ -67,7 +67,7 @@ class Talk:
             self.post(to, self.hosts[to].handle(message, now))
         raise AssertionError("it does not end")
 
-    def mapped(self, one: Task) -> list[Settled]:
+    def mapped(self, one: MappingTask) -> list[TaskOutcome]:
         self.post(one.sink, self.hosts[one.sink].begin(one, 0.0))
         self.settle()
         return [note for host in self.hosts for note in host.notes]
@@ -76,11 +76,11 @@ class Talk:
         return [(sender, to, one) for sender, to, one in self.said if isinstance(one, Map)]
 
 
-def found(notes: list[Settled]) -> Found | None:
+def found(notes: list[TaskOutcome]) -> FinishedMap | None:
     return next((note.found for note in notes if note.state == "running"), None)
 
 
-def legs(one: Found | None) -> list[tuple[int, int, str]]:
+def legs(one: FinishedMap | None) -> list[tuple[int, int, str]]:
     """Host, components there, and what it sends over."""
     assert one is not None
     return [(leg.host, leg.placed - leg.first, leg.via) for leg in one.legs]
@@ -129,7 +129,7 @@ def test_the_specification_goes_once_to_a_neighbour_while_that_is_busy() -> None
 def test_a_map_without_its_specification_is_answered_so_that_it_comes_again() -> None:
     host = agents(line({1}, {2}), NO_WAIT)[1]
     (send,) = host.handle(Map(7, 0, 4, DEDICATED, None, None), 0.0)
-    assert send == Send(0, DEDICATED, 0.0, Ack(7, 1, 4, DEDICATED, True))
+    assert send == Transmit(0, DEDICATED, 0.0, Ack(7, 1, 4, DEDICATED, True))
 
 
 def test_messages_that_come_twice_count_once() -> None:
@@ -230,7 +230,7 @@ def test_what_fails_on_the_way_is_rolled_back_and_the_next_map_is_tried() -> Non
     assert talk.hosts[1].resources.take((99, 0), 0, 1.0, (), 1e9, None)
     talk.hosts[1].resources.used = 0.0  # hosts believed it free while they mapped
     talk.post(2, talk.hosts[2].begin(task(1), 0.0))
-    while not any(isinstance(one, Probe) for _, _, one in talk.said):
+    while not any(isinstance(one, ReservationProbe) for _, _, one in talk.said):
         _, to, message = talk._waiting.pop(0)
         talk.post(to, talk.hosts[to].handle(message, 0.0))
     talk.hosts[1].resources.used = 1.0
@@ -289,11 +289,11 @@ def test_a_link_that_is_cut_ends_what_it_carries() -> None:
 def test_priority_decides_who_has_the_direct_link() -> None:
     """Price times the rate needed in the next period; what may be passed on by others looks for a way."""
     flows = [
-        Flow(1, 5, 1.0, 0.0, "direct", 2),
-        Flow(2, 5, 1.0, 60.0, "public", 0),
-        Flow(3, 5, 1.0, 30.0, "public", 2),
-        Flow(4, 6, 1.0, 0.0, "relayed", 1),
-        Flow(5, 6, 1.0, 99.0, "public", 0),
+        OutgoingFlow(1, 5, 1.0, 0.0, "direct", 2),
+        OutgoingFlow(2, 5, 1.0, 60.0, "public", 0),
+        OutgoingFlow(3, 5, 1.0, 30.0, "public", 2),
+        OutgoingFlow(4, 6, 1.0, 0.0, "relayed", 1),
+        OutgoingFlow(5, 6, 1.0, 99.0, "public", 0),
     ]
     assert reallocate(flows, {5: 1.0}, 60.0) == {1: "search", 2: "direct", 3: "search", 4: "relayed", 5: "public"}
     paid = [*flows[:2], msgspec.structs.replace(flows[2], price=2.0)]
@@ -429,16 +429,16 @@ class Storm:
         for second in range(int(END_S)):
             self.put(second + 0.5, "tick")
 
-    def task(self, number: int) -> Task:
+    def task(self, number: int) -> MappingTask:
         source, sink = self.random.sample(range(len(self.hosts)), 2)
         services = tuple(self.random.choices(range(5), k=self.random.randint(1, 4)))
         rates = tuple(self.random.uniform(0.3, 1.5) for _ in range(len(services) + 1))
-        return Task(number, source, sink, services, (1.0,) * len(services), rates)
+        return MappingTask(number, source, sink, services, (1.0,) * len(services), rates)
 
     def put(self, at_s: float, what: object) -> None:
         heapq.heappush(self.queue, (at_s, next(self.number), what))
 
-    def post(self, sender: int, sends: list[Send]) -> None:
+    def post(self, sender: int, sends: list[Transmit]) -> None:
         harm = self.now < FAULTS_S
         for send in sends:
             pair = min(sender, send.to), max(sender, send.to)
@@ -457,10 +457,10 @@ class Storm:
                     for host in self.living():
                         self.post(host.host, host.tick(self.now))
                     self.look()
-                case Task():
+                case MappingTask():
                     if what.sink not in self.gone:
                         self.post(what.sink, self.hosts[what.sink].begin(what, self.now))
-                case ("end", Task() as one):
+                case ("end", MappingTask() as one):
                     if one.source not in self.gone:
                         self.post(one.source, self.hosts[one.source].end(one.number, self.now))
                 case ("gone", int(host), back_s):

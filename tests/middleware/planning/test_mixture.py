@@ -23,7 +23,7 @@ from thalweg.middleware.planning.problem.hints import Answers, CostParameters, p
 from thalweg.middleware.planning.problem.task import Stripe
 from thalweg.middleware.planning.shapes.host_tree import host_tree
 from thalweg.middleware.planning.shapes.mixture import Mixture, fair_rates
-from thalweg.middleware.planning.shapes.search import Tree, idle, search_tree
+from thalweg.middleware.planning.shapes.search import LoadedTree, idle, search_tree
 
 CODE = Code("some")
 SERVERS = tuple(f"h{i}" for i in range(1, 9))
@@ -42,9 +42,9 @@ def without_work(loads):
 def test_a_change_beside_others_costs_what_measuring_anew_says(seed, count, interface, shape):
     chance = np.random.default_rng(seed)
     alone = make_loads(seed, count, interface, shape=shape)
-    other = Tree(replace(alone, share=0.7), random_parent(chance, count))
+    other = LoadedTree(replace(alone, share=0.7), random_parent(chance, count))
     loads = replace(alone, share=0.3, beside=other.busy)
-    tree = Tree(loads, random_parent(chance, count))
+    tree = LoadedTree(loads, random_parent(chance, count))
     changes = tree.changes()
     for host, parent in itertools.product(range(1, count), range(count)):
         if parent == tree.parent[host] or tree.below[host, parent]:
@@ -52,7 +52,7 @@ def test_a_change_beside_others_costs_what_measuring_anew_says(seed, count, inte
             continue
         moved = [*tree.parent]
         moved[host] = parent
-        measured = pytest.approx(Tree(loads, moved).cost, rel=1e-9, abs=1e-9 * tree.cost)
+        measured = pytest.approx(LoadedTree(loads, moved).cost, rel=1e-9, abs=1e-9 * tree.cost)
         assert tree.cost + changes[host, parent] == measured
 
 
@@ -60,9 +60,9 @@ def test_a_change_beside_others_costs_what_measuring_anew_says(seed, count, inte
 def test_two_halves_of_one_tree_cost_what_the_tree_costs(seed, count, interface):
     loads = make_loads(seed, count, interface)
     parent = random_parent(np.random.default_rng(seed), count)
-    half = Tree(replace(loads, share=0.5), parent)
-    both = Tree(replace(loads, share=0.5, beside=half.busy), parent)
-    assert both.cost == pytest.approx(Tree(loads, parent).cost)
+    half = LoadedTree(replace(loads, share=0.5), parent)
+    both = LoadedTree(replace(loads, share=0.5, beside=half.busy), parent)
+    assert both.cost == pytest.approx(LoadedTree(loads, parent).cost)
     nothing = half.busy.less(half.busy)
     assert all(not each.any() for each in (*nothing.carried, nothing.work))
     assert both.loads.below.plus(idle(count, interface)).carried[0] == pytest.approx(half.busy.carried[0])

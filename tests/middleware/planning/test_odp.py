@@ -28,7 +28,7 @@ from thalweg.middleware.planning import Hints, Odp, Period, Plan, Quality, Task,
 from thalweg.middleware.planning.odp.frontier import Frontier
 from thalweg.middleware.planning.odp.heuristics import first_fit
 from thalweg.middleware.planning.odp.hubs import through_hubs
-from thalweg.middleware.planning.odp.instance import Instance, sampled
+from thalweg.middleware.planning.odp.instance import OdpInstance, sampled
 from thalweg.middleware.planning.odp.objective import (
     Extremes,
     Goal,
@@ -41,7 +41,7 @@ from thalweg.middleware.planning.odp.objective import (
 )
 from thalweg.middleware.planning.odp.program import General
 from thalweg.middleware.planning.odp.sharing import costs_as_sent, solve_as_sent
-from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
+from thalweg.middleware.planning.odp.solve import OdpLimits, normalised, solve
 from thalweg.middleware.planning.odp.tasks import from_networkx
 from thalweg.middleware.planning.odp.walks import walk
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -49,17 +49,17 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "energy")
 
 
-def everything(instance: Instance) -> np.ndarray:
+def everything(instance: OdpInstance) -> np.ndarray:
     """All placements that keep every constraint, a row each."""
     rows = np.array(list(itertools.product(*(np.flatnonzero(row).tolist() for row in instance.candidates))))
     return rows[[not instance.shortfall(row) for row in rows]]
 
 
-def small(seed: int) -> Instance:
+def small(seed: int) -> OdpInstance:
     return drawn(np.random.default_rng(seed), (3, 5), (2, 4))
 
 
-def response_by_paths(instance: Instance, where: np.ndarray) -> float:
+def response_by_paths(instance: OdpInstance, where: np.ndarray) -> float:
     """R as (1) and (2) are printed: over all paths."""
 
     def longest(node: int) -> float:
@@ -221,7 +221,7 @@ def test_first_fit_keeps_the_capacities_or_says_that_it_cannot() -> None:
         first_fit(Goal(msgspec.structs.replace(instance, capacity=np.array([2.0, 2, 0])), only("response")))
 
 
-def goals(instance: Instance, random: np.random.Generator) -> list[Goal]:
+def goals(instance: OdpInstance, random: np.random.Generator) -> list[Goal]:
     """Of every metric alone, and of all with random weights; the count of availability and ties are drawn."""
     counted, ties = str(random.choice(["operators", "hosts"])), bool(random.random() < 0.5)
     objectives = [only(metric, availability_of=counted, ties=ties) for metric in METRICS]  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def test_states_of_the_frontier_are_enough_for_the_optimum(seed: int) -> None:
         assert few is None or few.bound <= goal.cost(rows[goal.costs(rows).argmin()]) <= few.cost + 1e-12
 
 
-def unlike(instance: Instance, random: np.random.Generator) -> Instance:
+def unlike(instance: OdpInstance, random: np.random.Generator) -> OdpInstance:
     """The same with unlike delays, of which many are longer than a way round, and rates, times and candidates."""
     hosts, count = len(instance.hosts), instance.count
     return msgspec.structs.replace(
@@ -341,7 +341,7 @@ def test_every_way_finds_the_optimum_of_any_graph(seed: int) -> None:
             assert ends.proven and ends.best == pytest.approx(best, abs=1e-12)
         best = float(goal.costs(rows, goal.main).min())
         for structure in (True, False):
-            found = solve(goal, Effort(structure=structure))
+            found = solve(goal, OdpLimits(structure=structure))
             assert found.proven and not instance.shortfall(found.where)
             assert found.cost == pytest.approx(best, rel=2e-6, abs=1e-8)
 
@@ -382,7 +382,7 @@ def test_numbers_of_any_size_are_exact(
     made = table_2(np.random.default_rng(3), sizes, 3, 2)
     instance = msgspec.structs.replace(made, execution_s=0 * made.demand, **changes)
     goal = normalised(instance, only(metric))
-    found = solve(goal, Effort(structure=structure))
+    found = solve(goal, OdpLimits(structure=structure))
     assert found.proven and not instance.shortfall(found.where)
     best = float(goal.costs(everything(instance), goal.main).min())
     assert found.cost == pytest.approx(best, rel=1e-6, abs=0) and found.bound <= best * (1 + 1e-9)
@@ -405,7 +405,7 @@ def test_what_cannot_be_solved_says_what_is_short(changes: dict[str, Any], said:
     instance = msgspec.structs.replace(table_2(np.random.default_rng(3), sequential(4), 3, 2), **changes)
     for structure in (True, False):
         with pytest.raises(UsageError, match=re.escape(said)):
-            solve(Goal(instance, only("response")), Effort(structure=structure))
+            solve(Goal(instance, only("response")), OdpLimits(structure=structure))
 
 
 def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(("given", "said"), [({"time_limit_s": 0}, "time limit is 0"), ({"gap": 1}, "gap is 1")])
 def test_efforts_are_above_zero(given: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Effort(**given)  # type: ignore[arg-type]
+        OdpLimits(**given)  # type: ignore[arg-type]
 
 
 def test_networkx_graphs_are_problems() -> None:
@@ -517,7 +517,7 @@ def test_what_is_sent_once_counts_once(seed: int) -> None:
     instance = small(seed)
     rows, random = everything(instance), np.random.default_rng(seed)
     for goal in goals(instance, random):
-        found = solve_as_sent(goal, Effort(), rows[0])
+        found = solve_as_sent(goal, OdpLimits(), rows[0])
         costs = costs_as_sent(goal, rows, goal.main)
         best = float(costs.min())
         assert not instance.shortfall(found.where) and found.bound <= best * (1 + 1e-9) + 1e-12
@@ -527,7 +527,7 @@ def test_what_is_sent_once_counts_once(seed: int) -> None:
             assert costs[:9] == pytest.approx([sum(each.values()) for each in ends])
 
 
-def rated(instance: Instance) -> list[tuple[list[int], float]]:
+def rated(instance: OdpInstance) -> list[tuple[list[int], float]]:
     """Streams with their rates, those of a producer from the least on."""
     return sorted(zip(instance.edges.tolist(), instance.rate.tolist(), strict=True), key=lambda each: each[1])
 

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from thalweg.experiments.papers.cardellini2016.instances import alike, drawn, fat, sequential, table_2, tag_and_count
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS, t_storm
-from thalweg.middleware.planning.odp.instance import Instance
+from thalweg.middleware.planning.odp.instance import OdpInstance
 from thalweg.middleware.planning.odp.neighbours import Neighbours, excess
 from thalweg.middleware.planning.odp.objective import Extremes, Goal, Objective, only, worst_of
 
 MIXED = Objective(0.4, 0.2, 0.4, "energy", "hosts")
 
 
-def goal_of(instance: Instance, objective: Objective = MIXED) -> Goal:
+def goal_of(instance: OdpInstance, objective: Objective = MIXED) -> Goal:
     return Goal(instance, objective, {m: Extremes(0.0, worst_of(instance, m)) for m in objective.weights})
 
 
-def everything(instance: Instance) -> np.ndarray:
+def everything(instance: OdpInstance) -> np.ndarray:
     return np.array(list(itertools.product(*(np.flatnonzero(row).tolist() for row in instance.candidates))))
 
 

@@ -23,7 +23,7 @@ from thalweg.middleware.planning.provisioning.answer import (
     violations,
 )
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Egress, Instance
+from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.placed import task
 from thalweg.middleware.planning.provisioning.selection import Selection, at_random, in_time
 
@@ -33,7 +33,7 @@ def array(*values: Any) -> np.ndarray:
 
 
 # a and b feed c; x is on both servers, y on the second; a machine of the small class, or up to two large ones
-SMALL = Instance(
+SMALL = ProvisioningInstance(
     operators=("a", "b", "c"),
     parent=np.array([2, 2, -1]),
     leaves=((0, 0), (0, 1), ()),
@@ -58,7 +58,7 @@ SMALL = Instance(
 APART = Answer(np.array([0, 1, 1]), np.array([0, 1]), np.array([[0, -1], [1, 1]]))
 
 
-def changed(**fields: Any) -> Instance:
+def changed(**fields: Any) -> ProvisioningInstance:
     return msgspec.structs.replace(SMALL, **fields)
 
 
@@ -136,7 +136,7 @@ def test_without_overlap_each_operator_receives_computes_and_sends_within_a_peri
         in_time(halved, APART)
 
 
-def period_s(instance: Instance, answer: Answer) -> float:
+def period_s(instance: ProvisioningInstance, answer: Answer) -> float:
     placed = task(instance, answer, 50.0)
     problem = Problem(placed)
     return Period().at(problem, problem.where(placed.current or {})).lower_ns / 1e9
@@ -158,7 +158,7 @@ def test_what_has_a_period_within_the_wanted_one_keeps_every_constraint(seed: in
             assert (not violations(wanted, answer)) == within
 
 
-def random_answer(dice: np.random.Generator, count: int, alike: bool) -> tuple[Instance, Answer]:
+def random_answer(dice: np.random.Generator, count: int, alike: bool) -> tuple[ProvisioningInstance, Answer]:
     """Any operators on any machines, with any servers; ``alike``: one rate everywhere, and no results."""
     classes, servers, objects = 3, 2, 4
     leaves = [{int(dice.integers(objects)) for _ in range(int(dice.integers(3)))} for _ in range(count)]
@@ -170,7 +170,7 @@ def random_answer(dice: np.random.Generator, count: int, alike: bool) -> tuple[I
     between = rate(classes, classes)
     output_bytes = dice.uniform(0, 300, count)
     output_bytes[-1] *= not alike
-    instance = Instance(
+    instance = ProvisioningInstance(
         operators=tuple(f"n{node}" for node in range(count)),
         parent=np.array(parent),
         leaves=tuple(map(tuple, leaves)),
@@ -264,7 +264,7 @@ def test_what_is_drawn_differs_only_in_what_is_asked() -> None:
 # --- heuristics -------------------------------------------------------------------------------------------
 
 
-def sustained(instance: Instance, answer: Answer) -> bool:
+def sustained(instance: ProvisioningInstance, answer: Answer) -> bool:
     """(1) to (5) and what an answer is at all, word by word, of single machines, servers and links."""
     rho, at, classes = instance.throughput_hz, answer.machine_of.tolist(), answer.class_of.tolist()
     groups = [{node for node in range(instance.count) if at[node] == u} for u in range(len(classes))]
@@ -313,7 +313,7 @@ drawings = st.builds(
 )
 
 
-def there_once(instance: Instance, random: np.random.Generator, *, alike: bool) -> Instance:
+def there_once(instance: ProvisioningInstance, random: np.random.Generator, *, alike: bool) -> ProvisioningInstance:
     """Non-Constr-LAN and -Het: some of its machines, each there once, with links that are alike or are not."""
     count, unlike = 12, 0.0 if alike else 0.9
     kinds, narrow = random.integers(0, len(instance.classes), count), unlike * random.random((count, count))

@@ -18,17 +18,17 @@ from thalweg.middleware.errors import PlannerError, UsageError
 from thalweg.middleware.planning.provisioning.annealing import anneal
 from thalweg.middleware.planning.provisioning.answer import NOWHERE, Answer, cost, needed, violations
 from thalweg.middleware.planning.provisioning.arborescence import busiest_s, cheapest_tree
-from thalweg.middleware.planning.provisioning.best import Effort, Rented, best
+from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best
 from thalweg.middleware.planning.provisioning.cover import cover
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Egress, Instance
+from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import parts_of
 from thalweg.middleware.planning.solver import NoSolutionError
 
-QUICK = Effort(steps=2, runs=1)  # so that the program has something to do
+QUICK = ProvisioningLimits(steps=2, runs=1)  # so that the program has something to do
 
 
-def drawn(seed: int, most: int, *, alike: bool, priced: bool = False) -> Instance:
+def drawn(seed: int, most: int, *, alike: bool, priced: bool = False) -> ProvisioningInstance:
     """A problem of few operators in which any constraint may bind; ``alike``: links, and any number of machines."""
     random = np.random.default_rng(seed)
     n, k, servers, c = int(random.integers(1, most + 1)), 3, 2, int(random.integers(1, 4))
@@ -38,7 +38,7 @@ def drawn(seed: int, most: int, *, alike: bool, priced: bool = False) -> Instanc
     egress = None
     if priced:
         egress = Egress(*(random.integers(0, 3, form).astype(float) for form in ((servers, c), (c, c), c)), paid_s=1e9)
-    return Instance(
+    return ProvisioningInstance(
         operators=tuple(f"op{at}" for at in range(n)),
         parent=np.array([*(int(random.integers(at + 1, n)) for at in range(n - 1)), -1]),
         leaves=tuple(tuple(random.integers(k, size=random.integers(0, 3)).tolist()) for _ in range(n)),
@@ -70,7 +70,7 @@ def partitions(count: int) -> Iterator[list[int]]:
     yield from found
 
 
-def cheapest_of_all(instance: Instance) -> float:
+def cheapest_of_all(instance: ProvisioningInstance) -> float:
     """By trying everything: all groups, classes and servers; inf if none keeps all constraints."""
     least = math.inf
     for row in partitions(instance.count):
@@ -92,7 +92,7 @@ def cheapest_of_all(instance: Instance) -> float:
     return least
 
 
-def _able(instance: Instance, machine_of: np.ndarray) -> list[list[int]]:
+def _able(instance: ProvisioningInstance, machine_of: np.ndarray) -> list[list[int]]:
     """Of every group the classes that carry it; the cheapest alone where nothing else tells them apart."""
     count = int(machine_of.max()) + 1
     mop_s = np.bincount(machine_of, instance.asked_mop_s, count)
@@ -109,7 +109,7 @@ def _able(instance: Instance, machine_of: np.ndarray) -> list[list[int]]:
     return found
 
 
-def agrees(instance: Instance) -> None:
+def agrees(instance: ProvisioningInstance) -> None:
     least = cheapest_of_all(instance)
     try:
         found = best(instance, QUICK)
@@ -134,14 +134,14 @@ def test_what_is_best_of_given_machines_with_links_of_their_own(seed: int, price
 
 
 @pytest.fixture(scope="module")
-def several() -> list[tuple[Instance, Rented]]:
+def several() -> list[tuple[ProvisioningInstance, Rented]]:
     """Problems of the paper's with several machines, and what is best of them."""
     draws = (paper(Drawing(nodes=30, alpha=1.8), np.random.default_rng(seed)) for seed in (3, 4, 6))
-    return [(instance, best(instance, Effort(steps=250, runs=1))) for instance in draws]
+    return [(instance, best(instance, ProvisioningLimits(steps=250, runs=1))) for instance in draws]
 
 
 @pytest.mark.long
-def test_answers_to_the_papers_problems_are_proven(several: list[tuple[Instance, Rented]]) -> None:
+def test_answers_to_the_papers_problems_are_proven(several: list[tuple[ProvisioningInstance, Rented]]) -> None:
     ratios = []
     for instance, found in several:
         assert found.proven and violations(instance, found.answer) == [] and found.answer.machines > 1
@@ -153,15 +153,17 @@ def test_answers_to_the_papers_problems_are_proven(several: list[tuple[Instance,
     assert np.mean(ratios) <= 1.03
 
 
-def test_there_is_an_answer_with_its_bound_whenever_time_ends(several: list[tuple[Instance, Rented]]) -> None:
+def test_there_is_an_answer_with_its_bound_whenever_time_ends(
+    several: list[tuple[ProvisioningInstance, Rented]],
+) -> None:
     for instance, known in several:
-        found = best(instance, Effort(time_limit_s=1e-6, steps=1, runs=1))
+        found = best(instance, ProvisioningLimits(time_limit_s=1e-6, steps=1, runs=1))
         assert violations(instance, found.answer) == [] and found.bound <= known.cost <= found.cost
-        near = best(instance, Effort(gap=0.2, steps=1, runs=1))
+        near = best(instance, ProvisioningLimits(gap=0.2, steps=1, runs=1))
         assert near.bound <= known.cost <= near.cost and near.gap <= 0.2 + 1e-9
 
 
-def test_what_no_machine_can_carry_is_told(several: list[tuple[Instance, Rented]]) -> None:
+def test_what_no_machine_can_carry_is_told(several: list[tuple[ProvisioningInstance, Rented]]) -> None:
     slow = msgspec.structs.replace(several[0][0], throughput_hz=100.0)
     with pytest.raises(PlannerError, match="no machines"):
         best(slow)

@@ -17,7 +17,7 @@ from thalweg.middleware.planning.costs.period import Interface
 from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.shapes.host_tree import HostTree, freedom, shaped
-from thalweg.middleware.planning.shapes.search import ENOUGH, Loads, Tree, greedy, search_tree
+from thalweg.middleware.planning.shapes.search import ENOUGH, LoadedTree, TreeLoads, greedy, search_tree
 
 CODE = Code("some")
 INTERFACES: tuple[Interface, ...] = ("single", "duplex", "independent")
@@ -35,7 +35,7 @@ class Largest:
         return 0.25 * (len(sizes) - 1)
 
 
-def make_loads(seed: int, count: int, interface: Interface = "single", sizes=None, shape: float = 2.0) -> Loads:
+def make_loads(seed: int, count: int, interface: Interface = "single", sizes=None, shape: float = 2.0) -> TreeLoads:
     chance = np.random.default_rng(seed)
     per_byte = 8 / chance.lognormal(12, 1.2, (count, count))
 
@@ -48,7 +48,7 @@ def make_loads(seed: int, count: int, interface: Interface = "single", sizes=Non
     disk = np.array([0.0, *[0.04] * (count - 1)])
     joint = interface == "single"
     largest = Largest()
-    return Loads(
+    return TreeLoads(
         transfer_s,
         own,
         largest.output_size_bytes,
@@ -85,7 +85,7 @@ def random_parent(chance: np.random.Generator, count: int) -> list[int]:
 @given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from(INTERFACES), st.sampled_from([1.5, 2.0, 8.0]))
 def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
     loads = make_loads(seed, count, interface, shape=shape)
-    tree = Tree(loads, random_parent(np.random.default_rng(seed), count))
+    tree = LoadedTree(loads, random_parent(np.random.default_rng(seed), count))
     changes = tree.changes()
     for host, parent in itertools.product(range(count), repeat=2):
         if host == 0 or parent == tree.parent[host] or tree.below[host, parent]:
@@ -93,7 +93,7 @@ def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
             continue
         other = [*tree.parent]
         other[host] = parent
-        measured = pytest.approx(Tree(loads, other).cost, rel=1e-9, abs=1e-12 * tree.cost)  # differences cancel
+        measured = pytest.approx(LoadedTree(loads, other).cost, rel=1e-9, abs=1e-12 * tree.cost)  # differences cancel
         assert tree.cost + changes[host, parent] == measured
 
 
@@ -102,10 +102,10 @@ def test_the_best_of_all_trees_is_found_mostly_and_nearly_always(interface):
     ratios = []
     for seed in range(12):
         loads = make_loads(seed, 5, interface)
-        best = min(Tree(loads, parent).cost for parent in all_trees(5))
+        best = min(LoadedTree(loads, parent).cost for parent in all_trees(5))
         found, looks = search_tree(loads, 1500, seed=1)
         assert looks >= 1500
-        ratios.append(math.sqrt(Tree(loads, found).cost / best))
+        ratios.append(math.sqrt(LoadedTree(loads, found).cost / best))
     assert min(ratios) >= 1 - ENOUGH
     assert sum(ratio < 1 + 1e-6 for ratio in ratios) >= 11
     assert max(ratios) < 1.05
@@ -114,23 +114,25 @@ def test_the_best_of_all_trees_is_found_mostly_and_nearly_always(interface):
 def test_sizes_that_grow_on_the_way_are_counted():
     """The largest image makes every result above it as large."""
     loads = make_loads(3, 4, sizes=[1e5, 1e5, 5e5])
-    chain = Tree(loads, [0, 0, 1, 2])  # 3 -> 2 -> 1 -> 0: everyone sends the large one
+    chain = LoadedTree(loads, [0, 0, 1, 2])  # 3 -> 2 -> 1 -> 0: everyone sends the large one
     assert [float(up) for up in chain.up[1:]] == pytest.approx(
         [float(loads.transfer(5e5)[host, host - 1]) for host in (1, 2, 3)]
     )
     found, _ = search_tree(loads, 2000, seed=1)
-    assert Tree(loads, found).cost == pytest.approx(min(Tree(loads, parent).cost for parent in all_trees(4)))
+    assert LoadedTree(loads, found).cost == pytest.approx(
+        min(LoadedTree(loads, parent).cost for parent in all_trees(4))
+    )
 
 
 @given(st.integers(0, 10_000), st.integers(3, 9), st.sampled_from(INTERFACES))
 def test_hosts_that_were_hung_elsewhere_leave_a_tree_as_if_made_so(seed, count, interface):
     chance = np.random.default_rng(seed)
     loads = make_loads(seed, count, interface, sizes=chance.choice([1e5, 2e5, 3e5], count - 1).tolist())
-    tree = Tree(loads, random_parent(chance, count))
+    tree = LoadedTree(loads, random_parent(chance, count))
     for _ in range(12):
         host = int(chance.integers(1, count))
         tree.hang(host, int(chance.choice(np.flatnonzero(~tree.below[host]))))
-        fresh = Tree(loads, tree.parent)
+        fresh = LoadedTree(loads, tree.parent)
         assert tree.cost == fresh.cost
         np.testing.assert_array_equal(tree.below, fresh.below)
         np.testing.assert_array_equal(tree.changes(), fresh.changes())
@@ -139,8 +141,8 @@ def test_hosts_that_were_hung_elsewhere_leave_a_tree_as_if_made_so(seed, count, 
 def test_the_same_arguments_give_the_same_tree_and_more_looks_none_that_is_worse():
     loads = make_loads(7, 12)
     assert search_tree(loads, 20_000, seed=3) == search_tree(make_loads(7, 12), 20_000, seed=3)
-    few, many = (Tree(loads, search_tree(loads, looks, seed=3)[0]).cost for looks in (2_000, 40_000))
-    assert many <= few <= Tree(loads, greedy(loads)).cost
+    few, many = (LoadedTree(loads, search_tree(loads, looks, seed=3)[0]).cost for looks in (2_000, 40_000))
+    assert many <= few <= LoadedTree(loads, greedy(loads)).cost
 
 
 # --- what trees stand for -----------------------------------------------------------------------------
@@ -214,13 +216,13 @@ def test_shapes_are_fixed_where_an_operator_is_not_reorderable_or_pinned_or_diff
 def test_knowing_a_link_is_worth_what_the_best_single_change_over_it_saves_on_average(interface):
     loads = make_loads(4, 6, interface, shape=2.0)
     best, _ = search_tree(loads, 5_000, 0)
-    tree = Tree(loads, best)
+    tree = LoadedTree(loads, best)
     nothing = np.zeros((6, 6))
     assert tree.value_of_knowing(nothing, 0.0) == pytest.approx(nothing, abs=1e-9)  # a best tree, and nothing to learn
     worth = [tree.value_of_knowing(nothing + doubt, 0.0) for doubt in (0.3, 1.0, 2.0)]
     assert all((more >= less - 1e-12).all() for less, more in itertools.pairwise(worth))
     assert worth[-1].max() > 0.01 and (worth[-1] == worth[-1].T).all() and (worth[-1] < 1).all()
-    assert tree.sends == pytest.approx(Tree(loads, best).sends)  # as they were
+    assert tree.sends == pytest.approx(LoadedTree(loads, best).sends)  # as they were
 
     # of one link alone: what a change over it saves, over all that a probe may show
     host, parent = np.unravel_index(np.argmax(worth[-1]), worth[-1].shape)
@@ -229,7 +231,7 @@ def test_knowing_a_link_is_worth_what_the_best_single_change_over_it_saves_on_av
     nodes, weights = np.polynomial.hermite_e.hermegauss(7)
     saved = 0.0
     for deviation, weight in zip(nodes, weights / weights.sum(), strict=True):
-        other = Tree(loads, best)
+        other = LoadedTree(loads, best)
         other.sends = other.sends.copy()
         other.sends[host, parent] *= math.exp(-2.0 * deviation)
         saved += weight * max(-other.changes()[host, parent], 0.0)

@@ -19,7 +19,7 @@ from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest, relaxed
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.planning.usage.search import best, between_all, by_coordinates, optimal, usages
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 
 def tree(shape: Sequence[int], seed: int, hosts: int) -> Query:
@@ -27,10 +27,10 @@ def tree(shape: Sequence[int], seed: int, hosts: int) -> Query:
     random = np.random.default_rng(seed)
     free, streams, node = [0, 1, 2, 3], [], 4
     for taken in shape:
-        streams += [Stream(one, node, float(random.uniform(0.1, 5))) for one in free[:taken]]
+        streams += [QueryStream(one, node, float(random.uniform(0.1, 5))) for one in free[:taken]]
         free = [*free[taken:], node]
         node += 1
-    streams += [Stream(one, node, float(random.uniform(0.1, 5))) for one in free]
+    streams += [QueryStream(one, node, float(random.uniform(0.1, 5))) for one in free]
     return Query(tuple(streams), {one: int(random.integers(hosts)) for one in (0, 1, 2, 3, node)}).check()
 
 
@@ -118,7 +118,7 @@ def test_an_operator_goes_to_the_nearest_host_that_has_it_or_can_take_it() -> No
 
 
 def test_usage_and_delay_are_those_of_the_paper() -> None:
-    query = Query((Stream(0, 2, 2.0), Stream(1, 2, 2.0), Stream(2, 3, 0.5)), {0: 0, 1: 1, 3: 3})
+    query = Query((QueryStream(0, 2, 2.0), QueryStream(1, 2, 2.0), QueryStream(2, 3, 0.5)), {0: 0, 1: 1, 3: 3})
     latency_s = np.array([[abs(a - b) / 10 for a in range(4)] for b in range(4)])
     assert query.usage([0, 1, 2, 3], latency_s) == pytest.approx(2 * 0.2 + 2 * 0.1 + 0.5 * 0.1)
     assert query.delay_s([0, 1, 2, 3], latency_s) == pytest.approx(0.3)
@@ -127,10 +127,16 @@ def test_usage_and_delay_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        (Query((Stream(0, 1, float("nan")),), {0: 0, 1: 0}), "from node 0 to 1 has a rate of nan bytes/s; it must be"),
-        (Query((Stream(0, 1, -2.0),), {0: 0, 1: 0}), "has a rate of -2.0 bytes/s"),
-        (Query((Stream(1, 0, 1.0),), {0: 0, 1: 0}), "a stream goes from node 1 to 0; nodes are numbered so that"),
-        (Query((Stream(0, 1, 1.0), Stream(2, 3, 1.0)), {0: 0, 1: 0}), "node 2 is not pinned, nor is anything"),
+        (
+            Query((QueryStream(0, 1, float("nan")),), {0: 0, 1: 0}),
+            "from node 0 to 1 has a rate of nan bytes/s; it must be",
+        ),
+        (Query((QueryStream(0, 1, -2.0),), {0: 0, 1: 0}), "has a rate of -2.0 bytes/s"),
+        (Query((QueryStream(1, 0, 1.0),), {0: 0, 1: 0}), "a stream goes from node 1 to 0; nodes are numbered so that"),
+        (
+            Query((QueryStream(0, 1, 1.0), QueryStream(2, 3, 1.0)), {0: 0, 1: 0}),
+            "node 2 is not pinned, nor is anything",
+        ),
     ],
 )
 def test_a_query_that_cannot_be_placed_is_refused(query: Query, says: str) -> None:
@@ -139,7 +145,7 @@ def test_a_query_that_cannot_be_placed_is_refused(query: Query, says: str) -> No
 
 
 def test_only_trees_are_placed_by_dynamic_programming() -> None:
-    streams = (Stream(0, 1, 1.0), Stream(0, 2, 1.0), Stream(1, 3, 1.0), Stream(2, 3, 1.0))
+    streams = (QueryStream(0, 1, 1.0), QueryStream(0, 2, 1.0), QueryStream(1, 3, 1.0), QueryStream(2, 3, 1.0))
     query = Query(streams, {0: 0, 3: 1}).check()
     with pytest.raises(UsageError, match="the streams of the query are no tree"):
         best(query, dict.fromkeys(query.operators, np.arange(4)), lambda a, b: np.ones((len(a), len(b))))

@@ -22,7 +22,7 @@ from thalweg.experiments.papers.asaduzzaman2010.platforms import COMPONENTS, pre
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import PlannerError, UsageError, nearest
 from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Dedicated, Platform, Server, Task
+from thalweg.middleware.planning.mapping.task import Dedicated, MappingTask, Platform, Server
 
 RATES_BPS, SHAPE = (10e6, 1e9), 1.2  # bounds of the power law, and its shape, as the generator has it
 SPREAD = 1.0  # of capacities: the deviation of their logarithm
@@ -69,7 +69,7 @@ class Mapped(Outcome, frozen=True, kw_only=True):
 Heuristic.outcome = Mapped
 
 
-def network(nodes: int, random: np.random.Generator) -> tuple[Platform, Task]:
+def network(nodes: int, random: np.random.Generator) -> tuple[Platform, MappingTask]:
     """A network and a task."""
     places = random.random((nodes, 2))
     pairs = preferential(nodes, 2 * nodes, random, joined=2)
@@ -85,7 +85,9 @@ def network(nodes: int, random: np.random.Generator) -> tuple[Platform, Task]:
     needs = np.maximum(random.normal(1, DEVIATION, COMPONENTS), LEAST) * MEAN * capacity.mean()
     asked = np.maximum(random.normal(1, DEVIATION, COMPONENTS + 1), LEAST) * MEAN * rates.mean()
     source, sink = random.choice(nodes, 2, replace=False).tolist()
-    task = Task(0, source, sink, tuple(range(COMPONENTS)), tuple(map(float, needs)), tuple(map(float, asked)), EMPTY)
+    task = MappingTask(
+        0, source, sink, tuple(range(COMPONENTS)), tuple(map(float, needs)), tuple(map(float, asked)), EMPTY
+    )
     platform = Platform(tuple(Server(float(one), services) for one in capacity), links)
     return platform.check(task), task
 
@@ -94,7 +96,7 @@ class _Drawn(NamedTuple):
     """A network and a task that some map fits, what the best one costs, the bound, and how long finding both took."""
 
     platform: Platform
-    task: Task
+    task: MappingTask
     best: float
     proven: bool
     bound: float

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.planning.mapping.task import Platform, Task
+from thalweg.middleware.planning.mapping.task import MappingTask, Platform
 from thalweg.middleware.planning.solver import NoSolutionError, Program
 
 Floats = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ def ways(platform: Platform) -> Floats:
     return found
 
 
-def bound(platform: Platform, task: Task) -> float:
+def bound(platform: Platform, task: MappingTask) -> float:
     """What no map of a task costs less than; inf where none can be."""
     cost, total = ways(platform), len(task.services)
     capacity = np.array([server.capacity for server in platform.servers])
@@ -45,7 +45,7 @@ def bound(platform: Platform, task: Task) -> float:
     return float(reach[total, task.sink])
 
 
-def optimum(platform: Platform, task: Task, time_limit_s: float = 60.0) -> tuple[float, bool] | None:
+def optimum(platform: Platform, task: MappingTask, time_limit_s: float = 60.0) -> tuple[float, bool] | None:
     """What the best map costs, and whether that is proven; None where there is none."""
     hosts, total = len(platform.servers), len(task.services)
     arcs = [(a, b, one) for one in platform.links for a, b in ((one.one, one.other), (one.other, one.one))]

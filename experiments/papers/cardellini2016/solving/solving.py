@@ -16,9 +16,9 @@ import numpy as np
 from thalweg.experiments.papers.cardellini2016.instances import fat, sequential, table_2
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import UsageError, nearest
-from thalweg.middleware.planning.odp.instance import Instance, sampled
+from thalweg.middleware.planning.odp.instance import OdpInstance, sampled
 from thalweg.middleware.planning.odp.objective import Goal, only
-from thalweg.middleware.planning.odp.solve import Effort, solve
+from thalweg.middleware.planning.odp.solve import OdpLimits, solve
 from thalweg.middleware.planning.odp.solved import Solved
 
 SHAPES: Mapping[str, Callable[[int], tuple[int, ...]]] = {"sequential": sequential, "fat": fat}
@@ -63,7 +63,7 @@ def solve_one(trial: Solving) -> Answered:
         raise UsageError(f"{trial.shape!r} is no shape of this study; {nearest(trial.shape, SHAPES)}")
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
     full = table_2(random, SHAPES[trial.shape](trial.operators), trial.hosts, trial.capacity)
-    effort = Effort(time_limit_s=trial.time_limit_s)
+    effort = OdpLimits(time_limit_s=trial.time_limit_s)
     _load(trial.shape)
     whole, full_s = _timed(full, effort)
     answer, solve_s = whole, full_s
@@ -88,10 +88,10 @@ def solve_one(trial: Solving) -> Answered:
 def _load(shape: str) -> None:
     """Solve a small one, once a process: what is loaded for the first takes longer than to solve it."""
     small = table_2(np.random.default_rng(0), SHAPES[shape](6), 4, 2)
-    _timed(small, Effort())
-    _timed(sampled(small, 0.75, np.random.default_rng(0)), Effort(structure=False))
+    _timed(small, OdpLimits())
+    _timed(sampled(small, 0.75, np.random.default_rng(0)), OdpLimits(structure=False))
 
 
-def _timed(instance: Instance, effort: Effort) -> tuple[Solved, float]:
+def _timed(instance: OdpInstance, effort: OdpLimits) -> tuple[Solved, float]:
     begun = time.perf_counter()
     return solve(Goal(instance, only("response", ties=False)), effort), time.perf_counter() - begun

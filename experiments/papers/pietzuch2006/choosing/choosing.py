@@ -25,7 +25,7 @@ from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest
 from thalweg.middleware.planning.usage.search import by_coordinates
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 HOSTS = 19
 PERCENT, RATE_HZ, WORDS = 12, 1.0, 10  # "a measured selectivity of 12%"; partitions a second of a producer, of 8 KB
@@ -92,8 +92,8 @@ def choose(trial: Choosing) -> Chosen:
         raise UsageError(f"the matrix has {len(at.latency_s)} hosts with all latencies; {HOSTS} are needed")
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
     hosts = random.choice(len(at.latency_s), HOSTS, replace=False).tolist()
-    streams = Stream(0, OPERATOR, PRODUCER_BYTES), Stream(1, OPERATOR, PRODUCER_BYTES)
-    out = Stream(OPERATOR, CONSUMER, 2 * PRODUCER_BYTES * PERCENT / 100)
+    streams = QueryStream(0, OPERATOR, PRODUCER_BYTES), QueryStream(1, OPERATOR, PRODUCER_BYTES)
+    out = QueryStream(OPERATOR, CONSUMER, 2 * PRODUCER_BYTES * PERCENT / 100)
     query = Query((*streams, out), {0: 0, 1: 1, CONSUMER: HOSTS - 1}).check()  # numbers among the hosts that are drawn
     latency_s = at.latency_s[np.ix_(hosts, hosts)]
     usages = [query.usage([0, 1, host, HOSTS - 1], latency_s) for host in range(HOSTS)]

@@ -23,7 +23,7 @@ from thalweg.middleware.network.coordinates import Coordinates, baseline
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest
 from thalweg.middleware.planning.usage.search import optimal
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 RATE, SELECTIVITY = 1_000.0, 1 / 4  # bytes/s of a producer; the query keeps a tuple in four
 KEPT = 10  # measurements of a link, of which the 20th percentile counts: section 3.1.1
@@ -129,7 +129,7 @@ def migrate(trial: Migrating) -> Migrated:
     slices = range(SETTLED, half) if trial.tried else range(half, len(now.latency_s))
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
     ends = random.choice(now.latency_s.shape[1], len(NODES) - 1, replace=False).tolist()
-    streams = Stream(0, 2, RATE), Stream(1, 2, RATE), Stream(2, 3, 2 * RATE * SELECTIVITY)
+    streams = QueryStream(0, 2, RATE), QueryStream(1, 2, RATE), QueryStream(2, 3, 2 * RATE * SELECTIVITY)
     query = Query(streams, {0: ends[0], 1: ends[1], 3: ends[2]}).check()
     optimiser = OPTIMISERS[trial.placement](query, trial)
     first, _ = optimiser.look(now, slices[0])

@@ -28,7 +28,7 @@ from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.usage.relaxation import at_rest
 from thalweg.middleware.planning.usage.search import by_coordinates
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 CONSUMERS = 4
 PERCENT, RATE_HZ, WORDS = 25, 1.0, 10  # kept of the tuples; partitions a second of a producer, of 8 KB
@@ -106,12 +106,12 @@ class Group(msgspec.Struct):
 def query_of(producers: Sequence[int], consumers: Sequence[int]) -> Query:
     """What the consumers on these hosts share; of one alone nothing passes on."""
     out = 2 * PRODUCER_BYTES * PERCENT / 100
-    streams = [Stream(0, JOIN, PRODUCER_BYTES), Stream(1, JOIN, PRODUCER_BYTES)]
+    streams = [QueryStream(0, JOIN, PRODUCER_BYTES), QueryStream(1, JOIN, PRODUCER_BYTES)]
     last = JOIN if len(consumers) == 1 else PASS
     if last == PASS:
-        streams.append(Stream(JOIN, PASS, out))
+        streams.append(QueryStream(JOIN, PASS, out))
     pinned = dict(enumerate(producers)) | {last + 1 + number: host for number, host in enumerate(consumers)}
-    return Query((*streams, *(Stream(last, node, out) for node in pinned if node > last)), pinned).check()
+    return Query((*streams, *(QueryStream(last, node, out) for node in pinned if node > last)), pinned).check()
 
 
 def usage(producers: Sequence[int], consumers: Sequence[int], group: Group, latency_s: Floats) -> float:
