@@ -59,7 +59,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "proposal": lambda: state_diagram(proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
     "member": lambda: state_diagram(proposal.MEMBER, proposal.MemberState.FREE),
     "renewal": lambda: state_diagram(renewal.RENEWAL, renewal.Phase.WHOLE),
-    "part": lambda: state_diagram(renewal.PARTS, renewal.Part.NONE),
+    "part": lambda: state_diagram(renewal.GENERATION, renewal.GenerationState.NONE),
     "notes": lambda: interplay(HEARS),
 }
 

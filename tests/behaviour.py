@@ -166,7 +166,7 @@ def plain(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float | np.floating):
         return repr(float(value)) if math.isfinite(value) else str(float(value))
-    if isinstance(value, m.Over):
+    if isinstance(value, m.LinkEnd):
         return f"{value.host}/{value.via}"
     if isinstance(value, str) or value is None:
         return "tree-sink" if value == SINK else str(value)

@@ -38,7 +38,7 @@ from thalweg.middleware.planning import CostParameters, Hints, Task, get_cost_mo
 from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes, get_strategy
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
-from thalweg.middleware.protocol.parts import Placed, parted, parts_of
+from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
 
 CONTROL_BYTES = 200
 STARTUP_S = 0.005
@@ -452,10 +452,10 @@ def striped(seen: Behaviour, world: FaultyWorld, partitions: int, *, above: bool
         nodes += [Node("top", "operator", ("c",), OPERATOR), Node("t", "sink", ("top",), None, "client")]
         flow, where = Dataflow(tuple(nodes)), where | {"top": "h5"}
     spread = [where | dict(zip("abc", hosts, strict=True)) for hosts in (("h5", "h6", "h5"), ("h1", "h3", "h6"))]
-    placed = [Placed(flow, placement) for placement in (where, *spread)]
+    placed = [PlacedGraph(flow, placement) for placement in (where, *spread)]
     top = None
     if above:
-        divided = [parted(tree, parts_of(tree.dataflow, ["top"], "client"), "client") for tree in placed]
+        divided = [parted(tree, split_graph(tree.dataflow, ["top"], "client"), "client") for tree in placed]
         placed, top = [below for below, _ in divided], divided[0][1]
     trees = tuple((tree.dataflow, tree.placement) for tree in placed)
     free = Reorderable((FREE,), ())

@@ -23,7 +23,7 @@ from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.registry import Driver, RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import Placed, parted, parts_of
+from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 HOSTS = ("h1", "h2", "h3", "h4", "client")
@@ -87,7 +87,7 @@ def added(before: int, value: tuple[int, int]) -> int:
     return (31 * before + value[0] + value[1]) % (1 << 61)
 
 
-def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool = False) -> Placed:
+def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool = False) -> PlacedGraph:
     """The same tree with an operator above that has state, on that host; with ``more`` one on top of it, and a second
     sink, which takes what the tree gives and its first source."""
     flow, where = tree
@@ -98,13 +98,13 @@ def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool
         nodes += [Node("d", "operator", ("c",), CODE), Node("u", "sink", (root, first), None, "client")]
     nodes.append(Node("t", "sink", ("d" if more else "c",), None, "client"))
     over = {"c": at, **({"d": at, "u": "client"} if more else {})}
-    return Placed(Dataflow(tuple(nodes)), {**where, **over})
+    return PlacedGraph(Dataflow(tuple(nodes)), {**where, **over})
 
 
 class Ran:
     """A stream over these trees, and what is above them; what was delivered, and when."""
 
-    above: Placed | None = None
+    above: PlacedGraph | None = None
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Ran:
         ahead: int = 1,
     ) -> None:
         if remembering := [node.name for node in trees[0][0].nodes if node.code == ADDS]:
-            parts = [parts_of(flow, remembering, "client") for flow, _ in trees]
-            divided = [parted(Placed(*tree), each, "client") for tree, each in zip(trees, parts, strict=True)]
+            parts = [split_graph(flow, remembering, "client") for flow, _ in trees]
+            divided = [parted(PlacedGraph(*tree), each, "client") for tree, each in zip(trees, parts, strict=True)]
             trees, self.above = tuple([(*below,) for below, _ in divided]), divided[0][1]
         rates = {link: slow.get(link, 1e5) for link in links_between(HOSTS)}
         links: dict[Link, LinkRate] = {

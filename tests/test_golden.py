@@ -173,7 +173,7 @@ def test_a_checkout_with_other_names_and_more_fields_does_the_same(tmp_path: Pat
     for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
     shutil.copytree(ROOT / "tests", tmp_path / "tests")
-    renamed = {"Demand": "Wanted2", "Lasting": "Outlives", "Lacks": "StateMissing", "changes": "moving_words"}
+    renamed = {"Demand": "Wanted2", "FailoverInstall": "Outlives", "StateMissing": "Lacking", "changes": "moving_words"}
     protocol = tmp_path / "middleware/protocol"
     (protocol / "changes.py").rename(protocol / "moving_words.py")
     for path in tmp_path.rglob("*.py"):

@@ -268,9 +268,9 @@ class FaultyWorld(World):
         super()._send(host, send)
 
     def _name_of(self, send: e.Send) -> str:
-        """Return the name of a message in faults: that of its class, or with ``control_bytes`` "bulk" or "control"."""
+        """Return the name of a message in faults: its tag, or with ``control_bytes`` "bulk" or "control"."""
         if self.config.control_bytes is None:
-            return type(send.message).__name__
+            return m.tag_of(type(send.message))
         return "bulk" if send.bulk else "control"
 
     def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:

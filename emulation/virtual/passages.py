@@ -36,7 +36,7 @@ class Passage:
         self.dropped = False
 
     @property
-    def hops(self) -> tuple[m.Over, ...]:
+    def hops(self) -> tuple[m.LinkEnd, ...]:
         """What it is sent over."""
         assert isinstance(self.what.via, tuple)
         return self.what.via

@@ -125,7 +125,7 @@ def new_names(orders: Orders, chance: Random) -> Iterator[Attack]:
         me = _nowhere(f"stranger-{number}", chance)
         host = chance.randrange(len(orders.hosts))
         yield _bulk(me.name, host, m.Probe(BEFORE_RUNS, number, me, True, 7), number, 0, b"")
-        for request in (m.ProbeRequest, m.SoundRequest):
+        for request in (m.ProbeRequest, m.LatencyRequest):
             yield me.name, host, CONTROL, [frames.encode(request(BEFORE_RUNS, (me,), me))]
 
 
@@ -137,7 +137,7 @@ def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
         yield _bulk(me.name, number % len(orders.hosts), m.Probe(run, number, me, True, 7), number, 0, b"")
         if number % 1000 == 0:
             targets = tuple(_nowhere(f"far-{each}", chance) for each in range(m.MAX_TARGETS))
-            for request in (m.ProbeRequest, m.SoundRequest):
+            for request in (m.ProbeRequest, m.LatencyRequest):
                 yield _from(me.name, orders, request(run, targets, me), chance)
         if number % 8 == 0:
             yield _from(me.name, orders, m.Echo(run, number, source=me, host=m.HostTold(1, 1, 0)), chance)
@@ -162,7 +162,7 @@ def lies(orders: Orders) -> list[m.Control]:
         m.Partition(run, producer, node, 10**6, True), m.Demand(run, producer, "no such node", 10**6),
         m.Demand(run, producer, node, 10**6, commit=m.Commit(run, 4, 3, (ghost,))), m.Welcome("h1", *there_is("h9")),
         m.ProbeResult(run, m.Estimate("h1", "h2", 1, 0, 2**50, 0)), m.Credit(1, 2**50, True),
-        m.Sounded(run, m.LinkLatency("h1", "h2", 0, 0, 2**50, 0)), m.Echo(run, 1, True), m.Echo(
+        m.LatencyReply(run, m.LinkLatency("h1", "h2", 0, 0, 2**50, 0)), m.Echo(run, 1, True), m.Echo(
             run, 1, latencies=(m.LinkLatency("h1", "h2", 0, 0, 2**50, 0),), nodes=(m.NodeTold(node, 0, 0, 0, 1),)),
     ]  # fmt: skip
 

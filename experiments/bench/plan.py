@@ -24,7 +24,7 @@ from thalweg.experiments.bench.options import PlanOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Placement
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.history import KEPT, Past, Sample
+from thalweg.middleware.network.history import KEPT, PlanningHistory, Sample
 from thalweg.middleware.network.outlook import look_ahead, read_variability
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
@@ -136,7 +136,7 @@ class _Problem:
         before = read_variability(samples)
 
         def look() -> Plan | None:
-            past = Past(samples, 2 * now_s, variability=read_variability(samples, before))
+            past = PlanningHistory(samples, 2 * now_s, variability=read_variability(samples, before))
             try:
                 return self._thalweg(found.dataflow, look_ahead(past, self.hosts, HORIZON_S), found.placement)
             except LinksNeeded:

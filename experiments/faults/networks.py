@@ -30,7 +30,7 @@ class Joined(msgspec.Struct, frozen=True):
 
     links: dict[Link, LinkRate] = {}
     networks: dict[str, Network] = {}
-    ways: tuple[m.Way, ...] = ()
+    ways: tuple[m.RoutePreference, ...] = ()
 
 
 def draw_networks(seed: int, hosts: Sequence[str], draw_link: Callable[[Random, str], LinkRate]) -> Joined:
@@ -46,7 +46,7 @@ def draw_networks(seed: int, hosts: Sequence[str], draw_link: Callable[[Random, 
     return Joined(links, networks, draw_ways(dice, hosts, networks))
 
 
-def draw_ways(dice: Random, hosts: Sequence[str], networks: Mapping[str, Network]) -> tuple[m.Way, ...]:
+def draw_ways(dice: Random, hosts: Sequence[str], networks: Mapping[str, Network]) -> tuple[m.RoutePreference, ...]:
     """Draw over what the partitions between two hosts go, in order of choice; the network that all share is included.
 
     Pairs of hosts that have no other way are left out, and some that have one.
@@ -56,7 +56,7 @@ def draw_ways(dice: Random, hosts: Sequence[str], networks: Mapping[str, Network
     for source, target in itertools.permutations(hosts, 2):
         over: list[m.Via] = [name for name in further if networks[name].joins(source, target)]
         routes: list[m.Via] = [
-            (m.Over(relay, first), m.Over(target, second))
+            (m.LinkEnd(relay, first), m.LinkEnd(target, second))
             for relay in hosts
             for first in further
             for second in further
@@ -68,7 +68,7 @@ def draw_ways(dice: Random, hosts: Sequence[str], networks: Mapping[str, Network
             over.append(dice.choice(routes))
         if over and dice.random() < 0.8:
             over.append(NET)
-            ways.append(m.Way(source, target, tuple(dice.sample(over, len(over)))))
+            ways.append(m.RoutePreference(source, target, tuple(dice.sample(over, len(over)))))
     return tuple(ways)
 
 

@@ -15,7 +15,7 @@ from thalweg.experiments.drivers.random_moves import shuffled
 from thalweg.experiments.faults.counting import FREE
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.protocol.parts import Parts, Placed, parted, parts_of
+from thalweg.middleware.protocol.parts import PlacedGraph, SplitGraph, parted, split_graph
 
 TREES = (2, 2, 3, 4)
 WINDOWS = (0, 0, 1, 3, 8)  # 0: the runtime's own
@@ -64,8 +64,8 @@ def topped(dice: Random, tree: Dataflow, client: str) -> Dataflow:
 
 def draw_stripes(dice: Random, flow: Dataflow, placement: Placement, hosts: Sequence[str], client: str) -> Striped:
     """Draw several trees that make what ``flow`` does: each elsewhere, and of another shape where one node is taken."""
-    parts = parts_of(flow, [node.name for node in flow.nodes if node.code == REMEMBERS], client)
-    first, above = parted(Placed(flow, placement), parts, client)
+    parts = split_graph(flow, [node.name for node in flow.nodes if node.code == REMEMBERS], client)
+    first, above = parted(PlacedGraph(flow, placement), parts, client)
     trees = [(first.dataflow, first.placement)]
     for _ in range(dice.choice(TREES) - 1):
         trees.append(_another(dice, parts, first.placement, hosts))
@@ -79,7 +79,7 @@ def draw_stripes(dice: Random, flow: Dataflow, placement: Placement, hosts: Sequ
     )
 
 
-def _another(dice: Random, parts: Parts, placement: Placement, hosts: Sequence[str]) -> tuple[Dataflow, Placement]:
+def _another(dice: Random, parts: SplitGraph, placement: Placement, hosts: Sequence[str]) -> tuple[Dataflow, Placement]:
     """Draw another tree."""
     below: Callable[[int], int] = dice.randrange
     (sink,) = parts.below.sinks

@@ -146,7 +146,7 @@ class _Log:
             if self.trial.graph:
                 self.reference[sink] = reference_run(self.flows[sink], allow=ALLOW, first=self.first)
 
-    def on_attached(self, begun: e.Attached) -> None:
+    def on_attached(self, begun: e.QueryStarted) -> None:
         new = [name for name in begun.names.values() if name not in self.first]
         self.first |= dict.fromkeys(new, begun.first_index)
         self._begin(begun.query, begun.dataflow, new)
@@ -318,7 +318,7 @@ def _plan_moves(trial: Trial, world: FaultyWorld) -> None:
     stripes = [Stripe(*tree, share) for tree, share in zip(trial.striped.trees, shares, strict=True)]
     searches = searches_of(search, stripes)
 
-    def answer(command: e.Plan) -> e.Planned:
+    def answer(command: e.RequestPlan) -> e.PlanReady:
         stripe = stripe_of(command.run)
         assert stripe is not None
         return searches[stripe].answer(command)
@@ -331,7 +331,7 @@ def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
     return propagate_hints(dataflow, sizes, partial(code_of, trial))
 
 
-def _with_queries(search: Search, trial: Trial, attached: Mapping[int, e.Attached]) -> Search:
+def _with_queries(search: Search, trial: Trial, attached: Mapping[int, e.QueryStarted]) -> Search:
     """The same with what is known of the queries that have begun, as ``client.Run`` does."""
     for query, begun in attached.items():
         search = search.with_hints(_hints(trial, trial.queries[query - 1].dataflow), begun.names)

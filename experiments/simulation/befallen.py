@@ -54,7 +54,7 @@ class BefallenWorld(FaultyWorld):
         self._handle(self.hosts[self.client], e.PeerLost(self.run_id, host, how))
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if isinstance(command, e.Drained) and not command.why:
+        if isinstance(command, e.DrainFinished) and not command.why:
             self._schedule(self.now, self._kill, (host.name, "was drained"))
         else:
             super()._rare(host, command)

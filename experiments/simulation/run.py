@@ -48,7 +48,7 @@ from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
 from thalweg.middleware.shell.values import size_of
 from thalweg.operators import Source
 
-Knows = Callable[[e.Plan, float], NetworkView]
+Knows = Callable[[e.RequestPlan, float], NetworkView]
 """What a planner is told of the links when it is asked while data flows, at that time (seconds)."""
 PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead link takes as long
 
@@ -79,7 +79,7 @@ class Work(msgspec.Struct, frozen=True):
 def exactly(links: Mapping[Link, LinkRate], startup_s: float = 0.0) -> Knows:
     """The links as they are at that time; ``startup_s``: the start-up cost of a message."""
 
-    def knows(command: e.Plan, now: float) -> NetworkView:
+    def knows(command: e.RequestPlan, now: float) -> NetworkView:
         view = _known(command, {link: rates.rate_at(now) for link, rates in links.items()})
         return view.with_latencies(_true_latencies(links, now, startup_s))
 
@@ -98,7 +98,7 @@ def _true_latencies(links: Mapping[Link, LinkRate], now: float, startup_s: float
 def foreseen(links: Mapping[Link, Rates], horizon_s: float) -> Knows:
     """What the links will carry in the next ``horizon_s`` seconds, in the mean."""
 
-    def knows(command: e.Plan, now: float) -> NetworkView:
+    def knows(command: e.RequestPlan, now: float) -> NetworkView:
         until_s = now + horizon_s
         return _known(command, {link: rates.bits_between(now, until_s) / horizon_s for link, rates in links.items()})
 
@@ -111,7 +111,7 @@ def last_measured(hosts: Collection[str]) -> Knows:
     """
     links = links_between(hosts)
 
-    def knows(command: e.Plan, now: float) -> NetworkView:
+    def knows(command: e.RequestPlan, now: float) -> NetworkView:
         assert command.past is not None
         last = {link: exp(samples[-1].log_rate) for link, samples in command.past.samples.items() if samples}
         low_bps = sorted(last.values())[len(last) // 10] if last else 1.0
@@ -120,7 +120,7 @@ def last_measured(hosts: Collection[str]) -> Knows:
     return knows
 
 
-def _known(command: e.Plan, rates: Mapping[Link, float]) -> NetworkView:
+def _known(command: e.RequestPlan, rates: Mapping[Link, float]) -> NetworkView:
     """These rates as a view, without any doubt for a planner that is told of the past."""
     estimates = {link: LinkEstimate(rate_bps) for link, rate_bps in rates.items()}
     return NetworkView(estimates) if command.past is None else Outlook(estimates, dict.fromkeys(estimates, 0.0))

@@ -364,7 +364,7 @@ class Client:
         full = self._preparing.placed(dataflow, parts.rests(placement, self.name), lasting=lasting)
         going = self._preparing.going(all_of(stripes, Stripe(dataflow, full, 1.0), beside), parts, lasting=lasting)
         graph, several = going.trees[0].dataflow, len(going.trees) > 1
-        ways: tuple[m.Way, ...] = ()
+        ways: tuple[m.RoutePreference, ...] = ()
         if networks or isinstance(adaptation, GlobalMoves):
             task = self._preparing.task(graph, hints and hints.of(graph), costs).but(**over)
         if networks:

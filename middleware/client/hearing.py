@@ -40,12 +40,12 @@ class Hearing:
                 e.Ready(run)
                 | e.Deliver(run)
                 | e.Fail(run)
-                | e.Placed(run)
+                | e.OperatorMoved(run)
                 | e.MoveEnded(run)
                 | e.TreeChanged(run)
-                | e.Attached(run)
+                | e.QueryStarted(run)
                 | e.TreesChanged(run)
-                | e.Plan(run)
+                | e.RequestPlan(run)
             ):
                 self._opened.take(run, command)
 

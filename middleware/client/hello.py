@@ -203,8 +203,8 @@ class _Asked:
         if answer.host != self.name:
             raise UsageError(f"the host at {like} is called {one_line(answer.host)!r}, not {self.name!r}")
         bulk = answer.bulk
-        if isinstance(bulk, m.Joined):
-            bulk = m.Joined({**bulk.ends, NET: with_address(bulk.ends[NET], like)})
+        if isinstance(bulk, m.NetworkEndpoints):
+            bulk = m.NetworkEndpoints({**bulk.ends, NET: with_address(bulk.ends[NET], like)})
         else:
             bulk = with_address(bulk, like)
         control = with_address(answer.control, like)

@@ -129,7 +129,7 @@ class Found(msgspec.Struct, frozen=True):
     ``doubt``: why there may be more. ``term``: the latest term of the run that the mark or the file has.
     """
 
-    kept: e.Kept | Stream
+    kept: e.ResumableRun | Stream
     had: dict[str, int]
     said: str = ""
     by: str = ""
@@ -149,7 +149,7 @@ class Found(msgspec.Struct, frozen=True):
         return self.had.get(sink, min(bases) - 1) + 1
 
 
-_kept = msgspec.msgpack.Decoder(e.Kept)
+_kept = msgspec.msgpack.Decoder(e.ResumableRun)
 _stream = msgspec.msgpack.Decoder(Stream)
 _asked = msgspec.msgpack.Decoder(Asked)
 _query = msgspec.msgpack.Decoder(Query | None)
@@ -282,7 +282,7 @@ class Journal:
 
     # --- writing --------------------------------------------------------------------------------------
 
-    def keep(self, run: str, kept: e.Kept | Stream) -> None:
+    def keep(self, run: str, kept: e.ResumableRun | Stream) -> None:
         """Write what is needed to go on with a run.
 
         If a commit is being synced, an entry about replicas alone is left to it: sockets are not to wait for a disk.
@@ -552,13 +552,13 @@ def _close_to_others(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _kept_of(own: Iterable[Row]) -> e.Kept | Stream | None:
+def _kept_of(own: Iterable[Row]) -> e.ResumableRun | Stream | None:
     """Return what is needed to go on with a run; None if there is nothing."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     return _last(entries, "stream", _stream) or _last(entries, "kept", _kept)
 
 
-def _found(kept: e.Kept | Stream, own: Sequence[Row], live: Live, damaged: str) -> Found:
+def _found(kept: e.ResumableRun | Stream, own: Sequence[Row], live: Live, damaged: str) -> Found:
     """Return what the entries of a run say, and R6: what is missing of them."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     had = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}

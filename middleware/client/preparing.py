@@ -35,7 +35,7 @@ from thalweg.middleware.planning.planners.planner import needs_of
 from thalweg.middleware.planning.problem.depth import depth_of, links_of
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import Parts
+from thalweg.middleware.protocol.parts import SplitGraph
 
 
 class Preparing:
@@ -76,7 +76,7 @@ class Preparing:
     def outlasting(self, install: m.Install, failover: m.Failover | None, start: int) -> m.Install:
         """The same for a run that outlives its hosts, whose nodes begin at the index ``start``."""
         asked = check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
-        install = msgspec.structs.replace(m.Lasting.of(install, asked), version=self._roster.version)
+        install = msgspec.structs.replace(m.FailoverInstall.of(install, asked), version=self._roster.version)
         if not start:
             return install
         first = tuple([m.Start(node.name, start) for node in install.dataflow.nodes])
@@ -101,7 +101,7 @@ class Preparing:
         self._roster.check_there(full, lasting=lasting)
         return full
 
-    def going(self, stripes: Sequence[Stripe], parts: Parts, *, lasting: bool = False) -> Going:
+    def going(self, stripes: Sequence[Stripe], parts: SplitGraph, *, lasting: bool = False) -> Going:
         """How a stream goes over several trees, completed, where it can; DataflowError for a tree of another stream.
 
         ``parts``: of the first.

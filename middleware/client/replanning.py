@@ -31,7 +31,7 @@ from thalweg.middleware.planning.problem.routes import route_of
 from thalweg.middleware.planning.problem.task import Stripe, Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
-from thalweg.middleware.protocol.messages import Over, Way
+from thalweg.middleware.protocol.messages import LinkEnd, RoutePreference
 
 MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
 MOST_BPS = 1e15  # that hosts are told
@@ -59,11 +59,11 @@ def ask_hints(dataflow: Dataflow, allow: Allow = DEFAULT_ALLOW) -> Hints:
     return propagate_hints(dataflow, sizes, operator_of)
 
 
-def _needing(command: e.Plan, needed: LinksNeeded) -> e.Planned:
+def _needing(command: e.RequestPlan, needed: LinksNeeded) -> e.PlanReady:
     """The answer of a planner that asks for links, or for latencies."""
     if isinstance(needed, LatenciesNeeded):
-        return e.Planned(command.run, latencies=needed.links)
-    return e.Planned(command.run, needs=needed.links)
+        return e.PlanReady(command.run, latencies=needed.links)
+    return e.PlanReady(command.run, needs=needed.links)
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -79,24 +79,24 @@ class Search(msgspec.Struct, frozen=True):
     options: GlobalMoves
     planner: Planner
     label: str = "global"
-    knows: Callable[[e.Plan], NetworkView] | None = None
+    knows: Callable[[e.RequestPlan], NetworkView] | None = None
     stripes: dict[str, Stripe] = {}
     stripe: str = ""
 
-    def answer(self, command: e.Plan) -> e.Planned:
+    def answer(self, command: e.RequestPlan) -> e.PlanReady:
         """The plan, or the links it needs, or why there is neither: planner and cost model may be a user's own."""
         try:
-            if isinstance(command, e.PlanAnew):
+            if isinstance(command, e.RequestRecoveryPlan):
                 return self._anew(command)
             return self._answer(command)
         except LinksNeeded as needed:
             return _needing(command, needed)
         except Exception as error:
             why = str(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {error}"
-            kind = e.PlannedAnew if isinstance(command, e.PlanAnew) else e.Planned
+            kind = e.RecoveryPlanReady if isinstance(command, e.RequestRecoveryPlan) else e.PlanReady
             return kind(command.run, detail={"planner": self.label, "why": why}, failed=why)
 
-    def _anew(self, command: e.PlanAnew) -> e.PlannedAnew:
+    def _anew(self, command: e.RequestRecoveryPlan) -> e.RecoveryPlanReady:
         """Where the operators of lost hosts go by what is known; what is not counts as unusable."""
         task = self.of(command.dataflow).task
         hints = msgspec.structs.replace(task.hints.measured(command.nodes, command.hosts), reorderable={})
@@ -111,7 +111,7 @@ class Search(msgspec.Struct, frozen=True):
             plan = done.value.result
         if plan.dataflow != task.dataflow:
             raise PlacementError("the planner has changed the tree")
-        return e.PlannedAnew(
+        return e.RecoveryPlanReady(
             command.run, check_placement(task.dataflow, plan.placement, command.there), detail={"planner": self.label}
         )
 
@@ -154,7 +154,7 @@ class Search(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, task=self.task.but(hints=hints))
 
-    def _answer(self, command: e.Plan) -> e.Planned:
+    def _answer(self, command: e.RequestPlan) -> e.PlanReady:
         if self.knows is not None:
             view = self.knows(command)
             view = view if view.latencies else view.with_latencies(command.latencies).with_places(command.places)
@@ -168,7 +168,7 @@ class Search(msgspec.Struct, frozen=True):
             variability = read_variability(past.samples, variability)
         if variability is None:
             nothing = {"planner": self.label, "why": "nothing was measured yet"}
-            return e.Planned(command.run, worth=False, detail=nothing)
+            return e.PlanReady(command.run, worth=False, detail=nothing)
         past = msgspec.structs.replace(past, variability=variability)
         view = look_ahead(past, self.task.hosts, self.options.horizon_s).with_estimates(command.view)
         view = view.with_latencies(command.latencies).with_places(command.places)
@@ -181,7 +181,7 @@ class Search(msgspec.Struct, frozen=True):
             detail["links"] = self._decisive(command, answer, view)
         return msgspec.structs.replace(answer, variability=variability, detail=detail)
 
-    def _decisive(self, command: e.Plan, answer: e.Planned, view: Outlook) -> dict[str, list[float | None]]:
+    def _decisive(self, command: e.RequestPlan, answer: e.PlanReady, view: Outlook) -> dict[str, list[float | None]]:
         """The forecasts that a decision rested on: of the links of both trees, and of those asked for.
 
         Of each the rate, how many samples it was made from, its spread and the age of the latest one, and the doubt.
@@ -201,7 +201,7 @@ class Search(msgspec.Struct, frozen=True):
             told[">".join(tuple(link))] = [*figures, round(view.doubt[link], 3)]
         return told
 
-    def _plan(self, command: e.Plan, view: NetworkView) -> e.Planned:
+    def _plan(self, command: e.RequestPlan, view: NetworkView) -> e.PlanReady:
         task = self.task.but(view=view, current=command.placement)
         if command.nodes or command.hosts:
             task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
@@ -253,7 +253,7 @@ class Search(msgspec.Struct, frozen=True):
         if own and worth:
             self.stripes[self.stripe] = Stripe(result.dataflow, placement, own.share)
         detail: dict[str, Any] = {"planner": self.label, "why": why}
-        ways: tuple[Way, ...] | UnsetType = UNSET
+        ways: tuple[RoutePreference, ...] | UnsetType = UNSET
         if task.networks and worth:
             now = self._as_measured(task, command, result.dataflow, placement)
             choice = choose(now, result.dataflow, placement, result.hints)
@@ -264,13 +264,13 @@ class Search(msgspec.Struct, frozen=True):
         figures = {"predicted_s": then_s, "current_s": now_s}
         detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
         if target is self:
-            return e.Planned(command.run, placement, worth=worth, detail=detail, ways=ways)
+            return e.PlanReady(command.run, placement, worth=worth, detail=detail, ways=ways)
         codes = [task.dataflow.by_name[name].code for name in task.hints.reorderable]
         free = tuple(code for code in codes if code is not None)
         tree = target.task.dataflow
-        return e.Planned(command.run, placement, worth=worth, detail=detail, dataflow=tree, free=free, ways=ways)
+        return e.PlanReady(command.run, placement, worth=worth, detail=detail, dataflow=tree, free=free, ways=ways)
 
-    def _as_measured(self, task: Task, command: e.Plan, dataflow: Dataflow, placement: Placement) -> Task:
+    def _as_measured(self, task: Task, command: e.RequestPlan, dataflow: Dataflow, placement: Placement) -> Task:
         """The same task where the shared network carries what it does now, between hosts that have another one.
 
         Networks change at next to no cost, so that what comes in a horizon does not matter. A link that nothing goes
@@ -306,7 +306,7 @@ class Search(msgspec.Struct, frozen=True):
         return task.but(view=task.view.with_estimates(latest))
 
 
-def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[Way, ...], NetworkView]:
+def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[RoutePreference, ...], NetworkView]:
     """Over which networks a placement's partitions go at first, and what was measured to tell."""
     while True:
         try:
@@ -317,7 +317,7 @@ def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[Wa
             )
 
 
-def ways_of(choice: Choice, task: Task) -> tuple[Way, ...]:
+def ways_of(choice: Choice, task: Task) -> tuple[RoutePreference, ...]:
     """What hosts are told of networks and relays: of links for which there is more than the network that all share."""
     agreed, known = links_of(task.networks), task.view.estimates
     found = []
@@ -329,8 +329,8 @@ def ways_of(choice: Choice, task: Task) -> tuple[Way, ...]:
         if len(over) > 1:
             routes = [route_of(pair, each) for each in over]
             vias = [
-                each if isinstance(each, str) else tuple(Over(one.target, one.via) for one in each) for each in over
+                each if isinstance(each, str) else tuple(LinkEnd(one.target, one.via) for one in each) for each in over
             ]
             rates_bps = tuple(min(bps(link) for link in route) for route in routes)
-            found.append(Way(*pair, tuple(vias), rates_bps))
+            found.append(RoutePreference(*pair, tuple(vias), rates_bps))
     return tuple(found)

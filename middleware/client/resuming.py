@@ -131,16 +131,16 @@ class GoingOn(msgspec.Struct, frozen=True):
     ``ways`` and ``networks``: over which networks links go at first, and which were asked for.
     """
 
-    install: m.Lasting
+    install: m.FailoverInstall
     where: Placement
     starts: dict[str, int]
     queries: dict[int, Query]
     search: Search | None
     moves: GlobalMoves | None
     free: Reorderable
-    ways: tuple[m.Way, ...]
+    ways: tuple[m.RoutePreference, ...]
     networks: Mapping[str, Network]
-    kept: e.Kept
+    kept: e.ResumableRun
 
     def request(self, sinks: Collection[str]) -> e.KeptRunRequested:
         """What the client's core is asked for; ``sinks``: those of the run itself that are left."""
@@ -184,7 +184,7 @@ def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resu
     return GoingOn(install, where, starts, left, search, moves, free, ways, asked.networks, kept)
 
 
-def _starts(run_id: str, found: Found, kept: e.Kept, start: int | None, client: str) -> dict[str, int]:
+def _starts(run_id: str, found: Found, kept: e.ResumableRun, start: int | None, client: str) -> dict[str, int]:
     """What each sink gets first."""
     _check_owner(run_id, kept.install.client, client)
     firsts = {sink: query.first for query in found.queries.values() for sink in query.sinks}

@@ -17,7 +17,7 @@ import msgspec
 
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
-from thalweg.middleware.protocol.parts import Placed, feeding, is_trunk, place_of, trunk_source
+from thalweg.middleware.protocol.parts import PlacedGraph, feeding, inlet_of, inlet_source, is_inlet
 
 ENDS = "\0"  # the name of a sink, which no node has
 
@@ -25,11 +25,11 @@ ENDS = "\0"  # the name of a sink, which no node has
 class Tree(NamedTuple):
     """What goes over one tree; ``places``: by place, which inputs of its sink feed which sources above."""
 
-    below: Placed
+    below: PlacedGraph
     places: dict[int, int]
 
     @classmethod
-    def first(cls, below: Placed) -> Tree:
+    def first(cls, below: PlacedGraph) -> Tree:
         """A tree as a stream begins, each input of whose sink feeds the source of its own place."""
         return cls(below, {place: place for place in feeding(below.dataflow)})
 
@@ -80,7 +80,7 @@ class Tree(NamedTuple):
         kept = flow.below(sink)
         flow = Dataflow(tuple([node for node in flow.nodes if node.name in kept]))
         where = {name: placement[name] for name in flow.by_name}
-        return Tree(Placed(flow, where), {place: inputs.index(name) for place, name in fed.items()})
+        return Tree(PlacedGraph(flow, where), {place: inputs.index(name) for place, name in fed.items()})
 
 
 def _with(node: Node, inputs: tuple[str, ...]) -> Node:
@@ -100,7 +100,7 @@ class Rises(NamedTuple):
     @property
     def places(self) -> frozenset[int]:
         """Those of all that it takes above."""
-        return frozenset(place_of(node) for node in self.above.nodes if is_trunk(node))
+        return frozenset(inlet_of(node) for node in self.above.nodes if is_inlet(node))
 
     def without(self, there: Collection[int]) -> Rises:
         """The same where only these places are made: what it takes of others is to be made."""
@@ -138,13 +138,13 @@ def in_two(
         if name in found:
             continue
         if name in known:
-            found[name] = trunk_source(name, known[name], client, node.ahead)
+            found[name] = inlet_source(name, known[name], client, node.ahead)
         elif node.kind == "sink" or name in from_trees or not query.below(name).isdisjoint(remembering):
             found[name] = node
             waiting += node.inputs
         else:
             made[name] = fresh + len(made)
-            found[name] = trunk_source(name, made[name], client, node.ahead)
+            found[name] = inlet_source(name, made[name], client, node.ahead)
     above = Dataflow(tuple([found[name] for name in query.by_name if name in found]))
     return Rises(above, dict(known), made)
 

@@ -24,8 +24,8 @@ from thalweg.middleware.loading import reorderable
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.messages import Way
-from thalweg.middleware.protocol.parts import Placed
+from thalweg.middleware.protocol.messages import RoutePreference
+from thalweg.middleware.protocol.parts import PlacedGraph
 
 
 class Run(Stream[T]):
@@ -59,7 +59,7 @@ class Run(Stream[T]):
         self.dataflow = dataflow
         self._missing = all_gaps(dataflow)
         self.search = search
-        self.ways: tuple[Way, ...] = ()  # over which networks partitions go at first
+        self.ways: tuple[RoutePreference, ...] = ()  # over which networks partitions go at first
         self.networks: Mapping[str, Network] = {}  # as they were asked for, whoever is joined to them
         self.ahead = 1  # partitions that may be under way over each edge
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
@@ -121,12 +121,12 @@ class Run(Stream[T]):
                     self._arrived(command)
                 case e.Ready() | e.Deliver() if not query:
                     self._pass(command)
-                case e.Placed(_, node, host):
+                case e.OperatorMoved(_, node, host):
                     self.placement = {**self.placement, node: host}
                 case e.TreeChanged(_, dataflow, placement):
-                    self._become(Placed(dataflow, placement))
+                    self._become(PlacedGraph(dataflow, placement))
                     self._missing = all_gaps(dataflow)
-                case e.Plan() if self.search is not None:
+                case e.RequestPlan() if self.search is not None:
                     self._plan_aside(self.search, command)
         if isinstance(command, e.Fail) and query and self._journal is not None:
             self._finished(self._journal, query)
@@ -139,12 +139,12 @@ class Run(Stream[T]):
         """R1: whom a command is for, 0 where it is for this one or for all."""
         if isinstance(command, e.Deliver):
             return self._by_sink.get(command.sink, 0)
-        if isinstance(command, e.Attached):
+        if isinstance(command, e.QueryStarted):
             self._grow(command)
             return command.query
         return (command.query or 0) if isinstance(command, e.Fail) else 0
 
-    def _grow(self, command: e.Attached) -> None:
+    def _grow(self, command: e.QueryStarted) -> None:
         """Another query has begun in the run."""
         other = self._queries.get(command.query)
         with self._news:
@@ -153,16 +153,16 @@ class Run(Stream[T]):
                 if self.search is not None and other.hints is not None:
                     self.search = self.search.with_hints(other.hints, command.names)
             self._by_sink |= {name: command.query for name in command.dataflow.sinks if name not in self.dataflow.sinks}
-            self._become(Placed(command.dataflow, command.placement))
+            self._become(PlacedGraph(command.dataflow, command.placement))
 
-    def _become(self, tree: Placed) -> None:
+    def _become(self, tree: PlacedGraph) -> None:
         """What goes on under the run's own name is that now."""
         self.dataflow, self.placement = tree
 
-    def _plan_aside(self, search: Search, command: e.Plan) -> None:
+    def _plan_aside(self, search: Search, command: e.RequestPlan) -> None:
         threading.Thread(target=self._plan, args=(search, command), name="thalweg-planner", daemon=True).start()
 
-    def _plan(self, search: Search, command: e.Plan) -> None:
+    def _plan(self, search: Search, command: e.RequestPlan) -> None:
         """One look for a better placement, beside the flow."""
         begun = time.perf_counter()
         answer = search.answer(command)
@@ -427,7 +427,7 @@ class Attached(Run[T]):
         self.placement = {name: where.get(names.get(name, ""), host) for name, host in self.placement.items()}
         return self.dataflow, self.placement
 
-    def _begun(self, command: e.Attached, before: Collection[str]) -> None:
+    def _begun(self, command: e.QueryStarted, before: Collection[str]) -> None:
         """It has begun in the run, which had these nodes before."""
         with self._news:
             self.names, self._first = command.names, command.first_index
@@ -444,7 +444,7 @@ class Attached(Run[T]):
 
     def take(self, command: e.Command) -> None:
         if isinstance(
-            command, e.Attached | e.Ready
+            command, e.QueryStarted | e.Ready
         ):  # its first partition is demanded at once: nobody waits for it to be taken
             with self._news:
                 self._demand(command)

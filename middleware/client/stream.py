@@ -291,7 +291,7 @@ class Stream(ABC, Generic[T]):
     def _had(self, journal: Journal, sink: str, index: int) -> None:
         """R4: the application is done with a partition."""
         journal.had(self.id, sink, index)
-        self._home.tell(e.Had(self.id, sink, index))
+        self._home.tell(e.OutputCommitted(self.id, sink, index))
 
     def _finish(self, journal: Journal) -> None:
         """R4: nothing is left of it to be had."""

@@ -24,7 +24,7 @@ from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import Placed, is_trunk, place_of, renamed, whole
+from thalweg.middleware.protocol.parts import PlacedGraph, inlet_of, is_inlet, renamed, whole
 from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
 
 
@@ -68,7 +68,7 @@ class StripedRun(Run[T]):
         nothing: bool = False,
     ) -> None:
         assert going.above is not None
-        self._trees = [Tree.first(Placed(tree.dataflow, tree.placement)) for tree in going.trees]
+        self._trees = [Tree.first(PlacedGraph(tree.dataflow, tree.placement)) for tree in going.trees]
         self._above = going.above
         first = self._whole(0)
         super().__init__(home, run_id, first.placement, first.dataflow, None, strict=strict, nothing=nothing)
@@ -89,11 +89,11 @@ class StripedRun(Run[T]):
     def _there(self) -> list[int]:
         """The trees that carry the stream: where it does not outlive its hosts, those of which none is lost."""
         known, like = {*self._home.hosts()}, self._like
-        lasts = like is not None and isinstance(like.install, m.Lasting)
+        lasts = like is not None and isinstance(like.install, m.FailoverInstall)
         there = [number for number, tree in enumerate(self._trees) if {*tree.below.placement.values()} <= known]
         return there if there and not lasts else [*range(len(self._trees))]
 
-    def _whole(self, stripe: int) -> Placed:
+    def _whole(self, stripe: int) -> PlacedGraph:
         tree = self._trees[stripe]
         return whole(tree.below, self._above, tree.places)
 
@@ -118,7 +118,7 @@ class StripedRun(Run[T]):
         if self._journal is not None and self._kept is not None and 0 in self._open:
             flow, where = self._above
             own = {name for sink in self._sinks for name in flow.below(sink)}
-            above = Placed(Dataflow(tuple([node for node in flow.nodes if node.name in own])), where)
+            above = PlacedGraph(Dataflow(tuple([node for node in flow.nodes if node.name in own])), where)
             alone = [tree.pruned(self._own) for tree in self._trees]
             wholes = [whole(tree.below, above, tree.places) for tree in alone]
             trees = tuple([Stripe(*each, share) for each, share in zip(wholes, self._shares, strict=True)])
@@ -126,7 +126,7 @@ class StripedRun(Run[T]):
 
     def take(self, command: e.Command) -> None:
         number = stripe_of(getattr(command, "run", ""))
-        if number is None and not isinstance(command, e.Placed | e.TreeChanged | e.TreesChanged):
+        if number is None and not isinstance(command, e.OperatorMoved | e.TreeChanged | e.TreesChanged):
             super().take(command)
             if isinstance(command, e.Fail) and command.query:
                 self._leaves(command.query)
@@ -138,16 +138,16 @@ class StripedRun(Run[T]):
             trees, stripe = self._numbered(number)
             if stripe is not None and not 0 <= stripe < len(trees):
                 return
-            if isinstance(command, e.Plan):
+            if isinstance(command, e.RequestPlan):
                 if self._searches and stripe is not None and trees is self._trees:
                     self._plan_aside(self._searches[stripe], command)
                 return
             before = self._above if stripe is None else trees[stripe].below
             match command:
-                case e.Placed(_, node, host):
-                    now = Placed(before.dataflow, {**before.placement, node: host})
+                case e.OperatorMoved(_, node, host):
+                    now = PlacedGraph(before.dataflow, {**before.placement, node: host})
                 case e.TreeChanged(_, dataflow, placement):
-                    now = Placed(dataflow, placement)
+                    now = PlacedGraph(dataflow, placement)
                 case _:
                     return
             if stripe is None:
@@ -167,7 +167,7 @@ class StripedRun(Run[T]):
             return self._coming, number - first
         return self._trees, number - self._base
 
-    def _become(self, tree: Placed) -> None:
+    def _become(self, tree: PlacedGraph) -> None:
         self._above = tree
         self._show()
 
@@ -216,7 +216,7 @@ class StripedRun(Run[T]):
         """What is to begin above, where no node of a tree is called the same."""
         above, where = beginning.rises.above, beginning.wanted.placement
         placement = {
-            f"{node.name}{STRIPE}": self._home.name if is_trunk(node) else where[node.name] for node in above.nodes
+            f"{node.name}{STRIPE}": self._home.name if is_inlet(node) else where[node.name] for node in above.nodes
         }
         names = {name: f"{name}{STRIPE}" for name in above.by_name}
         return e.AttachRequested(self.id, number, renamed(above, names), placement)
@@ -240,7 +240,7 @@ class StripedRun(Run[T]):
 
     def _changed(self, query: int | None) -> list[Tree]:
         """The trees with what a query takes, and without what nobody does; none where these are what there is."""
-        needed = {place_of(node) for node in self._above.dataflow.nodes if is_trunk(node)}
+        needed = {inlet_of(node) for node in self._above.dataflow.nodes if is_inlet(node)}
         for each in self._beginning.values():
             needed |= each.rises.places
         if 0 in self._open:
@@ -294,7 +294,7 @@ class StripedRun(Run[T]):
                 named = zip(self._searches, query.names, strict=False)
                 self._searches = [search.with_hints(hints, names) for search, names in named]
 
-    def _grow(self, command: e.Attached) -> None:
+    def _grow(self, command: e.QueryStarted) -> None:
         beginning, other = self._beginning.pop(command.query, None), self._queries.get(command.query)
         with self._news:
             if beginning is not None:
@@ -308,7 +308,7 @@ class StripedRun(Run[T]):
                     other._begun(msgspec.structs.replace(command, names=names), beginning.before)
             sinks = self._above.dataflow.sinks
             self._by_sink |= {name: command.query for name in command.dataflow.sinks if name not in sinks}
-            self._become(Placed(command.dataflow, command.placement))
+            self._become(PlacedGraph(command.dataflow, command.placement))
 
     def _left(self, query: int) -> None:
         super()._left(query)
@@ -349,7 +349,7 @@ class StripedRun(Run[T]):
     def _is_above(self, name: str) -> bool:
         """Whether there is a node of that name above the trees."""
         node = self._above.dataflow.by_name.get(name)
-        return node is not None and not is_trunk(node)
+        return node is not None and not is_inlet(node)
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
         """Have one stripe go on as another tree of the same sources, as ``Run.reshape``; what is above stays."""

@@ -19,15 +19,15 @@ from thalweg.middleware.planning.planners.below import Below
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.parts import (
-    Parts,
-    Placed,
+    PlacedGraph,
+    SplitGraph,
     feeding,
-    is_trunk,
+    inlet_of,
+    inlets_of,
+    is_inlet,
     parted,
-    parts_of,
-    place_of,
     renamed,
-    trunk_of,
+    split_graph,
     whole,
 )
 from thalweg.middleware.protocol.stripes import MOST_STRIPES, WINDOW, stripe_name
@@ -42,7 +42,7 @@ def check_stripes(
     dataflow: Dataflow,
     allow: Allow,
     others: Mapping[str, object],
-) -> Parts:
+) -> SplitGraph:
     """What of a stream's graph goes over several trees; UsageError, in one line, where it cannot go over so many.
 
     ``window``: how many partitions wait. ``others``: what there is not with several trees, if it is wanted.
@@ -61,11 +61,11 @@ def check_stripes(
             if not (isinstance(each.share, int | float) and 0 < each.share < math.inf):
                 raise UsageError(f"the share of a stripe is {each.share!r}; give its part of the partitions, above 0")
     if stripes == 1 or (not isinstance(stripes, int | str) and len(stripes) == 1):
-        return Parts(dataflow)
+        return SplitGraph(dataflow)
     if unfit := next((name for name, wanted in others.items() if wanted), None):
         raise UsageError(f"a stream over several trees has no {unfit}; leave that out, or run it with stripes=1")
     check_sources(dataflow, allow)
-    return parts_of(dataflow, with_state(dataflow, allow), client_of(dataflow))
+    return split_graph(dataflow, with_state(dataflow, allow), client_of(dataflow))
 
 
 def client_of(dataflow: Dataflow) -> str:
@@ -105,7 +105,7 @@ def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stri
     count = getattr(planner, "stripes", 1) if stripes is None else stripes
     if not isinstance(count, int | str) or count == 1:
         return planner
-    parts = parts_of(dataflow, with_state(dataflow, allow), client_of(dataflow))
+    parts = split_graph(dataflow, with_state(dataflow, allow), client_of(dataflow))
     if parts.below is dataflow:
         return planner
     return Below(planner, parts, "auto" if isinstance(count, str) else count)
@@ -162,14 +162,14 @@ class Going(NamedTuple):
     """A stream over several trees: what of its graph goes over each, and what is once above them; of one all is its."""
 
     trees: tuple[Stripe, ...]
-    above: Placed | None = None
+    above: PlacedGraph | None = None
 
     @property
     def whole(self) -> tuple[Stripe, ...]:
         """Each tree with what is above."""
         if (above := self.above) is None:
             return self.trees
-        placed = [(Placed(each.dataflow, each.placement), each.share) for each in self.trees]
+        placed = [(PlacedGraph(each.dataflow, each.placement), each.share) for each in self.trees]
         return tuple([Stripe(*whole(below, above), share) for below, share in placed])
 
 
@@ -192,19 +192,19 @@ def divided(trees: Sequence[Stripe], upper: Collection[str]) -> Going:
     return Going(tuple([Stripe(*each, tree.share) for (each, _), tree in zip(placed, trees, strict=True)]), above)
 
 
-def in_parts(tree: Stripe, upper: Collection[str]) -> tuple[Placed, Placed]:
+def in_parts(tree: Stripe, upper: Collection[str]) -> tuple[PlacedGraph, PlacedGraph]:
     """A tree as what is below, and above: the operators ``upper`` and the sinks."""
     client = client_of(tree.dataflow)
-    return parted(Placed(tree.dataflow, tree.placement), parts_of(tree.dataflow, upper, client), client)
+    return parted(PlacedGraph(tree.dataflow, tree.placement), split_graph(tree.dataflow, upper, client), client)
 
 
-def same_of(below: Placed, above: Placed) -> tuple[list[set[str]], dict[str, Node], Placement]:
+def same_of(below: PlacedGraph, above: PlacedGraph) -> tuple[list[set[str]], dict[str, Node], Placement]:
     """What is the same in all trees: the sources that each part is made of, and what is above, wherever that is."""
-    flow, fed = below.dataflow, trunk_of(above.dataflow)
-    over = renamed(above.dataflow, {name: str(place_of(above.dataflow.by_name[name])) for name in fed})
+    flow, fed = below.dataflow, inlets_of(above.dataflow)
+    over = renamed(above.dataflow, {name: str(inlet_of(above.dataflow.by_name[name])) for name in fed})
     made = [flow.below(name).intersection(flow.sources) for name in feeding(flow).values()]
     where = {name: host for name, host in above.placement.items() if name not in fed}
-    return made, {node.name: node for node in over.nodes if not is_trunk(node)}, where
+    return made, {node.name: node for node in over.nodes if not is_inlet(node)}, where
 
 
 def request_of(

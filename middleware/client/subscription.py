@@ -72,7 +72,7 @@ class Subscription(Stream[T]):
         """A command about the run; any thread."""
         with self._news:
             match command:
-                case e.Attached(query=number, first_index=first, names=names) if number == self.number:
+                case e.QueryStarted(query=number, first_index=first, names=names) if number == self.number:
                     self._first, self._sink = first, names[self.node]
                     self._demand(command)  # at once: nobody waits for it to be taken
                     self._wake()

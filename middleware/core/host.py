@@ -49,10 +49,10 @@ from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, Undecoded
-from thalweg.middleware.core.monitoring.silence import Step
-from thalweg.middleware.core.notes import Lost
+from thalweg.middleware.core.monitoring.silence import StallAction
+from thalweg.middleware.core.notes import HostLost
 from thalweg.middleware.core.outbox import Timer
-from thalweg.middleware.core.relocation.renewal import Part, part_of
+from thalweg.middleware.core.relocation.renewal import GenerationState, generation_state
 from thalweg.middleware.core.relocation.visit import Visit, check_visit
 from thalweg.middleware.core.run import MESSAGES
 from thalweg.middleware.protocol import events as e
@@ -186,7 +186,7 @@ class HostCore(Runs):
             if run is None or run.may_say(sender, kind):
                 self._measured(self.links.hear(sender, message))
         elif kind not in OF_RUNS:
-            self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
+            self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})  # R2
 
     def _on_undecoded(self, event: e.DecodingFailed) -> None:
         """R9: a host has sent what does not decode."""
@@ -360,9 +360,9 @@ class HostCore(Runs):
         if run is None:
             return
         step = self.silence.on_stalled(run.id, event.peer, event.via, event.idle_s)
-        if step is Step.REDIAL:
+        if step is StallAction.REDIAL:
             run.out.emit(e.Redial(run.id, event.peer, event.via))
-        elif step is Step.BLOCKED:
+        elif step is StallAction.BLOCKED:
             run.blocked(event)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
@@ -370,7 +370,7 @@ class HostCore(Runs):
         self._told(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
         if run is not None and run.guests.has(event.peer):  # it is not let in yet
-            run.hear((Lost(event.peer, event.how),))
+            run.hear((HostLost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
         event = self._lasting.current(event)
@@ -401,12 +401,12 @@ class HostCore(Runs):
         if asked:
             self.out.wake(Timer.DRAIN, self.out.now + self.config.retry_s)
         else:
-            self.out.emit(e.Drained())
+            self.out.emit(e.DrainFinished())
 
     def _on_stay(self, sender: str, message: m.Stay) -> None:
         if message.run in self.runs and self.desk.draining:
             self.desk.draining = False
-            self.out.emit(e.Drained(message.why))
+            self.out.emit(e.DrainFinished(message.why))
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
         run = self._open(event.install, event)
@@ -431,7 +431,7 @@ class HostCore(Runs):
     def _on_unsubscribe_requested(self, event: e.UnsubscribeRequested) -> None:
         self._visits.leave(event)
 
-    def _on_enrol(self, sender: str, message: m.Enrol) -> None:
+    def _on_enrol(self, sender: str, message: m.InstallSubscriber) -> None:
         run_id, install, error = message.run, message.install, ""
         visit, out, here = self._visits.get(run_id, sender), self.out.of(message.run), self._visits.here(run_id)
         if here and generation_of(here) > generation_of(run_id):
@@ -453,7 +453,7 @@ class HostCore(Runs):
     def _visit(self, install: m.Install, visit: Visit, before: str) -> None:
         """Take part in another client's run, or go on in its next generation with what is here (R5 of ``visit``)."""
         old, wanted = self.runs.get(before), list[str]()
-        if old is not None and isinstance(install, m.Lasting):
+        if old is not None and isinstance(install, m.FailoverInstall):
             starts = {start.node: start for start in install.starts}
             for name in visit.sinks & old.flow.nodes.keys() & starts.keys():
                 node = old.flow.nodes[name]
@@ -472,7 +472,7 @@ class HostCore(Runs):
         for name in sorted(visit.sinks & run.flow.nodes.keys()):  # one may have begun as the run began anew
             run.growth.enrolled(name)
 
-    def _on_dismiss(self, sender: str, message: m.Dismiss) -> None:
+    def _on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
         self._visits.on_dismiss(sender, message)
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
@@ -482,7 +482,7 @@ class HostCore(Runs):
             run.hear(run.guests.on_subscribe(sender, current))
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
-            self.out.of(message.run).send(sender, m.Dismiss(message.run, message.number, why))
+            self.out.of(message.run).send(sender, m.SubscriptionEnded(message.run, message.number, why))
 
     def _on_probes_requested(self, event: e.ProbesRequested) -> None:
         self._measured(self.links.request(event))
@@ -545,10 +545,10 @@ class HostCore(Runs):
             return
         newest = max(map(generation_of, self._generations(message.client, message.run)), default=None)
         late = self.past.knows(message.client, message.run, self.desk.now, message.number)
-        part = part_of(newest, generation_of(message.run), late=late)
-        if part is Part.OVER:  # R1
+        part = generation_state(newest, generation_of(message.run), late=late)
+        if part is GenerationState.OVER:  # R1
             return
-        if part is Part.FENCED:  # R7
+        if part is GenerationState.FENCED:  # R7
             assert newest is not None
             self._fence(sender, message.run, newest)
             return
@@ -649,11 +649,11 @@ class HostCore(Runs):
         e.AttachRequested: _of_application,
         e.DetachRequested: _of_application,
         e.SubscribersAllowed: _of_application,
-        e.Had: _of_application,
+        e.OutputCommitted: _of_application,
         e.SubscribeRequested: _on_subscribe_requested,
         e.UnsubscribeRequested: _on_unsubscribe_requested,
-        e.Planned: _of_run,
-        e.PlannedAnew: _of_run,
+        e.PlanReady: _of_run,
+        e.RecoveryPlanReady: _of_run,
         e.NextRequested: _of_application,
         e.TransferMeasured: _on_measured,
         e.Relayed: _on_relayed,
@@ -680,8 +680,8 @@ class HostCore(Runs):
         m.Pong: _on_pong,
         m.Install: _on_install,
         m.AheadInstall: _on_install,
-        m.Lasting: _on_install,
-        m.AheadLasting: _on_install,
+        m.FailoverInstall: _on_install,
+        m.AheadFailoverInstall: _on_install,
         m.Installed: _on_installed,
         m.GoesOn: _on_installed,
         m.Remove: _on_remove,
@@ -689,6 +689,6 @@ class HostCore(Runs):
         m.Failed: _on_failed,
         m.Stay: _on_stay,
         m.Subscribe: _on_subscribe,
-        m.Enrol: _on_enrol,
-        m.Dismiss: _on_dismiss,
+        m.InstallSubscriber: _on_enrol,
+        m.SubscriptionEnded: _on_dismiss,
     }

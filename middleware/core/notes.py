@@ -20,7 +20,7 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 Notes = Iterable[Note]
 
 
-class Delivered(Note, frozen=True):
+class PartitionDelivered(Note, frozen=True):
     """The application has got a partition."""
 
 
@@ -36,7 +36,7 @@ class Ended(Note, frozen=True):
     node: str
 
 
-class Made(Note, frozen=True):
+class OutputMade(Note, frozen=True):
     """``node`` has made partition ``index``: while there are two trees, or, where the run outlives its hosts, when that
     is due. It has taken ``size_bytes`` of inputs since that was said last.
     """
@@ -46,14 +46,14 @@ class Made(Note, frozen=True):
     size_bytes: int = 0
 
 
-class Located(Note, frozen=True):
+class OperatorLocated(Note, frozen=True):
     """``sender`` says where an operator is; this host itself where that rode on a message and is new."""
 
     entry: m.Location
     sender: str
 
 
-class Settled(Note, frozen=True):
+class HandoverFinished(Note, frozen=True):
     """A hand-over from here is over, which was of proposal ``number``, 0 for none."""
 
     number: int
@@ -126,21 +126,21 @@ class Started(Note, frozen=True):
     """At the client: every host that is needed has installed the run."""
 
 
-class Lost(Note, frozen=True):
+class HostLost(Note, frozen=True):
     """``host`` is gone for good. ``how``: the reason for a guest's application, as "has been silent for 15 s"."""
 
     host: str
     how: str = "was lost"
 
 
-class Measured(Note, frozen=True):
+class LinkMeasured(Note, frozen=True):
     """A probe has measured a link."""
 
     link: Link
     estimate: LinkEstimate
 
 
-class Sounded(Note, frozen=True):
+class LatencyMeasured(Note, frozen=True):
     """The latency of a link that was asked for is known."""
 
     link: Link

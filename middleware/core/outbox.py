@@ -187,9 +187,9 @@ class Setting(msgspec.Struct, frozen=True):
         return self.install.client == self.out.host
 
     @property
-    def lasting(self) -> m.Lasting | None:
+    def lasting(self) -> m.FailoverInstall | None:
         """How the run outlives its hosts; None: it does not."""
-        return self.install if isinstance(self.install, m.Lasting) else None
+        return self.install if isinstance(self.install, m.FailoverInstall) else None
 
     @property
     def visits(self) -> bool:

@@ -21,7 +21,7 @@ ALL = ""  # instead of a run's id, or of a client's name; neither is ever empty
 FEW = 64  # the client that has most has at least this part of all
 
 
-class Past:
+class EndedRuns:
     """Known until when: by client and run, what is forgotten first comes first."""
 
     def __init__(self, limits: CoreConfig) -> None:

@@ -45,14 +45,14 @@ from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.proposer import BEGUN_ANEW, ENDED_BEFORE, Proposer
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.recovery import Recovery
-from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
+from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
 from thalweg.middleware.core.relocation.survivors import survivors
 from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
-from thalweg.middleware.core.steering.local import Local, Stream
-from thalweg.middleware.core.steering.looks import Looks
-from thalweg.middleware.core.steering.planned import Planned
+from thalweg.middleware.core.steering.local import EpochSteering, FlowParts
+from thalweg.middleware.core.steering.looks import CoordinateSteering
+from thalweg.middleware.core.steering.planned import CentralSteering
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
@@ -63,23 +63,23 @@ Heard = n.Notes | None
 HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Light: (Departures.take_state,),
     n.Ended: (Departures.on_ended,),
-    n.Made: (Inheritance.on_made, Checkpoints.on_made),
-    n.Delivered: (Recovery.on_delivered, Proposer.on_delivered, Planned.on_delivered),
-    n.Located: (Departures.on_located, Arrivals.on_located),
-    n.Settled: (Member.on_settled,),
+    n.OutputMade: (Inheritance.on_made, Checkpoints.on_made),
+    n.PartitionDelivered: (Recovery.on_delivered, Proposer.on_delivered, CentralSteering.on_delivered),
+    n.OperatorLocated: (Departures.on_located, Arrivals.on_located),
+    n.HandoverFinished: (Member.on_settled,),
     n.HandedOver: (Proposer.on_handed_over,),
     n.Prepared: (Member.on_prepared,),
     n.Unprepared: (Member.on_unprepared,),
     n.Merged: (Member.on_merged,),
-    n.ChangedOver: (Recovery.on_changed, Planned.on_changed_over),
-    n.Started: (Recovery.on_started, Proposer.on_started, Planned.on_started),
+    n.ChangedOver: (Recovery.on_changed, CentralSteering.on_changed_over),
+    n.Started: (Recovery.on_started, Proposer.on_started, CentralSteering.on_started),
     n.Left: (Recovery.on_changed, Proposer.on_left),
     n.Invited: (Proposer.on_invited,),
     n.Vacating: (Proposer.on_vacating,),
     n.Leaving: (Proposer.on_leaving,),
     n.Refused: (Guests.on_refused,),
     n.NotJoined: (Recovery.on_not_joined, Proposer.on_not_joined),
-    n.Lost: (
+    n.HostLost: (
         Flow.peer_gone,
         Departures.on_lost,
         Arrivals.on_lost,
@@ -89,10 +89,10 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
         Membership.on_lost,
         Proposer.on_lost,
         Queries.on_lost,
-        Planned.on_lost,
+        CentralSteering.on_lost,
     ),
-    n.Measured: (Planned.on_measured, Local.on_measured),
-    n.Sounded: (Planned.on_sounded,),
+    n.LinkMeasured: (CentralSteering.on_measured, EpochSteering.on_measured),
+    n.LatencyMeasured: (CentralSteering.on_sounded,),
 }
 EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.OperatorFailed: (Flow.failed,),
@@ -104,10 +104,10 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.DetachRequested: (Proposer.on_detach_requested,),
     e.SubscribersAllowed: (Guests.on_allowed,),
     e.PeerJoined: (Proposer.on_peer_joined,),
-    e.Planned: (Planned.on_planned,),
-    e.PlannedAnew: (Recovery.on_planned_anew,),
+    e.PlanReady: (CentralSteering.on_planned,),
+    e.RecoveryPlanReady: (Recovery.on_planned_anew,),
     e.NextRequested: (Flow.next,),
-    e.Had: (Recovery.on_had,),
+    e.OutputCommitted: (Recovery.on_had,),
 }
 MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Offer: Arrivals.on_offer,
@@ -117,10 +117,10 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Withdraw: Arrivals.on_withdraw,
     m.Resumed: Departures.on_resumed,
     m.Claim: Inheritance.on_claim,
-    m.Stable: Recovery.on_stable,
-    m.Lacks: Recovery.on_lacking,
-    m.Settled: Checkpoints.on_settled,
-    m.Given: Flow.on_given,
+    m.CheckpointStored: Recovery.on_stable,
+    m.StateMissing: Recovery.on_lacking,
+    m.CheckpointsObsolete: Checkpoints.on_settled,
+    m.StripeIndices: Flow.on_given,
     m.Propose: Member.on_propose,
     m.ProposeWays: Member.on_propose,
     m.Vote: Proposer.on_vote,
@@ -131,21 +131,23 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Done: Proposer.on_done,
     m.Detach: Growth.on_detach,
     m.Detached: Queries.on_detached,
-    m.Admit: Growth.on_admit,
+    m.AddMember: Growth.on_admit,
     m.Unsubscribe: Guests.on_unsubscribe,
     m.Leave: Membership.on_leave,
     m.Relocated: Departures.on_relocated,
-    m.Wish: Proposer.on_wish,
-    m.Impassable: Planned.on_impassable,
+    m.MoveRequest: Proposer.on_wish,
+    m.Impassable: CentralSteering.on_impassable,
 }
 FROM_CLIENT = frozenset(
     {
-        m.Install, m.AheadInstall, m.Lasting, m.AheadLasting, m.Ping, m.Pings,
-        m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit,
-        m.Enrol, m.Dismiss, m.Stay, m.Settled, m.Given,
+        m.Install, m.AheadInstall, m.FailoverInstall, m.AheadFailoverInstall, m.Ping, m.Pings,
+        m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.AddMember,
+        m.InstallSubscriber, m.SubscriptionEnded, m.Stay, m.CheckpointsObsolete, m.StripeIndices,
     }
 )  # fmt: skip
-TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish, m.Leave, m.Stable, m.Impassable})
+TO_CLIENT = frozenset(
+    {m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.MoveRequest, m.Leave, m.CheckpointStored, m.Impassable}
+)
 FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.GoesOn, m.Failed, m.Pong, m.Removed})
 
 
@@ -172,7 +174,7 @@ class RunCore:
         self.inheritance = Inheritance(setting, tree, directory, flow)
         self.checkpoints = Checkpoints(setting, shared, tree, directory, flow, departures)
         self.recovery = Recovery(setting, tree, directory, flow)
-        ways = Ways(departures, self.arrivals, self.inheritance)
+        ways = OperatorTransfers(departures, self.arrivals, self.inheritance)
         reshaping = Reshaping(setting, tree, directory, flow, ways)
         self.growth = Growth(setting, tree, directory, flow, ways, visit)
         self.queries = Queries(setting, tree, directory)
@@ -181,9 +183,9 @@ class RunCore:
         self.proposer = Proposer(setting, tree, directory, flow, self.queries, self.guests, membership)
         self.member = Member(setting, directory, flow, ways, reshaping, self.growth)
         self.gossip = Gossip(setting, shared, tree, directory, flow)
-        self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
-        self.looks = Looks(setting, tree, directory, flow, self.gossip)
-        self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
+        self.planned = CentralSteering(setting, shared, tree, directory, departures, self.proposer, self.gossip)
+        self.looks = CoordinateSteering(setting, tree, directory, flow, self.gossip)
+        self.local = EpochSteering(setting, shared, FlowParts(tree, directory, books, flow), departures, self.member)
         hear = (
             flow, departures, self.arrivals, self.inheritance, self.checkpoints, self.recovery, self.growth,
             self.queries, self.guests, membership, self.proposer, self.member, self.planned, self.local,
@@ -203,7 +205,7 @@ class RunCore:
         """Whether that is one of the run's hosts, or of its guests."""
         return host in self.members or host in self.directory.guests
 
-    def is_left_behind(self, message: m.Enrol) -> bool:
+    def is_left_behind(self, message: m.InstallSubscriber) -> bool:
         """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run."""
         nodes, install = message.install.dataflow.by_name, message.install
         begins = message.sink not in nodes and self.flow.nodes.keys().isdisjoint(nodes)
@@ -240,7 +242,7 @@ class RunCore:
         self.gossip.close()
         self.recovery.close()
 
-    def asks_where(self, install: m.Lasting, lost: Set[str]) -> bool:
+    def asks_where(self, install: m.FailoverInstall, lost: Set[str]) -> bool:
         """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
         recovery = self.recovery
         if recovery.asking is None:
@@ -273,7 +275,7 @@ class RunCore:
         return False
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
-        self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})
+        self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
 
     def demand(self, sender: str, demand: m.Demand) -> None:
         if sender != self._host:
@@ -334,7 +336,7 @@ class RunCore:
 
     def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
         for entry in entries:
-            self.hear((n.Located(entry, sender),))
+            self.hear((n.OperatorLocated(entry, sender),))
 
     def message(self, sender: str, message: Any, payload: Any = None) -> None:
         """Any other message of this run."""
@@ -343,7 +345,7 @@ class RunCore:
             return
         if kind is m.State:
             self._state_part(message).on_state(sender, message, payload)
-        elif kind is m.Lacks and not self.setting.leads:
+        elif kind is m.StateMissing and not self.setting.leads:
             self.checkpoints.on_lacking(sender, message)
         elif kind is m.Claim and message.heir == message.node:
             self.checkpoints.on_claim(sender, message)
@@ -370,7 +372,7 @@ class RunCore:
             return
         if host in self.directory.hosts:
             self.directory.lose(host)
-            self.hear((n.Lost(host),))
+            self.hear((n.HostLost(host),))
         held = tuple(entry for entry in self.directory.locations.values() if entry.host == host)
         if held:  # which the client did not know
             self.out.send(client, m.Located(self.id, held))

@@ -11,7 +11,7 @@ from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.monitoring.places import Places
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.monitoring.soundings import Soundings
+from thalweg.middleware.core.monitoring.soundings import LatencyProber
 from thalweg.middleware.core.outbox import Alarm
 from thalweg.middleware.protocol import messages as m
 
@@ -25,7 +25,7 @@ class Shared(msgspec.Struct, frozen=True):
 
     monitor: Monitor
     prober: Prober
-    soundings: Soundings
+    soundings: LatencyProber
     places: Places
     meters: Meters
     silence: Suspicions

@@ -80,7 +80,7 @@ class TakesOver(NamedTuple):
     theirs: dict[str, tuple[int, ...]]
 
 
-class Stripe:
+class StripeState:
     """What the stream knows of one of its stripes."""
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Stripe:
         return any(each.index == index for each in self.open)
 
 
-class Pace(NamedTuple):
+class StripePace(NamedTuple):
     """When the next partition of a stripe may come, from now on, and what it takes for one; seconds."""
 
     first_s: float
@@ -126,11 +126,11 @@ class Pace(NamedTuple):
 
 
 Act = Callable[[e.Event], None]  # what the application of a stripe's run says
-Tell = Callable[[Stripe, m.Given], None]
-Ahead = Callable[[Stripe], int]
+Tell = Callable[[StripeState, m.StripeIndices], None]
+Ahead = Callable[[StripeState], int]
 
 
-class Hooks(msgspec.Struct, frozen=True):
+class StripeHooks(msgspec.Struct, frozen=True):
     """How the stripes are reached: what is said of their runs, and to their hosts.
 
     ``most``: partitions that a stripe's tree can have under way; ``named``: its run now, of whatever generation;
@@ -141,7 +141,7 @@ class Hooks(msgspec.Struct, frozen=True):
     act: Act
     tell: Tell
     most: Ahead
-    named: Callable[[Stripe], str]
+    named: Callable[[StripeState], str]
     changed: Callable[[int, str], None]
     spoilt: Callable[[Collection[int], e.Fail], None]
 
@@ -149,11 +149,11 @@ class Hooks(msgspec.Struct, frozen=True):
 class Striping:
     """The stream, at its client."""
 
-    def __init__(self, out: Outbox, event: e.StripesRequested, limits: CoreConfig, hooks: Hooks) -> None:
+    def __init__(self, out: Outbox, event: e.StripesRequested, limits: CoreConfig, hooks: StripeHooks) -> None:
         self._out, self._limits, self._hooks = out, limits, hooks
         self._alarm = Alarm(out, Timer.STRIPES)
         self.stripes = [
-            Stripe(number, request.install.run, share, limits.retry_s)
+            StripeState(number, request.install.run, share, limits.retry_s)
             for number, (request, share) in enumerate(zip(event.stripes, event.shares, strict=True))
         ]
         self.count = len(self.stripes)  # that there have been
@@ -174,7 +174,7 @@ class Striping:
 
     # --- what the stripes' runs say -----------------------------------------------------------------------
 
-    def on_ready(self, stripe: Stripe) -> None:
+    def on_ready(self, stripe: StripeState) -> None:
         """All hosts that a stripe needs have installed its run."""
         stripe.ready = True
         if stripe.coming:
@@ -184,7 +184,7 @@ class Striping:
             self._out.emit(e.Ready(self._out.run))
         self._go_on()
 
-    def on_delivered(self, stripe: Stripe, part: e.Deliver) -> None:
+    def on_delivered(self, stripe: StripeState, part: e.Deliver) -> None:
         """A stripe has delivered its next partition."""
         now = self._out.now
         if stripe.over or not stripe.open or stripe.open[0].partition != part.index:
@@ -213,11 +213,11 @@ class Striping:
             self._end_before(given.index, "" if past.body == PAST_END.body else unevenly(given.index))  # R6
         self._go_on()
 
-    def _took(self, stripe: Stripe, took_s: float) -> None:
+    def _took(self, stripe: StripeState, took_s: float) -> None:
         known_s = stripe.period_s
         stripe.period_s = took_s if known_s is None else known_s + SMOOTHING * (took_s - known_s)
 
-    def _take(self, stripe: Stripe, given: Open, part: e.Deliver) -> None:
+    def _take(self, stripe: StripeState, given: Open, part: e.Deliver) -> None:
         index = given.index
         twice = index < self.next or index in self.held
         late = self._end is not None and index >= self._end
@@ -237,7 +237,7 @@ class Striping:
             self._free = [each for each in self._free if each < index]
             self.held = {each: part for each, part in self.held.items() if each < index}
 
-    def on_failed(self, stripe: Stripe, failed: e.Fail, nodes: Collection[str] = ()) -> None:
+    def on_failed(self, stripe: StripeState, failed: e.Fail, nodes: Collection[str] = ()) -> None:
         """R5: the run of a stripe cannot go on; R10: ``nodes`` are at fault."""
         if stripe.over or self._over:
             return
@@ -263,11 +263,11 @@ class Striping:
     def _nobody_left(self) -> bool:
         return all(each.over for each in self.stripes) and not self._waits_for_others
 
-    def _record(self, stripe: Stripe, kind: str, **fields: Any) -> None:
+    def _record(self, stripe: StripeState, kind: str, **fields: Any) -> None:
         """A record of a stripe's run: the stream has none."""
         self._out.of(self._hooks.named(stripe)).record(kind, **fields)
 
-    def _leave(self, stripe: Stripe) -> None:
+    def _leave(self, stripe: StripeState) -> None:
         """A stripe gets nothing more; what it has open is for the others."""
         stripe.over, stripe.asked_s = True, None
         left = [each.index for each in stripe.open]
@@ -285,7 +285,7 @@ class Striping:
         before_end = self._end is None or index < self._end
         return self.next <= index and before_end and index not in self.held
 
-    def on_follows(self, stripe: Stripe, first: int) -> None:
+    def on_follows(self, stripe: StripeState, first: int) -> None:
         """R7: a stripe begins anew, some of its nodes with partition ``first``."""
         oldest = stripe.upto - len(stripe.open) - len(stripe.past)
         if first < oldest:
@@ -303,10 +303,10 @@ class Striping:
         shares = [each.share for each in self.stripes if not (each.leaving or each.coming)]
         for place, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
             share = shares[place] if place < len(shares) else 1 / len(requests)
-            self.stripes.append(Stripe(self.count, request.install.run, share, self._limits.retry_s, takes_over))
+            self.stripes.append(StripeState(self.count, request.install.run, share, self._limits.retry_s, takes_over))
             self.count += 1
 
-    def forget(self, stripe: Stripe) -> None:
+    def forget(self, stripe: StripeState) -> None:
         """Nothing more will be heard of a stripe; where others have taken over, or it could not, it counts no more."""
         if stripe.over and (stripe.leaving or stripe.coming):
             self.stripes.remove(stripe)
@@ -372,7 +372,7 @@ class Striping:
             self._hand_out()
         if self._over:
             return
-        paces = {each: Pace(self._first_s(each), self._period_s(each)) for each in self.stripes if each.carries}
+        paces = {each: StripePace(self._first_s(each), self._period_s(each)) for each in self.stripes if each.carries}
         for stripe in sorted(paces, key=lambda each: paces[each].first_s):
             if self._fill(stripe, paces):
                 self._tell(stripe)
@@ -400,7 +400,7 @@ class Striping:
             self._over = True
             self._out.fail(f"no stripe of the stream is left that could carry partition {self.next}")
 
-    def _fill(self, stripe: Stripe, paces: Mapping[Stripe, Pace]) -> bool:
+    def _fill(self, stripe: StripeState, paces: Mapping[StripeState, StripePace]) -> bool:
         """R1: whether a stripe has been given more indices."""
         before = stripe.upto
         ahead = self._ahead(stripe)
@@ -408,7 +408,7 @@ class Striping:
             self._give(stripe, index)
         return stripe.upto > before
 
-    def _ahead(self, stripe: Stripe) -> int:
+    def _ahead(self, stripe: StripeState) -> int:
         """R1: how many indices a stripe may have."""
         if stripe.period_s is None:
             return UNKNOWN
@@ -416,11 +416,11 @@ class Striping:
         count = plain_sum(not (each.over or each.leaving or each.coming) for each in self.stripes)
         return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
-    def _give(self, stripe: Stripe, index: int) -> None:
+    def _give(self, stripe: StripeState, index: int) -> None:
         stripe.open.append(Open(stripe.upto, index))
         stripe.upto += 1
 
-    def _choose(self, stripe: Stripe, paces: Mapping[Stripe, Pace]) -> int | None:
+    def _choose(self, stripe: StripeState, paces: Mapping[StripeState, StripePace]) -> int | None:
         """R2: the index for a stripe's next partition, which is taken for given; None where others will have all."""
         then_s = paces[stripe].first_s + len(stripe.open) * paces[stripe].period_s
         skip = 0
@@ -437,7 +437,7 @@ class Striping:
         self._top = index + 1
         return index
 
-    def _period_s(self, stripe: Stripe) -> float:
+    def _period_s(self, stripe: StripeState) -> float:
         """What a stripe takes for a partition; of one that has not delivered any two, as its share of the others'."""
         if stripe.period_s is not None:
             late_s = 0.0 if stripe.asked_s is None else self._out.now - max(stripe.asked_s, stripe.delivered_s)
@@ -445,7 +445,7 @@ class Striping:
         known = [each.period_s * each.share for each in self.stripes if each.period_s is not None]
         return max((plain_sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
 
-    def _first_s(self, stripe: Stripe) -> float:
+    def _first_s(self, stripe: StripeState) -> float:
         """When a stripe's next partition may come, from now on."""
         if stripe.delivered_s == -math.inf:
             return self._period_s(stripe)
@@ -455,7 +455,7 @@ class Striping:
         """How many partitions wait for one before them."""
         return len(self.held) - (self.next in self.held)
 
-    def _may_ask(self, stripe: Stripe) -> bool:
+    def _may_ask(self, stripe: StripeState) -> bool:
         """R3."""
         index = stripe.open[0].index
         if index == self.next or stripe.has(self.next):
@@ -476,7 +476,7 @@ class Striping:
         self._give(other, self.next)
         self._tell(other)
 
-    def _ask_ahead(self, paces: Mapping[Stripe, Pace]) -> None:
+    def _ask_ahead(self, paces: Mapping[StripeState, StripePace]) -> None:
         """R8."""
         known = {each: self._waits_s(each, pace.first_s) for each, pace in paces.items() if each.period_s is not None}
         if len(known) < 2:
@@ -499,13 +499,13 @@ class Striping:
                     having[index] += 1
                     free_s[other] += paces[other].period_s
 
-    def _waits_s(self, stripe: Stripe, first_s: float) -> float:
+    def _waits_s(self, stripe: StripeState, first_s: float) -> float:
         """R8: how long a stripe's next partition may still take."""
         if stripe.asked_s is None or stripe.period_s is None:
             return first_s
         return max(first_s, self._out.now - max(stripe.asked_s, stripe.delivered_s) - stripe.period_s)
 
-    def _without_next(self) -> list[Stripe]:
+    def _without_next(self) -> list[StripeState]:
         """The stripes that could be given the next partition as well."""
         return [each for each in self.stripes if each.carries and not each.has(self.next)]
 
@@ -517,7 +517,7 @@ class Striping:
             return math.inf
         return max([self._waited_for_s(each) for each in having])
 
-    def _waited_for_s(self, stripe: Stripe) -> float:
+    def _waited_for_s(self, stripe: StripeState) -> float:
         """R4: until when a stripe may deliver the next partition, which it has perhaps not begun."""
         before = next((n for n, each in enumerate(stripe.open) if each.index == self.next), 0)
         if stripe.period_s is not None:
@@ -525,7 +525,7 @@ class Striping:
             return since_s + (STALLED + before) * max(stripe.period_s, self._limits.retry_s)
         return self._stuck_s(stripe)
 
-    def _stuck_s(self, stripe: Stripe) -> float:
+    def _stuck_s(self, stripe: StripeState) -> float:
         """R4: when a stripe whose pace is not known has taken for too long."""
         fills_s = sorted(each.fills_s for each in self.stripes if each.fills_s is not None)
         if not fills_s or stripe.asked_s is None:
@@ -534,16 +534,16 @@ class Striping:
         times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
-    def _tell(self, stripe: Stripe) -> None:
+    def _tell(self, stripe: StripeState) -> None:
         """R1: say what a stripe was given, of what it has not delivered; R7: or from where it begins anew."""
         begins = stripe.upto - len(stripe.open)
         first = begins if stripe.anew is None else max(min(stripe.anew[0], begins), begins - len(stripe.past))
         past = list(stripe.past)[len(stripe.past) - (begins - first) :] if first < begins else []
         stripe.told_s = self._out.now
         if past or stripe.open:
-            self._hooks.tell(stripe, m.Given(stripe.run, first, (*past, *(each.index for each in stripe.open))))
+            self._hooks.tell(stripe, m.StripeIndices(stripe.run, first, (*past, *(each.index for each in stripe.open))))
 
-    def _say_again_s(self, stripe: Stripe) -> float:
+    def _say_again_s(self, stripe: StripeState) -> float:
         asked_s = self._out.now if stripe.asked_s is None else stripe.asked_s
         return max(stripe.told_s, asked_s) + stripe.wait_s
 

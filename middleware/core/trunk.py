@@ -27,7 +27,7 @@ from thalweg.middleware.parcels import PAST_END, is_past_end
 from thalweg.middleware.protocol import events as e
 
 
-class Hooks(msgspec.Struct, frozen=True):
+class UpperFeedHooks(msgspec.Struct, frozen=True):
     """How the two sides are reached.
 
     ``ask``: have the stream give its next partition; ``again``: and have it begin anew with this one; ``answer``: what
@@ -41,7 +41,7 @@ class Hooks(msgspec.Struct, frozen=True):
     most: Callable[[], int]
 
 
-class Part(NamedTuple):
+class Inlet(NamedTuple):
     """What of the stream's partitions feeds a source, and of which run that is."""
 
     name: str
@@ -55,21 +55,21 @@ class Part(NamedTuple):
         return (part.value[at], part.sizes[at]) if len(part.sizes) > 1 else (part.value, part.size_bytes)
 
 
-class Trunk:
+class UpperFeed:
     """What came of the stream, and which source wants what. ``names``: the sources that there are at first."""
 
-    def __init__(self, names: Iterable[str], first: int, hooks: Hooks) -> None:
+    def __init__(self, names: Iterable[str], first: int, hooks: UpperFeedHooks) -> None:
         self._hooks = hooks
         self.next = first  # of the stream
         self.kept: dict[int, e.Deliver] = {}  # before that, for who has not taken them
-        self._wanted: dict[Part, e.RunOperator] = {}
+        self._wanted: dict[Inlet, e.RunOperator] = {}
         self._upto = dict.fromkeys(names, first)  # by source, the partition that it takes next
         self._asked = False  # the stream, for its next one
         self._uneven: dict[str, int] = {}  # R3: sources of which only some had ended, and with which partition
 
     def want(self, command: e.RunOperator, place: int) -> None:
         """The source at that place wants a partition."""
-        source, index = Part(command.node, place), command.index
+        source, index = Inlet(command.node, place), command.index
         self._wanted[source], self._upto[source.name] = command, index
         kept = self.kept.get(index)
         if index < self.next and (kept is None or not (kept.end or source.of(kept))):
@@ -115,7 +115,7 @@ class Trunk:
         """Whether somebody waits for who may have ended meanwhile (R1)."""
         return bool(self._wanted) and not self._asked
 
-    def _give(self, source: Part, command: e.RunOperator, part: e.Deliver) -> None:
+    def _give(self, source: Inlet, command: e.RunOperator, part: e.Deliver) -> None:
         name, index = command.node, command.index
         found = None if part.end else source.of(part)
         if found is None or is_past_end(found[0]):  # R3

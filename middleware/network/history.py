@@ -54,7 +54,7 @@ class Variability(msgspec.Struct, frozen=True):
         return self.permanent + self.wandering + self.passing
 
 
-class Past(msgspec.Struct, frozen=True):
+class PlanningHistory(msgspec.Struct, frozen=True):
     """What a planner is told of before: samples up to ``now_s``, and what this look has asked for in so many rounds.
 
     ``latest``: what was last measured of each link, which is in the samples as part of a mean.

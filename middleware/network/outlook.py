@@ -35,7 +35,7 @@ import numpy.typing as npt
 from thalweg.middleware import arithmetic
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.arrays import exp, factorised, log, whitened
-from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Variability
+from thalweg.middleware.network.history import FIRST, PlanningHistory, Sample, Samples, Variability
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
 
 CORRELATION_S = (30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -154,7 +154,7 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
     return known[place][1]
 
 
-def look_ahead(past: Past, hosts: Iterable[str], horizon_s: float) -> Outlook:
+def look_ahead(past: PlanningHistory, hosts: Iterable[str], horizon_s: float) -> Outlook:
     """Forecasts of every link between ``hosts`` for the next ``horizon_s`` seconds, which must be above 0.
 
     ``past.variability`` must be there; without samples links are all alike.

@@ -15,36 +15,36 @@ from thalweg.middleware.protocol.fields import (
     Location,
     Move,
     Name,
-    OfNode,
-    OfProposal,
-    OfRun,
+    NodeMessage,
     Peer,
+    ProposalMessage,
+    RoutePreference,
+    RunMessage,
     Shape,
     Taken,
     Text,
-    Told,
-    Way,
+    WireMessage,
 )
 from thalweg.middleware.protocol.installing import AnyInstall
 
 # --- an operator changes hosts (core.relocation.handover) -----------------------------------------
 
 
-class Offer(OfNode, frozen=True):
+class Offer(NodeMessage, frozen=True):
     """Will you take ``node``, which has its ``version``-th placement here? Repeated, it asks how far you are."""
 
 
-class Accept(OfNode, frozen=True):
+class Accept(NodeMessage, frozen=True):
     """Answer to Offer: the code of ``node`` is loaded here, there is room, and its state has not come."""
 
 
-class Refuse(OfNode, frozen=True):
+class Refuse(NodeMessage, frozen=True):
     """``node`` cannot run here, or not from that state, for the reason given; nothing is kept."""
 
     reason: Text
 
 
-class State(OfNode, frozen=True):
+class State(NodeMessage, frozen=True):
     """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``, or what ``Taken`` says.
 
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
@@ -66,7 +66,7 @@ class State(OfNode, frozen=True):
     since: Demanded = -1
 
 
-class Claim(OfRun, frozen=True):
+class Claim(RunMessage, frozen=True):
     """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet.
 
     Its own heir waits for the replica with which it starts.
@@ -76,25 +76,25 @@ class Claim(OfRun, frozen=True):
     heir: Name
 
 
-class Restored(OfNode, frozen=True):
+class Restored(NodeMessage, frozen=True):
     """``node`` is here with its state and waits for the word that it has moved."""
 
 
-class Withdraw(OfNode, frozen=True):
+class Withdraw(NodeMessage, frozen=True):
     """``node`` stays where it is; forget the offer."""
 
 
-class Resumed(OfNode, frozen=True):
+class Resumed(NodeMessage, frozen=True):
     """``node`` runs here, by its placement after ``version``."""
 
 
-class Wish(OfNode, frozen=True):
+class MoveRequest(NodeMessage, frozen=True, tag="Wish"):
     """To the client: ``node``, which is here, would be better on ``target``. It may be heard, or not."""
 
     target: Name
 
 
-class Relocated(OfRun, frozen=True):
+class Relocated(RunMessage, frozen=True):
     """To the client: what became of handing ``node`` over, and why it stayed if it did."""
 
     node: Name
@@ -107,14 +107,14 @@ class Relocated(OfRun, frozen=True):
 # --- all change over between two iterations (core.relocation.proposal) ----------------------------
 
 
-class Propose(OfProposal, frozen=True):
+class Propose(ProposalMessage, frozen=True):
     """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``."""
 
     moves: tuple[Move, ...]
     shape: Shape | None = None
 
     @property
-    def ways(self) -> tuple[Way, ...] | None:
+    def ways(self) -> tuple[RoutePreference, ...] | None:
         """The networks between hosts from then on, the one that all share where none is told; None: as they were."""
         return None
 
@@ -122,17 +122,17 @@ class Propose(OfProposal, frozen=True):
 class ProposeWays(Propose, frozen=True):
     """The same, with other networks between hosts."""
 
-    ways: tuple[Way, ...] = ()
+    ways: tuple[RoutePreference, ...] = ()
 
 
-class Impassable(OfRun, frozen=True):
+class Impassable(RunMessage, frozen=True):
     """To the client: what this host sends to ``target`` does not come over these hops, whatever their links carry."""
 
     target: Name
     hops: Hops
 
 
-class Vote(OfProposal, frozen=True):
+class Vote(ProposalMessage, frozen=True):
     """``host`` is ready for proposal ``number``, or not for the reason in ``error``.
 
     ``iteration``: the last partition that a source of this host has dispatched, -1 for none.
@@ -143,7 +143,7 @@ class Vote(OfProposal, frozen=True):
     error: Text = ""
 
 
-class Commit(OfProposal, frozen=True):
+class Commit(ProposalMessage, frozen=True):
     """From the client to all: proposal ``number`` takes place after partition ``iteration``."""
 
     iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
@@ -152,7 +152,7 @@ class Commit(OfProposal, frozen=True):
     shape: Shape | None = None
 
     @property
-    def ways(self) -> tuple[Way, ...] | None:
+    def ways(self) -> tuple[RoutePreference, ...] | None:
         """As of Propose."""
         return None
 
@@ -160,22 +160,22 @@ class Commit(OfProposal, frozen=True):
 class CommitWays(Commit, frozen=True):
     """The same, with other networks between hosts."""
 
-    ways: tuple[Way, ...] = ()
+    ways: tuple[RoutePreference, ...] = ()
 
 
 AnyPropose = Propose | ProposeWays  # wherever one is said, any of them may be
 AnyCommit = Commit | CommitWays
 
 
-class Abort(OfProposal, frozen=True):
+class Abort(ProposalMessage, frozen=True):
     """From the client to all: proposal ``number`` is off, sources resume."""
 
 
-class Retire(OfProposal, frozen=True):
+class Retire(ProposalMessage, frozen=True):
     """From the client to all: all of the old tree's partitions are delivered; forget what is not in the new one."""
 
 
-class Done(OfProposal, frozen=True):
+class Done(ProposalMessage, frozen=True):
     """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over.
 
     Of another shape it says twice that it is: when it has both trees, and, ``retired``, when it has the new one only.
@@ -189,7 +189,7 @@ class Done(OfProposal, frozen=True):
 # --- another query begins, or one leaves (core.relocation.growth) ---------------------------------
 
 
-class Detach(OfProposal, frozen=True):
+class Detach(ProposalMessage, frozen=True):
     """From the client to all: no query uses ``nodes`` any more; forget them. Repeated until answered by Detached.
 
     ``guests``: other clients that take no more of the run's partitions.
@@ -199,7 +199,7 @@ class Detach(OfProposal, frozen=True):
     guests: tuple[Name, ...] = ()
 
 
-class Detached(OfProposal, frozen=True):
+class Detached(ProposalMessage, frozen=True):
     """Answer to Detach, or to Admit: that is so here, but for ``error``."""
 
     error: Text = ""
@@ -208,10 +208,10 @@ class Detached(OfProposal, frozen=True):
 # --- a sink of another client (core.relocation.guests, core.relocation.visit) ---------------------
 
 
-class Subscribe(OfRun, frozen=True):
+class Subscribe(RunMessage, frozen=True):
     """From another client: its subscription ``number`` wants the partitions of ``node``. Repeated while it lasts.
 
-    Answered by Enrol, by Pong while it lasts, and by Dismiss when it does not.
+    Answered by InstallSubscriber, by Pong while it lasts, and by SubscriptionEnded when it does not.
     """
 
     number: Index
@@ -219,7 +219,7 @@ class Subscribe(OfRun, frozen=True):
     peer: Peer
 
 
-class Admit(OfProposal, frozen=True):
+class AddMember(ProposalMessage, frozen=True, tag="Admit"):
     """From the client to all: this other client may have sinks in the run. Repeated until answered by Detached.
 
     ``host``: it is a host of the run from now on, to which operators may move.
@@ -229,7 +229,7 @@ class Admit(OfProposal, frozen=True):
     host: bool = False
 
 
-class Enrol(OfRun, frozen=True):
+class InstallSubscriber(RunMessage, frozen=True, tag="Enrol"):
     """To another client: the run as it is, in which ``sink`` is to be for its subscription ``number``.
 
     Repeated until answered by Installed.
@@ -240,13 +240,13 @@ class Enrol(OfRun, frozen=True):
     install: AnyInstall
 
 
-class Unsubscribe(OfRun, frozen=True):
-    """From another client: its subscription ``number`` is over. Repeated until answered by Dismiss."""
+class Unsubscribe(RunMessage, frozen=True):
+    """From another client: its subscription ``number`` is over. Repeated until answered by SubscriptionEnded."""
 
     number: Index
 
 
-class Dismiss(OfRun, frozen=True):
+class SubscriptionEnded(RunMessage, frozen=True, tag="Dismiss"):
     """To another client: its subscription ``number`` is over, or there is none, and why; 0: all are, with the run."""
 
     number: Index
@@ -256,23 +256,23 @@ class Dismiss(OfRun, frozen=True):
 # --- hosts come and go (core.relocation.membership) -----------------------------------------------
 
 
-class Enlist(Told, frozen=True):
+class Enlist(WireMessage, frozen=True):
     """From a host to a client, again and again: ``peer`` is here, and takes part if it is wanted."""
 
     peer: Peer
 
 
-class Drain(Told, frozen=True):
+class Drain(WireMessage, frozen=True):
     """To a host: let all operators move away, and end. Answered by Drained, once."""
 
 
-class Drained(Told, frozen=True):
+class Drained(WireMessage, frozen=True):
     """Answer to Drain: nothing is here any more, and the host ends; or it stays, and why."""
 
     why: Text = ""
 
 
-class Leave(OfRun, frozen=True):
+class Leave(RunMessage, frozen=True):
     """To the client: this host is to have no part in the run any more. Repeated until answered by Remove, or by Stay.
 
     ``empty``: no node is here, and no output that somebody may ask for.
@@ -281,7 +281,7 @@ class Leave(OfRun, frozen=True):
     empty: bool
 
 
-class Stay(OfRun, frozen=True):
+class Stay(RunMessage, frozen=True):
     """Answer to Leave: that cannot be, and why."""
 
     why: Text

@@ -9,17 +9,26 @@ from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
-from thalweg.middleware.network.history import Past
+from thalweg.middleware.network.history import PlanningHistory
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
-from thalweg.middleware.protocol.messages import AheadLasting, Cause, Install, Lasting, Message, Peer, Via, Way
+from thalweg.middleware.protocol.messages import (
+    AheadFailoverInstall,
+    Cause,
+    FailoverInstall,
+    Install,
+    Message,
+    Peer,
+    RoutePreference,
+    Via,
+)
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
     """What a core wants done: immutable, slotted, compared by value."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ResumableRun(msgspec.Struct, frozen=True):
     """What a client has to know to go on with a run that another has begun, which outlives its hosts.
 
     ``install``: its last generation, with the graph and where its nodes are now; ``known``: by operator and partition,
@@ -27,7 +36,7 @@ class Kept(msgspec.Struct, frozen=True):
     ``queries``: by number the sinks of those that go on, where that is known.
     """
 
-    install: Lasting | AheadLasting
+    install: FailoverInstall | AheadFailoverInstall
     known: dict[str, dict[int, tuple[str, ...]]] = {}
     stateless: tuple[Code, ...] = ()
     bases: dict[str, int] = {}
@@ -244,7 +253,7 @@ class Keep(Command, frozen=True):
     """What another client would need to go on with the run has changed."""
 
     run: str
-    kept: Kept
+    kept: ResumableRun
 
 
 class Forgotten(Command, frozen=True):
@@ -254,7 +263,7 @@ class Forgotten(Command, frozen=True):
     follows: bool = False
 
 
-class Drained(Command, frozen=True):
+class DrainFinished(Command, frozen=True):
     """Nothing is on this host any more that was to be drained; or it stays, and why."""
 
     why: str = ""
@@ -287,8 +296,8 @@ class Report(Command, frozen=True):
     via: str = NET
 
 
-class Plan(Command, frozen=True):
-    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``Planned``.
+class RequestPlan(Command, frozen=True):
+    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``PlanReady``.
 
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
     for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
@@ -302,18 +311,18 @@ class Plan(Command, frozen=True):
     view: dict[Link, LinkEstimate]
     state_bytes: dict[str, int] = {}
     dataflow: Dataflow | None = None
-    past: Past | None = None
+    past: PlanningHistory | None = None
     recording: bool = False
     latencies: dict[Link, Latency] = {}
     hosts: dict[str, HostFigures] = {}
     nodes: dict[str, NodeFigures] = {}
     places: dict[str, Place] = {}
-    ways: tuple[Way, ...] = ()
+    ways: tuple[RoutePreference, ...] = ()
     shunned: frozenset[tuple[Link, ...]] = frozenset()
 
 
-class PlanAnew(Plan, frozen=True):
-    """Let it say, by what it knows, where the operators of lost hosts go: ``PlannedAnew``.
+class RequestRecoveryPlan(RequestPlan, frozen=True):
+    """Let it say, by what it knows, where the operators of lost hosts go: ``RecoveryPlanReady``.
 
     ``dataflow`` has all other operators pinned to the hosts that they are on; ``placement`` has these where they go
     if it does not say. ``there``: the hosts that are left.
@@ -322,7 +331,7 @@ class PlanAnew(Plan, frozen=True):
     there: tuple[str, ...] = ()
 
 
-class Placed(Command, frozen=True):
+class OperatorMoved(Command, frozen=True):
     """Operator ``node`` has moved to ``host``; news for the application."""
 
     run: str
@@ -354,7 +363,7 @@ class TreeChanged(Command, frozen=True):
     placement: dict[str, str]
 
 
-class Attached(Command, frozen=True):
+class QueryStarted(Command, frozen=True):
     """A query has begun: with partition ``first_index``, in a run that has this graph now; news for the application.
 
     ``names``: what the query's nodes are called in the run. Of a subscription, ``query`` is its number, at who

@@ -12,7 +12,18 @@ from thalweg.middleware.network.history import Variability
 from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.commands import *
-from thalweg.middleware.protocol.messages import Cause, Install, Message, Over, Partition, Peer, Probe, State, Via, Way
+from thalweg.middleware.protocol.messages import (
+    Cause,
+    Install,
+    LinkEnd,
+    Message,
+    Partition,
+    Peer,
+    Probe,
+    RoutePreference,
+    State,
+    Via,
+)
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -144,7 +155,7 @@ class Relayed(Event, frozen=True, omit_defaults=True):
 
     source: str
     message: Partition
-    hops: Annotated[tuple[Over, ...], msgspec.Meta(min_length=1)]
+    hops: Annotated[tuple[LinkEnd, ...], msgspec.Meta(min_length=1)]
     size_bytes: int
     duration_s: float
     relays: tuple[str, ...] = ()
@@ -216,7 +227,7 @@ class KeptRunRequested(RunRequested, frozen=True):
     ``kept``: this is that other client.
     """
 
-    kept: Kept | None = None
+    kept: ResumableRun | None = None
 
 
 class StripesRequested(Event, frozen=True):
@@ -237,7 +248,7 @@ class StripesRequested(Event, frozen=True):
 
 
 class AttachRequested(Event, frozen=True, omit_defaults=True):
-    """The application wants another query in the run, of this number and with names of its own: ``Attached``.
+    """The application wants another query in the run, of this number and with names of its own: ``QueryStarted``.
 
     ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``: in
     seconds how far away those are that the run has. ``since``: the first partition that it may begin with.
@@ -293,7 +304,7 @@ class PlacementProposed(Event, frozen=True):
     dataflow: Dataflow | None = None
     free: tuple[Code, ...] = ()
     merging: tuple[Code, ...] = ()
-    ways: tuple[Way, ...] | UnsetType = UNSET
+    ways: tuple[RoutePreference, ...] | UnsetType = UNSET
     number: int | UnsetType = UNSET
 
 
@@ -304,7 +315,7 @@ class DetachRequested(Event, frozen=True):
     query: int
 
 
-class Had(Event, frozen=True):
+class OutputCommitted(Event, frozen=True):
     """The application is done with partition ``index`` of a sink, and all before: its journal says so."""
 
     run: str
@@ -324,7 +335,7 @@ class SubscribersAllowed(Event, frozen=True):
 
 
 class SubscribeRequested(Event, frozen=True):
-    """The application wants the partitions of ``node`` of a run that the client ``owner`` leads: ``Attached``."""
+    """The application wants the partitions of ``node`` of a run that the client ``owner`` leads: ``QueryStarted``."""
 
     run: str
     number: int
@@ -339,8 +350,8 @@ class UnsubscribeRequested(Event, frozen=True):
     number: int
 
 
-class Planned(Event, frozen=True):
-    """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
+class PlanReady(Event, frozen=True):
+    """The planner's answer to ``RequestPlan``: a placement, or the links it needs to know first.
 
     ``latencies``: links whose latency it needs. ``worth``: whether the moves pay; ``detail`` goes into the records.
     ``failed``: why there is neither, where the planner failed. ``dataflow``: another tree, to which the placement
@@ -359,11 +370,11 @@ class Planned(Event, frozen=True):
     free: tuple[Code, ...] = ()
     variability: Variability | None = msgspec.field(name="weather", default=None)
     latencies: frozenset[Link] | UnsetType = UNSET
-    ways: tuple[Way, ...] | UnsetType = UNSET
+    ways: tuple[RoutePreference, ...] | UnsetType = UNSET
 
 
-class PlannedAnew(Planned, frozen=True):
-    """The answer to ``PlanAnew``: a placement of what is to be placed, or why there is none."""
+class RecoveryPlanReady(PlanReady, frozen=True):
+    """The answer to ``RequestRecoveryPlan``: a placement of what is to be placed, or why there is none."""
 
 
 class Woke(Event, frozen=True):

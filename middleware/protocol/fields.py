@@ -41,24 +41,33 @@ _UNIX = r"ipc:///[!-~]{1,106}"  # with the slash, what fits into sockaddr_un; no
 Endpoint = Annotated[str, msgspec.Meta(pattern=rf"\A({_TCP}|{_UNIX})\Z", max_length=300)]
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
-    """Base of all wire structs; the tag is the class name."""
+class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
+    """Base of all wire structs.
+
+    The tag is the class name. A class that was renamed keeps its tag, so hosts before and after it understand each
+    other.
+    """
 
 
-class OfRun(Told, frozen=True):
+def tag_of(kind: type[msgspec.Struct]) -> str:
+    """Return the tag of a kind of message, which names the kind in frames, records and fault plans."""
+    return str(kind.__struct_config__.tag)
+
+
+class RunMessage(WireMessage, frozen=True):
     """What is said of a run."""
 
     run: Name
 
 
-class OfNode(OfRun, frozen=True):
+class NodeMessage(RunMessage, frozen=True):
     """What is said of operator ``node``, which changes hosts, in its ``version``-th placement."""
 
     node: Name
     version: Index
 
 
-class OfProposal(OfRun, frozen=True):
+class ProposalMessage(RunMessage, frozen=True):
     """What is said of proposal ``number``."""
 
     number: Index
@@ -81,14 +90,14 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     version: Index
 
 
-class Over(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LinkEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The end of a link over another network than the one that all share; of a hop over relays, of any link."""
 
     host: Name
     via: Name
 
 
-Hops = Annotated[tuple[Over, ...], msgspec.Meta(min_length=2, max_length=MAX_HOPS)]
+Hops = Annotated[tuple[LinkEnd, ...], msgspec.Meta(min_length=2, max_length=MAX_HOPS)]
 Via = str | Hops  # a network, or the hops over relays, of which the last one ends at the target
 
 
@@ -100,7 +109,7 @@ def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:
     return tuple(Link(*pair, hop.via) for pair, hop in zip(itertools.pairwise(hosts), via, strict=True))
 
 
-class Way(msgspec.Struct, frozen=True, array_like=True):
+class RoutePreference(msgspec.Struct, frozen=True, array_like=True):
     """What host ``source`` sends to ``target`` goes ``over`` the first of these in which it gets there: networks, or
     routes over relays.
 
@@ -155,7 +164,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
         return any(isinstance(graft.like, Node) for graft in self.grafts)
 
 
-class Joined(msgspec.Struct, frozen=True, array_like=True):
+class NetworkEndpoints(msgspec.Struct, frozen=True, array_like=True):
     """The bulk endpoints of a host that is joined to several networks, by their names.
 
     Raises ValueError (on decoding, msgspec.ValidationError) where the network that all share is left out.
@@ -178,7 +187,7 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
 
     name: Name
     control: Endpoint
-    bulk: Endpoint | Joined
+    bulk: Endpoint | NetworkEndpoints
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
 
@@ -190,7 +199,7 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     @property
     def ends(self) -> dict[str, str]:
         """Its bulk endpoints, by network."""
-        return self.bulk.ends if isinstance(self.bulk, Joined) else {NET: self.bulk}
+        return self.bulk.ends if isinstance(self.bulk, NetworkEndpoints) else {NET: self.bulk}
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -201,7 +210,7 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     source: Name
-    target: Name | Over
+    target: Name | LinkEnd
     rate_bps: Index
     spread_bps: Index
     count: Index
@@ -211,7 +220,7 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def link(self) -> Link:
         """The link that it is of."""
         end = self.target
-        return Link(self.source, end.host, end.via) if isinstance(end, Over) else Link(self.source, end)
+        return Link(self.source, end.host, end.via) if isinstance(end, LinkEnd) else Link(self.source, end)
 
 
 class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -134,7 +134,7 @@ def subject_of(frame: memoryview | bytes) -> tuple[str, str]:
 
 _SUBJECT_BYTES = 512
 _LONGEST_KIND = 64
-_IN_BULK = frozenset({m.Chunk.__name__, m.RelayedChunk.__name__})
+_IN_BULK = frozenset({m.tag_of(m.Chunk), m.tag_of(m.RelayedChunk)})
 
 
 def _past_array(head: bytes, at: int) -> int:

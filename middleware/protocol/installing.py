@@ -8,10 +8,10 @@ import msgspec
 
 from thalweg.middleware.dataflow import MOST_AHEAD, Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
-from thalweg.middleware.protocol.fields import Generation, Index, Location, Name, OfRun, Peer, Text
+from thalweg.middleware.protocol.fields import Generation, Index, Location, Name, Peer, RunMessage, Text
 
 
-class Install(OfRun, frozen=True):
+class Install(RunMessage, frozen=True):
     """Everything a host needs to take part in a run. Repeated until answered by Installed."""
 
     dataflow: Dataflow
@@ -25,7 +25,7 @@ class Install(OfRun, frozen=True):
     news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
     call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
-    number: Index = 0  # of the Admit by which the others hear of a host that joins
+    number: Index = 0  # of the AddMember by which the others hear of a host that joins
 
     @property
     def ahead(self) -> int:
@@ -89,7 +89,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
     free: bool = False
 
 
-class Cut(msgspec.Struct, frozen=True, array_like=True):
+class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
     """From partition ``index`` on ``node`` was given something else since ``generation`` (``core.flow.missing``).
 
     Of what was before that, replicas up to there are right, if they were in generation ``before``, when the like of it
@@ -103,7 +103,7 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
     least: Index = 0
 
 
-class Lasting(Install, frozen=True):
+class FailoverInstall(Install, frozen=True, tag="Lasting"):
     """The Install of a run that outlives its hosts; of a later generation with where each node starts.
 
     ``kept_from``: operators go on as they are where they are, if they were so in that generation or a later one.
@@ -113,26 +113,26 @@ class Lasting(Install, frozen=True):
     failover: Failover = Failover()
     starts: tuple[Start, ...] = ()
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[HistoryGap, ...] = ()
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
 
     @classmethod
-    def of(cls, install: Install, failover: Failover) -> Lasting:
+    def of(cls, install: Install, failover: Failover) -> FailoverInstall:
         """The same run, to outlive its hosts."""
-        kind = AheadLasting if install.ahead > 1 else Lasting
+        kind = AheadFailoverInstall if install.ahead > 1 else FailoverInstall
         return kind(**{name: getattr(install, name) for name in install.__struct_fields__}, failover=failover)
 
 
-class AheadLasting(Lasting, frozen=True):
+class AheadFailoverInstall(FailoverInstall, frozen=True, tag="AheadLasting"):
     """The same of an ``AheadInstall``."""
 
     ahead: Ahead = 1
 
 
-AnyInstall = Install | AheadInstall | Lasting | AheadLasting  # wherever one is said, any of them may be
+AnyInstall = Install | AheadInstall | FailoverInstall | AheadFailoverInstall  # wherever one is said, any of them may be
 
 
-class Stable(OfRun, frozen=True):
+class CheckpointStored(RunMessage, frozen=True, tag="Stable"):
     """To the client: ``hosts`` have a replica of ``node`` at partition ``index``; with none of them it has no state."""
 
     node: Name
@@ -140,7 +140,7 @@ class Stable(OfRun, frozen=True):
     hosts: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
 
 
-class Lacks(OfRun, frozen=True):
+class StateMissing(RunMessage, frozen=True, tag="Lacks"):
     """A host has not what ``node`` begins with, its replica at ``index``; or 0: what its consumer goes on with.
 
     To the client, or to the operator's host by who was to send the replica.
@@ -151,7 +151,7 @@ class Lacks(OfRun, frozen=True):
     reason: Text
 
 
-class Settled(OfRun, frozen=True):
+class CheckpointsObsolete(RunMessage, frozen=True, tag="Settled"):
     """From the client: of these nodes no replica is needed that is older, and none of nodes that are gone.
 
     Nor is what their producers have kept of before.
@@ -160,7 +160,7 @@ class Settled(OfRun, frozen=True):
     lines: tuple[Start, ...]
 
 
-class Installed(OfRun, frozen=True):
+class Installed(RunMessage, frozen=True):
     """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install."""
 
     host: Name
@@ -177,11 +177,11 @@ class GoesOn(Installed, frozen=True):
     nodes: tuple[Start, ...] = ()
 
 
-class Remove(OfRun, frozen=True):
+class Remove(RunMessage, frozen=True):
     """The run is over; forget it. Repeated until answered by Removed."""
 
 
-class Removed(OfRun, frozen=True):
+class Removed(RunMessage, frozen=True):
     """No run of that id is on the host. It is not sent while one of another client is there, in any generation."""
 
     host: Name

@@ -77,8 +77,8 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``guest_s``: how long other consumers of a node here wait for a subscriber before it is dismissed; 0: as
     long as it takes. ``late_s``: how late a message may come; see ``core.past`` for ``max_past_runs``.
     ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for; ``probe_s``:
-    how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``); ``place_s``: how
-    long it is waited for itself where operators of lost hosts are to go.
+    how long a planner waits for links to be measured, unless partitions take longer (see ``PlanReady``); ``place_s``:
+    how long it is waited for itself where operators of lost hosts are to go.
     ``max_operators`` run here at most, of all runs. A partition of its runs has at most ``max_partition_bytes``,
     wherever it is made. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was
     sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that

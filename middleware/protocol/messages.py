@@ -18,29 +18,29 @@ MOST_GIVEN = 65_536  # partitions of a stripe that one message tells of
 MOST_BESIDE = 64  # runs that one message is about, beside the first: stripes, and what is above (``protocol.stripes``)
 
 
-class Hello(Told, frozen=True):
+class Hello(WireMessage, frozen=True):
     """Asks a host who it is."""
 
 
-class Welcome(Told, frozen=True):
+class Welcome(WireMessage, frozen=True):
     """Answer to Hello, with the endpoints the host listens on, and what it knows how to run and to say."""
 
     host: Name
     control: Endpoint
-    bulk: Endpoint | Joined
+    bulk: Endpoint | NetworkEndpoints
     codes: tuple[Name, ...] = ()
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
     speaks: Speaks = (8, 8)  # of hosts that do not say
 
 
-class Ping(Told, frozen=True):
+class Ping(WireMessage, frozen=True):
     """From a run's client: still there, still wants ``run``; empty, from any host that asks for a sign of life."""
 
     run: str
 
 
-class Pong(Told, frozen=True):
+class Pong(WireMessage, frozen=True):
     """Answer to Ping; ``known`` is False when the host has no part in that run (any more).
 
     To ``Pings`` one of those runs that the host has a part in answers for all of them.
@@ -50,7 +50,7 @@ class Pong(Told, frozen=True):
     known: bool = True
 
 
-class Demand(OfRun, frozen=True):
+class Demand(RunMessage, frozen=True):
     """``consumer`` wants partition ``index`` of ``producer``; acknowledges all before it.
 
     ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
@@ -71,7 +71,7 @@ class Demand(OfRun, frozen=True):
     commit: AnyCommit | None = None
 
 
-class Partition(OfRun, frozen=True):
+class Partition(RunMessage, frozen=True):
     """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
 
     Where only some of what is combined there ended, ``end`` names the nodes that had this partition.
@@ -87,13 +87,13 @@ class Partition(OfRun, frozen=True):
     commit: AnyCommit | None = None
 
 
-class Located(OfRun, frozen=True):
+class Located(RunMessage, frozen=True):
     """Newer locations for a peer that used older ones."""
 
     locations: tuple[Location, ...]
 
 
-class Failed(OfRun, frozen=True):
+class Failed(RunMessage, frozen=True):
     """A node's code failed, or waits for ``lost``, a host that is gone; the run cannot go on. To the client.
 
     Without a node it is the host that cannot; ``led``: as another process leads the run, in that generation of it.
@@ -106,7 +106,7 @@ class Failed(OfRun, frozen=True):
     led: Generation = 0
 
 
-class Given(OfRun, frozen=True):
+class StripeIndices(RunMessage, frozen=True, tag="Given"):
     """From the client of a stripe (``protocol.stripes``): its partitions from ``first`` on are these of the stream.
 
     Those before ``first`` have all been delivered.
@@ -116,10 +116,10 @@ class Given(OfRun, frozen=True):
     indices: Annotated[tuple[Index, ...], msgspec.Meta(max_length=MOST_GIVEN)]
 
 
-class Lost(OfRun, frozen=True):
+class Lost(RunMessage, frozen=True):
     """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
 
-    ``number``: of the last Admit before. Who was let in by a later one has joined again.
+    ``number``: of the last AddMember before. Who was let in by a later one has joined again.
     """
 
     host: Name
@@ -127,7 +127,7 @@ class Lost(OfRun, frozen=True):
     number: Index = 0
 
 
-class Pings(OfRun, frozen=True):
+class Pings(RunMessage, frozen=True):
     """A ``Ping`` for each of the runs that are a stream's stripes, ``beside`` the first, and what else is said with it.
 
     ``lost``: of hosts that are gone, as ``Lost`` says of a run alone.
@@ -137,7 +137,7 @@ class Pings(OfRun, frozen=True):
     lost: tuple[Lost, ...] = ()
 
 
-class Credit(Told, frozen=True):
+class Credit(WireMessage, frozen=True):
     """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
 
     ``held_s``: wall-clock seconds it waited for another message to travel with, which the sender does not count.
@@ -153,7 +153,7 @@ class Credit(Told, frozen=True):
     arrived_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
 
 
-class Chunk(Told, frozen=True):
+class Chunk(WireMessage, frozen=True):
     """Header of one piece of a transfer; the next frame is its bytes, at ``offset`` of ``total_bytes``."""
 
     transfer: Index
@@ -180,9 +180,9 @@ Control = (
     | Pong
     | AnyInstall
     | GoesOn
-    | Stable
-    | Lacks
-    | Settled
+    | CheckpointStored
+    | StateMissing
+    | CheckpointsObsolete
     | Installed
     | Remove
     | Removed
@@ -190,7 +190,7 @@ Control = (
     | Located
     | Failed
     | Lost
-    | Given
+    | StripeIndices
     | Offer
     | Accept
     | Refuse
@@ -199,7 +199,7 @@ Control = (
     | Restored
     | Withdraw
     | Resumed
-    | Wish
+    | MoveRequest
     | Relocated
     | AnyPropose
     | Vote
@@ -211,10 +211,10 @@ Control = (
     | Detach
     | Detached
     | Subscribe
-    | Admit
-    | Enrol
+    | AddMember
+    | InstallSubscriber
     | Unsubscribe
-    | Dismiss
+    | SubscriptionEnded
     | Enlist
     | Drain
     | Drained
@@ -223,11 +223,11 @@ Control = (
     | ProbeRequest
     | ProbeOver
     | ProbeResult
-    | SoundRequest
-    | Sounded
+    | LatencyRequest
+    | LatencyReply
     | Echo
-    | FindRequest
-    | Found
+    | CoordinatesRequest
+    | CoordinatesReply
     | Situated
     | Credit
     | Partition  # only an end-of-stream marker, which has no bytes

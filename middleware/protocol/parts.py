@@ -25,14 +25,14 @@ TRUNK = "thalweg/trunk"  # of a source that no code makes; no name by which any 
 SINK = "trunk"  # of the stripes, where no node has that name
 
 
-class Placed(NamedTuple):
+class PlacedGraph(NamedTuple):
     """A graph, and where its nodes are."""
 
     dataflow: Dataflow
     placement: Placement
 
 
-class Parts(NamedTuple):
+class SplitGraph(NamedTuple):
     """A graph in two: ``below`` goes over several trees, ``above`` runs once; None: there is nothing above."""
 
     below: Dataflow
@@ -43,30 +43,30 @@ class Parts(NamedTuple):
         return placement if self.above is None else {**resting(self.above, client), **placement}
 
 
-def is_trunk(node: Node) -> bool:
+def is_inlet(node: Node) -> bool:
     """Whether a node is a source that the trees below feed."""
     return node.kind == "source" and node.code is not None and node.code.use == TRUNK
 
 
-def place_of(node: Node) -> int:
+def inlet_of(node: Node) -> int:
     """Which part of the stream's partitions feeds a node of the trunk."""
     assert node.code is not None
     return int(node.code.params["place"])
 
 
-def trunk_source(name: str, place: int, client: str, ahead: int = 1) -> Node:
+def inlet_source(name: str, place: int, client: str, ahead: int = 1) -> Node:
     """The source above that is fed with that part of the stream's partitions."""
     return Node(name, "source", (), Code(TRUNK, {"place": place}), client, ahead)
 
 
-def parts_of(dataflow: Dataflow, remembering: Collection[str], client: str) -> Parts:
+def split_graph(dataflow: Dataflow, remembering: Collection[str], client: str) -> SplitGraph:
     """A graph whose operators ``remembering`` have state, in two; ``client``: where its sinks are."""
     upper = {name for name in dataflow.by_name if not dataflow.below(name).isdisjoint(remembering)}
     upper |= {*dataflow.sinks}
     trunk = tuple(dict.fromkeys(name for name in _taken(dataflow, upper) if name not in upper))
     below = dataflow if len(upper) == 1 else _ending(dataflow, upper, trunk, client)  # P1
-    fed = [trunk_source(name, place, client, dataflow.by_name[name].ahead) for place, name in enumerate(trunk)]
-    return Parts(below, Dataflow((*fed, *(node for node in dataflow.nodes if node.name in upper))))
+    fed = [inlet_source(name, place, client, dataflow.by_name[name].ahead) for place, name in enumerate(trunk)]
+    return SplitGraph(below, Dataflow((*fed, *(node for node in dataflow.nodes if node.name in upper))))
 
 
 def _ending(dataflow: Dataflow, upper: Collection[str], trunk: tuple[str, ...], client: str) -> Dataflow:
@@ -85,9 +85,9 @@ def _taken(dataflow: Dataflow, upper: Collection[str]) -> Iterator[str]:
         yield from dataflow.by_name[name].inputs
 
 
-def trunk_of(above: Dataflow) -> tuple[str, ...]:
+def inlets_of(above: Dataflow) -> tuple[str, ...]:
     """The sources above that the trees feed, by their places."""
-    return tuple([node.name for node in sorted(filter(is_trunk, above.nodes), key=place_of)])
+    return tuple([node.name for node in sorted(filter(is_inlet, above.nodes), key=inlet_of)])
 
 
 def feeding(below: Dataflow, places: Mapping[int, int] | None = None) -> dict[int, str]:
@@ -99,7 +99,7 @@ def feeding(below: Dataflow, places: Mapping[int, int] | None = None) -> dict[in
 
 def resting(above: Dataflow, client: str) -> Placement:
     """Where what is above is, where nobody says: at the client, but for what is pinned."""
-    return {node.name: node.pinned or client for node in above.nodes if not is_trunk(node)}
+    return {node.name: node.pinned or client for node in above.nodes if not is_inlet(node)}
 
 
 def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
@@ -111,25 +111,25 @@ def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
     return Dataflow(tuple(nodes))
 
 
-def whole(below: Placed, above: Placed, places: Mapping[int, int] | None = None) -> Placed:
+def whole(below: PlacedGraph, above: PlacedGraph, places: Mapping[int, int] | None = None) -> PlacedGraph:
     """A graph of both parts, with nodes of the trunk called as they are below; ``places``: as in ``feeding``."""
     (sink,) = below.dataflow.sinks
     fed_by = feeding(below.dataflow, places)
-    names = {node.name: fed_by[place_of(node)] for node in above.dataflow.nodes if is_trunk(node)}
+    names = {node.name: fed_by[inlet_of(node)] for node in above.dataflow.nodes if is_inlet(node)}
     over = renamed(above.dataflow, names)
     nodes = [node for node in below.dataflow.nodes if node.name != sink]
-    nodes += [node for node in over.nodes if not is_trunk(node)]
+    nodes += [node for node in over.nodes if not is_inlet(node)]
     where = {name: host for name, host in below.placement.items() if name != sink}
-    fed = trunk_of(above.dataflow)
+    fed = inlets_of(above.dataflow)
     where |= {name: host for name, host in above.placement.items() if name not in fed}
-    return Placed(Dataflow(tuple(nodes)), where)
+    return PlacedGraph(Dataflow(tuple(nodes)), where)
 
 
-def parted(placed: Placed, parts: Parts, client: str) -> tuple[Placed, Placed]:
+def parted(placed: PlacedGraph, parts: SplitGraph, client: str) -> tuple[PlacedGraph, PlacedGraph]:
     """A placed graph as its two parts, ``above`` where there is one; the sinks of both are at the client."""
     assert parts.above is not None
     (sink,) = parts.below.sinks
     lower = {name: placed.placement[name] for name in parts.below.by_name if name != sink}
-    fed = trunk_of(parts.above)
+    fed = inlets_of(parts.above)
     upper = {name: client if name in fed else placed.placement[name] for name in parts.above.by_name}
-    return Placed(parts.below, {**lower, sink: client}), Placed(parts.above, upper)
+    return PlacedGraph(parts.below, {**lower, sink: client}), PlacedGraph(parts.above, upper)

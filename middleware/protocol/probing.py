@@ -16,13 +16,13 @@ from thalweg.middleware.protocol.fields import (
     LinkLatency,
     Name,
     NodeTold,
-    OfRun,
     Peer,
     PlaceTold,
+    RunMessage,
 )
 
 
-class ProbeRequest(OfRun, frozen=True):
+class ProbeRequest(RunMessage, frozen=True):
     """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
 
     targets: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_TARGETS)]
@@ -35,7 +35,7 @@ class ProbeOver(ProbeRequest, frozen=True):
     via: Name
 
 
-class Probe(OfRun, frozen=True):
+class Probe(RunMessage, frozen=True):
     """A message of a probe's train (bulk), of at most 16 KB. ``echo``: the target then probes the way back."""
 
     number: Index
@@ -44,23 +44,23 @@ class Probe(OfRun, frozen=True):
     stage: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
 
 
-class ProbeResult(OfRun, frozen=True):
+class ProbeResult(RunMessage, frozen=True):
     """What probing a link gave: to the other end of the link, and to all who asked."""
 
     estimate: Estimate
 
 
-class SoundRequest(ProbeRequest, frozen=True):
+class LatencyRequest(ProbeRequest, frozen=True, tag="SoundRequest"):
     """Asks a host how long empty messages take to each of ``targets`` and back."""
 
 
-class Sounded(OfRun, frozen=True):
+class LatencyReply(RunMessage, frozen=True, tag="Sounded"):
     """What came of it, to who asked."""
 
     latency: LinkLatency
 
 
-class Echo(OfRun, frozen=True):
+class Echo(RunMessage, frozen=True):
     """Next to nothing, answered at once by the same, ``back``. Before runs its ``source`` says where to.
 
     Where somebody decides by them it tells the ``latencies`` of the sender's links, and of the ``nodes`` there.
@@ -74,11 +74,11 @@ class Echo(OfRun, frozen=True):
     nodes: Annotated[tuple[NodeTold, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
 
 
-class FindRequest(ProbeRequest, frozen=True):
+class CoordinatesRequest(ProbeRequest, frozen=True, tag="FindRequest"):
     """Asks a host to find its coordinates by measuring to ``targets``."""
 
 
-class Found(OfRun, frozen=True):
+class CoordinatesReply(RunMessage, frozen=True, tag="Found"):
     """What came of it, to who asked."""
 
     place: PlaceTold

@@ -261,7 +261,7 @@ def _serve(argv: list[str] | None) -> int:
     def on_application(command: e.Command) -> None:
         if isinstance(command, e.Fail) and not command.run:  # logged
             stop_now()
-        elif isinstance(command, e.Drained) and (asked.is_set() or not command.why):
+        elif isinstance(command, e.DrainFinished) and (asked.is_set() or not command.why):
             if command.why:  # a supervisor that sends SIGTERM does not ask
                 text = f"the host ends with what it holds: {command.why}"
                 shells[0].logbook.write("host-stays", text, reason=command.why)

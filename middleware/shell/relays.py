@@ -60,7 +60,7 @@ class Passage(Sending):
         return self.identity, self.first.transfer
 
     @property
-    def hops(self) -> tuple[m.Over, ...]:
+    def hops(self) -> tuple[m.LinkEnd, ...]:
         """What is still to go from here."""
         return self.first.hops[self.first.at + 1 :]
 

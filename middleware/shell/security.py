@@ -399,17 +399,17 @@ def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None, host: str) -> No
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
 
 
-def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove | m.Admit | m.Enrol) -> None:
+def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove | m.AddMember | m.InstallSubscriber) -> None:
     """R4, and that this host knows who is in the run; ProtocolError says what is wrong."""
     if sender.role != "client":
         raise ProtocolError(f"{sender.name!r} has the certificate of a host, which leads no runs")
-    if keys.own.role == "client" and not isinstance(message, m.Enrol):  # which it has asked for, or ignores
+    if keys.own.role == "client" and not isinstance(message, m.InstallSubscriber):  # which it has asked for, or ignores
         raise ProtocolError(f"{keys.own.name!r} is a client, which takes part in no runs of {sender.name!r}")
     peers: tuple[m.Peer, ...] = ()
     match message:
-        case m.Install() | m.Enrol():
+        case m.Install() | m.InstallSubscriber():
             peers = (message if isinstance(message, m.Install) else message.install).peers
-        case m.Admit():
+        case m.AddMember():
             peers = (message.peer,)
     for peer in peers:
         if peer.name != keys.own.name:

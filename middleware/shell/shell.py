@@ -59,7 +59,9 @@ INCOMING = int(zmq.POLLIN)
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 
 
-LED = m.Install | m.Remove | m.Admit | m.Enrol  # what a run's client says, and nobody with the certificate of a host
+LED = (
+    m.Install | m.Remove | m.AddMember | m.InstallSubscriber
+)  # what a run's client says, and nobody with the certificate of a host
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -528,7 +530,7 @@ class Shell:
             case e.Fail(run, reason, node, host) if run:
                 self.logbook.write("run-failed", reason, run=run, peer=host, node=node, reason=reason)
                 self._on_application(command)
-            case e.Drained(why):
+            case e.DrainFinished(why):
                 self._sockets.answer_drainers(m.Drained(why))
                 self._on_application(command)
             case e.Redial():

@@ -73,7 +73,9 @@ SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
 BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
 BULK_UNREAD = 8  # that wait for this host; changed while there are connections, libzmq would let some wait for good
 ANSWERS_QUEUED = 64  # where they are sent
-ANSWERS = frozenset({m.Welcome, m.Installed, m.GoesOn, m.Removed, m.Pong, m.Failed, m.Credit, m.Dismiss, m.Unsubscribe})
+ANSWERS = frozenset(
+    {m.Welcome, m.Installed, m.GoesOn, m.Removed, m.Pong, m.Failed, m.Credit, m.SubscriptionEnded, m.Unsubscribe}
+)
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
 TOLD_S = 60.0  # between two lines that say the same
 URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
@@ -183,7 +185,7 @@ class Sockets:
             self.others: dict[str, Socket] = {}  # routers for bulk in further networks
             for network, end in networks.items():
                 self.others[network], ends[network] = self._bind(end, insecure, bulk=True)
-            joined = m.Joined(ends) if networks else ends[NET]
+            joined = m.NetworkEndpoints(ends) if networks else ends[NET]
             instance = f"{secrets.token_hex(4)} {process}".strip()[:64]
             self.me = m.Peer(name, advertised(control, advertise), joined, instance)
         except BaseException:
@@ -324,7 +326,7 @@ class Sockets:
         return self._keys.members.sender(identity, public).name
 
     def check_leader(
-        self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove | m.Admit | m.Enrol
+        self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove | m.AddMember | m.InstallSubscriber
     ) -> None:
         """ProtocolError when its sender may not say so, or this host has no certificate of one in the run."""
         if self._keys is None:
@@ -334,7 +336,7 @@ class Sockets:
             check_leader(self._keys, member, message)
         except ProtocolError as error:
             said = str(error)
-            if isinstance(message, m.Admit):  # is told why
+            if isinstance(message, m.AddMember):  # is told why
                 self.answer(identity, m.Detached(message.run, message.number, said))
             elif not isinstance(message, m.Remove):
                 self.answer(identity, m.Installed(message.run, self._name, said, message.number))

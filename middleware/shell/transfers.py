@@ -15,7 +15,7 @@ import numpy as np
 
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.parcels import Parcel
-from thalweg.middleware.protocol.messages import Chunk, Credit, Over, Partition, Probe, RelayedChunk, State, Via
+from thalweg.middleware.protocol.messages import Chunk, Credit, LinkEnd, Partition, Probe, RelayedChunk, State, Via
 from thalweg.middleware.shell.values import frames_of
 
 CHUNK_BYTES = 256 * 1024
@@ -85,7 +85,7 @@ class Route(NamedTuple):
     """The hops over relays from host ``source``, and where they end: ``end`` knows which heads are known there."""
 
     source: str
-    hops: tuple[Over, ...]
+    hops: tuple[LinkEnd, ...]
     end: Any
 
 

@@ -23,7 +23,7 @@ from thalweg.middleware.protocol import messages as m
 def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     """A node that begins with the run, or in a later generation of it."""
     limit, consumers = install.partitions, tree.consumers[node.name]
-    lasting = install if isinstance(install, m.Lasting) else None
+    lasting = install if isinstance(install, m.FailoverInstall) else None
     starts = {} if lasting is None else {start.node: start for start in lasting.starts}
     start = starts.get(node.name)
     guests = set() if lasting is None else {name for name in consumers if is_of_guest(name, tree, lasting)}
@@ -45,7 +45,7 @@ def is_of_guest(name: str, tree: Tree, install: m.Install) -> bool:
     return node.kind == "sink" and node.pinned not in (None, install.client)
 
 
-def firsts(consumers: Iterable[str], tree: Tree, lasting: m.Lasting) -> dict[str, int | None]:
+def firsts(consumers: Iterable[str], tree: Tree, lasting: m.FailoverInstall) -> dict[str, int | None]:
     """With which partition these consumers go on in that generation; None: each says so itself (R2)."""
     several = len(lasting.dataflow.sinks) > 1 or bool(lasting.dataflow.several)
     sinks = {start.node: start.index for start in lasting.starts if several}
@@ -60,5 +60,5 @@ def equip(node: NodeCore, tree: Tree, install: m.Install) -> None:
     """Tell a node how many partitions may be under way, and have it keep its outputs (R1)."""
     node.depth = install.ahead
     kinds = {tree.node_of(name).kind for name in tree.consumers[node.node.name]}
-    if isinstance(install, m.Lasting) and node.node.kind == "operator" and "operator" in kinds:
+    if isinstance(install, m.FailoverInstall) and node.node.kind == "operator" and "operator" in kinds:
         node.log = Retained(install.failover.retained_bytes)

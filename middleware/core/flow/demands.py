@@ -72,7 +72,7 @@ from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import is_trunk
+from thalweg.middleware.protocol.parts import is_inlet
 from thalweg.middleware.protocol.stripes import stripe_of
 
 NO_NOTES: tuple[Note, ...] = ()
@@ -367,10 +367,10 @@ class Demands:
             self._lasts and node.node.inputs and self.made.is_due(event, self._desk.now)
         ):
             return self._perform(node, actions)
-        return self._made(node, actions, notes.Made(event.node, event.index, self.made.heard(event.node)))
+        return self._made(node, actions, notes.OutputMade(event.node, event.index, self.made.heard(event.node)))
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
-        if is_trunk(node.node):  # it was made in a tree, which has recorded it
+        if is_inlet(node.node):  # it was made in a tree, which has recorded it
             return
         index = event.index if self._indices is None else self._indices.of(event.index)
         past = is_past_end(event.value)
@@ -384,13 +384,13 @@ class Demands:
             why = {"why": event.left_out.why}
             self._out.record("left-out", node=event.node, index=index, value=event.left_out.rows, detail=why)
 
-    def _made(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Iterable[Note]:
+    def _made(self, node: NodeCore, actions: list[Action], made: notes.OutputMade) -> Iterable[Note]:
         """R13: who takes the node's state does so before its code runs again, for which all inputs may be here."""
         if node.depth == 1 and node.node.inputs:  # none is before it has demanded them
             return (*self._perform(node, actions), made)
         return self._made_ahead(node, actions, made)
 
-    def _made_ahead(self, node: NodeCore, actions: list[Action], made: notes.Made) -> Notes:
+    def _made_ahead(self, node: NodeCore, actions: list[Action], made: notes.OutputMade) -> Notes:
         calls: list[Action] = [action for action in actions if type(action) is RunCode]
         yield from self._perform(node, [action for action in actions if type(action) is not RunCode])
         yield made
@@ -474,7 +474,7 @@ class Demands:
             elif type(action) is Hand:
                 self._deliver(name, action.output)
                 if name == self._tree.dataflow.sinks[0]:  # of several sinks one counts
-                    told = (notes.Delivered(),)
+                    told = (notes.PartitionDelivered(),)
             elif type(action) is Renounce:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
                     self._ask(name, producer, LAST)
@@ -487,7 +487,7 @@ class Demands:
             told = (*told, notes.Ended(name))
         return told
 
-    def on_given(self, _: str, message: m.Given) -> None:
+    def on_given(self, _: str, message: m.StripeIndices) -> None:
         """R11: the client says which partitions of the stream this stripe's are."""
         for name, action in () if self._indices is None else self._indices.give(message.first, message.indices):
             node = self.nodes.get(name)

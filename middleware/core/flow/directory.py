@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core.flow.state_ways import StateWays
-from thalweg.middleware.core.flow.ways import Ways
+from thalweg.middleware.core.flow.ways import RouteChoice
 from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.protocol import events as e
@@ -85,7 +85,7 @@ class Directory:
         self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = setting.lasting is not None, False  # something is on a host that is lost
-        self.ways = Ways(setting)
+        self.ways = RouteChoice(setting)
         self.states = StateWays(setting.out, self.ways, self.peers, monitor)
         self.switch: Switch | None = None
         self.changes = 0  # of locations
@@ -172,7 +172,7 @@ class Directory:
             self.changes += 1
             self._changed[entry.node] = self.changes
             if self._leads:
-                self._out.emit(e.Placed(self._out.run, entry.node, entry.host))
+                self._out.emit(e.OperatorMoved(self._out.run, entry.node, entry.host))
                 if entry.host in self.lost and self._lasts:
                     self.doomed = True
                 elif entry.host in self.lost:  # it went there before it was, and is lost with it
@@ -221,7 +221,7 @@ class Directory:
         return self.number
 
     def join(self, peer: m.Peer, number: int) -> None:
-        """A host has a part in the run from now on, or again, by the ``Admit`` of that number."""
+        """A host has a part in the run from now on, or again, by the ``AddMember`` of that number."""
         self._joined[peer.name] = number
         self.peers[peer.name] = peer
         self.hosts = self.hosts | {peer.name}

@@ -26,7 +26,7 @@ class Failures:
     def __init__(self, setting: Setting, directory: Directory) -> None:
         self._out, self._to, self._lasts = setting.out, setting.install.client, setting.lasting is not None
         self._directory = directory
-        self.said: dict[str, m.Failed | m.Lacks] = {}
+        self.said: dict[str, m.Failed | m.StateMissing] = {}
 
     def add(self, event: e.OperatorFailed) -> None:
         """A node's code cannot go on."""
@@ -45,10 +45,10 @@ class Failures:
         """R3: the node has not kept what is demanded of it."""
         name, consumer = wanted.producer, wanted.consumer
         reason = f"{name!r} has not kept its partition {wanted.index}, which {consumer!r} goes on with"
-        said = self.said.setdefault(name, m.Lacks(self._out.run, name, 0, reason))
+        said = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
         self._say(said)
 
-    def _say(self, said: m.Failed | m.Lacks) -> None:
+    def _say(self, said: m.Failed | m.StateMissing) -> None:
         here = self._directory.locations.get(said.node)
         if self._lasts and here is not None and here.version > 1:  # R2
             self._out.send(self._to, m.Located(self._out.run, (here,)))

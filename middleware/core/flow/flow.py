@@ -59,7 +59,7 @@ class Flow(Demands):
 
     # --- generations ----------------------------------------------------------------------------------
 
-    def survivor(self, name: str, node: Node, install: m.Lasting) -> Survivor | None:
+    def survivor(self, name: str, node: Node, install: m.FailoverInstall) -> Survivor | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
         if name in self.tails.kept or name in self._failures.said:
@@ -82,7 +82,9 @@ class Flow(Demands):
         In a graph all say at once where they go on, and those that begin anew gather.
         """
         flow = self._tree.dataflow
-        graph = isinstance(self._install, m.Lasting) and self._install.kept_from is not None and bool(flow.several)
+        graph = (
+            isinstance(self._install, m.FailoverInstall) and self._install.kept_from is not None and bool(flow.several)
+        )
         for name, survivor in survivors.items():
             node = survivor.node
             if survivor.run is not None:
@@ -127,7 +129,7 @@ class Flow(Demands):
 
     # --- other hosts --------------------------------------------------------------------------------
 
-    def peer_gone(self, lost: notes.Lost) -> Notes:
+    def peer_gone(self, lost: notes.HostLost) -> Notes:
         """No transfer to that host is under way any more, and what it kept is gone."""
         self.tails.peer_gone(lost.host)
         for node in self.nodes.values():

@@ -117,14 +117,14 @@ def cut_at(last: int, replicas: Mapping[str, Collection[int]], bases: Mapping[st
     return max(fits)
 
 
-def follows(old: m.Cut | None, node: str, index: int, generation: int) -> m.Cut:
+def follows(old: m.HistoryGap | None, node: str, index: int, generation: int) -> m.HistoryGap:
     """What is told of another cut of a node."""
     if old is None:
-        return m.Cut(node, index, generation, 0, index)
-    return m.Cut(node, index, generation, old.generation, min(old.least, old.index, index))
+        return m.HistoryGap(node, index, generation, 0, index)
+    return m.HistoryGap(node, index, generation, old.generation, min(old.least, old.index, index))
 
 
-def is_right(cut: m.Cut | None, index: int, generation: int) -> bool:
+def is_right(cut: m.HistoryGap | None, index: int, generation: int) -> bool:
     """Whether a replica at ``index`` that was right in ``generation`` is so after the cut."""
     if cut is None or generation >= cut.generation:
         return True

@@ -3,7 +3,7 @@
 Rules:
 
 R1. Every output is kept, from the first that the consumer may still be given: the client says from which partition on
-    the consumer would start if hosts were lost now (``Settled``), and what comes before that is let go.
+    the consumer would start if hosts were lost now (``CheckpointsObsolete``), and what comes before that is let go.
 R2. With more than ``most_bytes`` the oldest go first, but never the last one. A consumer that needs one of these finds
     that it is not there, and the run begins wholly anew. Consumers leave replicas early enough that this is rare.
 """
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from thalweg.middleware.arithmetic import plain_sum
 
 
-class Kept(Protocol):
+class RetainedOutput(Protocol):
     """An output: of partition ``index``."""
 
     @property
@@ -25,7 +25,7 @@ class Kept(Protocol):
     def size_bytes(self) -> int: ...
 
 
-T = TypeVar("T", bound=Kept)
+T = TypeVar("T", bound=RetainedOutput)
 
 
 class Retained(Generic[T]):

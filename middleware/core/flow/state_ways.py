@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from thalweg.middleware.core.flow.ways import PATIENT, STUCK, Ways
+from thalweg.middleware.core.flow.ways import PATIENT, STUCK, RouteChoice
 from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.network.view import NET, Link
@@ -38,7 +38,7 @@ class _UnderWay(msgspec.Struct, frozen=True):
 class StateWays:
     """The transfers of states from this host, in one run."""
 
-    def __init__(self, out: Outbox, ways: Ways, peers: Mapping[str, m.Peer], monitor: Monitor) -> None:
+    def __init__(self, out: Outbox, ways: RouteChoice, peers: Mapping[str, m.Peer], monitor: Monitor) -> None:
         self._out, self._ways, self._peers, self._monitor = out, ways, peers, monitor
         self._under_way: dict[Key, _UnderWay] = {}
 

@@ -52,7 +52,7 @@ class Tail(msgspec.Struct):
             taker.sending, taker.landed = False, index if arrived else -1
 
 
-class Kept(msgspec.Struct):
+class RemoteTail(msgspec.Struct):
     """Another host that keeps the last output of an operator here, and who may not have got it from there."""
 
     host: str
@@ -91,7 +91,7 @@ class Tails:
         self._retry_max_s, self._lasts = setting.limits.retry_max_s, setting.lasting is not None
         self._silence, self._tree, self._directory = silence, tree, directory
         self.left: dict[str, Tail] = {}
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, RemoteTail] = {}
         self._passed: dict[str, Passed] = {}  # to those
 
     def leave(self, node: NodeCore) -> None:
@@ -121,7 +121,7 @@ class Tails:
 
     def keep(self, name: str, host: str, index: int, takers: set[str]) -> None:
         """That host keeps the last output of an operator that has come from there, which these have perhaps not got."""
-        self.kept[name] = Kept(host, index, takers)
+        self.kept[name] = RemoteTail(host, index, takers)
 
     def answers(self, demand: m.Demand) -> Literal["node", "elsewhere", "nobody"]:
         """Who answers a demand for an operator here whose last output another host keeps; that host is sent it."""

@@ -66,14 +66,14 @@ class _Landed:
     again: int = 0
 
 
-class Ways:
+class RouteChoice:
     """The networks from this host to others, in one run."""
 
     def __init__(self, setting: Setting) -> None:
         self._out, self._client, self.least_s = setting.out, setting.install.client, LEAST * setting.limits.retry_s
         self._again_s = setting.limits.monitor.max_age_s
-        self.table: tuple[m.Way, ...] = ()  # of all hosts, as the client said last
-        self._former: tuple[m.Way, ...] = ()  # and before that
+        self.table: tuple[m.RoutePreference, ...] = ()  # of all hosts, as the client said last
+        self._former: tuple[m.RoutePreference, ...] = ()  # and before that
         self._over: dict[str, tuple[m.Via, ...]] = {}
         self._before: dict[str, tuple[m.Via, ...]] = {}
         self._told_bps: dict[Way, int] = {}
@@ -86,7 +86,7 @@ class Ways:
         self._landed: dict[Way, dict[tuple[str, str], _Landed]] = {}  # R7, by producer and consumer
         self._false: dict[Way, tuple[float, float]] = {}  # R7: until when, and for how long
 
-    def change(self, ways: Iterable[m.Way], after: int) -> None:
+    def change(self, ways: Iterable[m.RoutePreference], after: int) -> None:
         """R1: other networks, from the partition after that one on."""
         self._former, self.table, self._before, self._after = self.table, tuple(ways), self._over, after
         mine = [way for way in self.table if way.source == self._out.host and way.over]
@@ -109,16 +109,16 @@ class Ways:
         self._rates_bps = {way: bps for way, bps in self._rates_bps.items() if way in kept}
         self._landed = {way: edges for way, edges in self._landed.items() if way in kept}
 
-    def goes_over(self, ways: Iterable[m.Way]) -> bool:
+    def goes_over(self, ways: Iterable[m.RoutePreference]) -> bool:
         """Whether that is what counts now; what links carry is another with every look, and changes nothing."""
         now, then = ([(way.source, way.target, way.over) for way in each] for each in (self.table, ways))
         return now == then
 
-    def passes(self, chunk: m.RelayedChunk, more: Iterable[m.Way] = ()) -> bool:
+    def passes(self, chunk: m.RelayedChunk, more: Iterable[m.RoutePreference] = ()) -> bool:
         """R5: whether the client has said, or with ``more`` says, that this comes so."""
         return self.names(chunk.source, chunk.hops[-1].host, chunk.hops, more)
 
-    def names(self, source: str, target: str, hops: m.Hops, more: Iterable[m.Way] = ()) -> bool:
+    def names(self, source: str, target: str, hops: m.Hops, more: Iterable[m.RoutePreference] = ()) -> bool:
         """Whether the client has said that what goes from the one host to the other may go over these hops."""
         tables = itertools.chain(self.table, self._former, more)
         return any((way.source, way.target) == (source, target) and hops in way.over for way in tables)

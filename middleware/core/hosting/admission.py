@@ -5,7 +5,7 @@ from __future__ import annotations
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.parts import is_trunk
+from thalweg.middleware.protocol.parts import is_inlet
 
 
 def why_not(
@@ -40,8 +40,10 @@ def _check_install(install: m.Install, *, full: bool) -> str:
     if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
-        begun = isinstance(install, m.Lasting) and bool(install.starts)  # queries may have left what connected them
-        apart = begun or any(map(is_trunk, flow.nodes))  # or it is connected below
+        begun = isinstance(install, m.FailoverInstall) and bool(
+            install.starts
+        )  # queries may have left what connected them
+        apart = begun or any(map(is_inlet, flow.nodes))  # or it is connected below
         known = hosts.union(*(node.stand_ins for node in flow.nodes))  # of these some may be away
         flow.validate(known if full else None, connected=full and not apart)
     except DataflowError as problem:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.monitoring.coordinator import Hooks
+from thalweg.middleware.core.monitoring.coordinator import CoordinatorHooks
 from thalweg.middleware.core.outbox import Desk
 from thalweg.middleware.core.relocation.checkpoints import Replicas
 from thalweg.middleware.core.run import RunCore
@@ -25,7 +25,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of, generation_of
 
 
-class Lasting:
+class FailoverRuns:
     """What a host keeps of such runs, and at their client how they began, and since when they lack a host."""
 
     def __init__(self, desk: Desk, runs: Mapping[str, RunCore]) -> None:
@@ -63,7 +63,7 @@ class Lasting:
             self.replicas.pop((host, base_of(run_id)), None)
         return there
 
-    def hooks(self, run: RunCore, over: Callable[[str], bool]) -> Hooks:
+    def hooks(self, run: RunCore, over: Callable[[str], bool]) -> CoordinatorHooks:
         """What the coordinator asks of a run; ``over``: whether its application has got all that it will get."""
 
         def recovers(host: str, *, again: bool, wait: bool) -> bool:
@@ -83,7 +83,7 @@ class Lasting:
             return any(each in locations and locations[each].host == host for each in concerned)
 
         judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.standing.disowns(host)
-        return Hooks(run.queries.fail, recovers, recovery.leans_on, *judging, speaks_of)
+        return CoordinatorHooks(run.queries.fail, recovers, recovery.leans_on, *judging, speaks_of)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:
         """R2: the runs that are to begin anew, and when the loss was noticed."""
@@ -99,7 +99,7 @@ class Lasting:
         """R2: somebody is asked before it does."""
         self._fallen[run.id] = detected_s
 
-    def again(self, old: RunCore, install: m.Lasting) -> e.RunRequested:
+    def again(self, old: RunCore, install: m.FailoverInstall) -> e.RunRequested:
         """R2: with what a run begins anew."""
         base = base_of(old.id)
         request = msgspec.structs.replace(self.led[base][0], install=install, known=())

@@ -16,7 +16,7 @@ from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import LONG_S, Ends, Monitor, estimate_fields
 from thalweg.middleware.core.monitoring.places import Places
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
-from thalweg.middleware.core.monitoring.soundings import Soundings
+from thalweg.middleware.core.monitoring.soundings import LatencyProber
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Desk, Outbox
 from thalweg.middleware.core.run import RunCore
@@ -35,7 +35,7 @@ class Links:
         self.prober = Prober(out, me, self.monitor)
         self.meters = Meters(config.capacity)
         self.places = Places(out, config.monitor, self.meters)
-        self.soundings = Soundings(out, me, config.monitor, self.meters, self.places)
+        self.soundings = LatencyProber(out, me, config.monitor, self.meters, self.places)
         self.finding = Finding(out, me, config.monitor, self.places, self.soundings)
 
     def forget(self) -> None:
@@ -142,7 +142,7 @@ class Links:
         if sender in message.estimate.link.hosts:
             yield from self.prober.on_result(message)
 
-    def _on_sound_request(self, sender: str, message: m.SoundRequest) -> Notes:
+    def _on_sound_request(self, sender: str, message: m.LatencyRequest) -> Notes:
         if message.requester.name == sender and self._known(message.run):
             self.soundings.on_request(message, self._hosts_of(message.run))
         return ()
@@ -155,17 +155,17 @@ class Links:
             if message.back:
                 self.finding.on_answer(sender)
 
-    def _on_find_request(self, sender: str, message: m.FindRequest) -> Notes:
+    def _on_find_request(self, sender: str, message: m.CoordinatesRequest) -> Notes:
         if message.requester.name == sender and message.run == BEFORE_RUNS:
             self.finding.on_request(message)
         return ()
 
-    def _on_found(self, sender: str, message: m.Found) -> Notes:
+    def _on_found(self, sender: str, message: m.CoordinatesReply) -> Notes:
         if message.run == BEFORE_RUNS:
             self.finding.on_found(sender, message)
         return ()
 
-    def _on_sounded(self, sender: str, message: m.Sounded) -> Notes:
+    def _on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
         return self.soundings.on_sounded(sender, message)
 
     MESSAGES: ClassVar[dict[type[Any], Callable[[Links, str, Any], Notes]]] = {
@@ -173,10 +173,10 @@ class Links:
         m.ProbeOver: _on_probe_request,
         m.Probe: _on_probe,
         m.ProbeResult: _on_probe_result,
-        m.SoundRequest: _on_sound_request,
+        m.LatencyRequest: _on_sound_request,
         m.Echo: _on_echo,
-        m.Sounded: _on_sounded,
-        m.FindRequest: _on_find_request,
-        m.Found: _on_found,
+        m.LatencyReply: _on_sounded,
+        m.CoordinatesRequest: _on_find_request,
+        m.CoordinatesReply: _on_found,
         m.Situated: _on_echo,
     }

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.flow import Survivor
-from thalweg.middleware.core.hosting.lasting import Lasting
+from thalweg.middleware.core.hosting.lasting import FailoverRuns
 from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.visits import Visits
-from thalweg.middleware.core.monitoring.coordinator import Coordinator, Hooks
+from thalweg.middleware.core.monitoring.coordinator import Coordinator, CoordinatorHooks
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
-from thalweg.middleware.core.past import Past
+from thalweg.middleware.core.past import EndedRuns
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import in_seconds
@@ -36,7 +36,7 @@ class Runs:
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
         self.links = links = Links(out, self.desk, me, self.config, self.runs)
-        self._lasting = Lasting(self.desk, self.runs)  # R7
+        self._lasting = FailoverRuns(self.desk, self.runs)  # R7
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = Shared(
@@ -54,7 +54,7 @@ class Runs:
         self._heard: Local | None = None  # what the host said to itself, and hears now
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
-        self.past = Past(self.config)
+        self.past = EndedRuns(self.config)
         self._visits = Visits(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
 
@@ -110,7 +110,7 @@ class Runs:
 
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
-    def _hooks(self, run: RunCore) -> Hooks:
+    def _hooks(self, run: RunCore) -> CoordinatorHooks:
         return self._lasting.hooks(run, self._lingering.__contains__)
 
     def _see_what_fell(self) -> None:

@@ -25,14 +25,14 @@ from thalweg.middleware.core import trunk
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.core.striping import Hooks, Stripe, Striping, TakesOver
-from thalweg.middleware.core.trunk import Trunk
+from thalweg.middleware.core.striping import StripeHooks, StripeState, Striping, TakesOver
+from thalweg.middleware.core.trunk import UpperFeed
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.parts import is_trunk, place_of, trunk_of
+from thalweg.middleware.protocol.parts import inlet_of, inlets_of, is_inlet
 from thalweg.middleware.protocol.stripes import stream_of, stripe_name, stripe_of, trunk_name
 
 OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoined})
@@ -51,7 +51,7 @@ class Stripes:
     ) -> None:
         self._out, self._limits, self._runs, self._current, self._act = out, limits, runs, current, act
         self.led: dict[str, Striping] = {}
-        self.trunks: dict[str, Trunk] = {}  # R3
+        self.trunks: dict[str, UpperFeed] = {}  # R3
         self._left: dict[str, set[str]] = {}  # by stream, the runs that are not forgotten
         self._queries: dict[str, e.AttachRequested] = {}  # R4, by stream
 
@@ -59,7 +59,7 @@ class Stripes:
         """The application asks for a stream; its stripes' runs are about to begin."""
         stream, above = event.run, event.above
         out = self._out.of(stream if above is UNSET else trunk_name(stream))
-        hooks = Hooks(
+        hooks = StripeHooks(
             self._act,
             self._tell,
             self._most,
@@ -72,14 +72,14 @@ class Stripes:
         self._left[stream] = {request.install.run for request in event.stripes}
         if above is not UNSET:
             self._left[stream].add(stream)
-            fed = trunk.Hooks(
+            fed = trunk.UpperFeedHooks(
                 striping.on_next,
                 striping.begin_anew,
                 self._act,
                 lambda name: self._lives(stream, name),
                 lambda: self._depth(stream),
             )
-            self.trunks[stream] = Trunk(trunk_of(above.install.dataflow), event.start, fed)
+            self.trunks[stream] = UpperFeed(inlets_of(above.install.dataflow), event.start, fed)
 
     def replace(self, event: e.TreesRequested) -> tuple[e.RunRequested, ...]:
         """R4: the application wants others to take over; their runs, as they begin."""
@@ -176,14 +176,14 @@ class Stripes:
 
     # --- what runs say: what all others hear of it ----------------------------------------------------------
 
-    def _of_stripe(self, command: Any) -> tuple[Striping, Stripe] | None:
+    def _of_stripe(self, command: Any) -> tuple[Striping, StripeState] | None:
         number = stripe_of(command.run)
         striping = None if number is None else self.led.get(stream_of(command.run))
         stripes = [] if striping is None else striping.stripes
         stripe = next((each for each in stripes if each.number == number), None)
         return None if striping is None or stripe is None else (striping, stripe)
 
-    def _of_trunk(self, command: Any) -> Trunk | None:
+    def _of_trunk(self, command: Any) -> UpperFeed | None:
         """R3: what is fed by the stream that says that."""
         stream = stream_of(command.run)
         return self.trunks.get(stream) if command.run == trunk_name(stream) else None
@@ -241,11 +241,11 @@ class Stripes:
         if fed is None:
             return command
         nodes = command.install.dataflow.by_name
-        return e.OpenRun(command.install, tuple([name for name in command.nodes if not is_trunk(nodes[name])]))
+        return e.OpenRun(command.install, tuple([name for name in command.nodes if not is_inlet(nodes[name])]))
 
     def _on_open_node(self, command: e.OpenNode) -> e.Command | None:
         """R3: nor for what may come to be fed here."""
-        if base_of(command.run) not in self.trunks or not is_trunk(command.node):
+        if base_of(command.run) not in self.trunks or not is_inlet(command.node):
             return command
         self._act(e.NodeOpened(command.run, command.node.name))
         return None
@@ -253,9 +253,9 @@ class Stripes:
     def _on_run_operator(self, command: e.RunOperator) -> e.Command | None:
         fed, run = (self.trunks.get(base_of(command.run)) if self.trunks else None), self._runs.get(command.run)
         node = None if fed is None or run is None else run.tree.dataflow.by_name.get(command.node)
-        if fed is None or node is None or not is_trunk(node):
+        if fed is None or node is None or not is_inlet(node):
             return command
-        fed.want(command, place_of(node))
+        fed.want(command, inlet_of(node))
         return None
 
     # --- how runs are reached -------------------------------------------------------------------------------
@@ -264,10 +264,10 @@ class Stripes:
         """A stripe's run, or the one above them, of whatever generation it is now."""
         return self._runs.get(self._current(e.NextRequested(run)).run)
 
-    def _named(self, stripe: Stripe) -> str:
+    def _named(self, stripe: StripeState) -> str:
         return self._current(e.NextRequested(stripe.run)).run
 
-    def _tell(self, stripe: Stripe, given: m.Given) -> None:
+    def _tell(self, stripe: StripeState, given: m.StripeIndices) -> None:
         run = self._now(stripe.run)
         if run is not None:
             told = msgspec.structs.replace(given, run=run.id)
@@ -282,7 +282,7 @@ class Stripes:
         where = run.directory.where(run.tree.dataflow.by_name)
         return [node for node, host in where.items() if host == failed.host]
 
-    def _most(self, stripe: Stripe) -> int:
+    def _most(self, stripe: StripeState) -> int:
         """How many partitions a stripe's tree, as it is now, can have under way."""
         return self._depth(stripe.run)
 
@@ -316,4 +316,4 @@ class Stripes:
 
 def _places(nodes: Iterable[Node]) -> set[int]:
     """What of the stream's partitions feeds the sources among these."""
-    return {place_of(node) for node in nodes if is_trunk(node)}
+    return {inlet_of(node) for node in nodes if is_inlet(node)}

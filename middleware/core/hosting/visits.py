@@ -67,7 +67,7 @@ class Visits:
             self.known[run_id].on_timer(bool(self.here(run_id)))
             self._go_home(run_id)
 
-    def on_dismiss(self, sender: str, message: m.Dismiss) -> None:
+    def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
         """The run's client says that a subscription is over, or that all are."""
         visit = self.get(message.run, sender)
         if visit is None and base_of(message.run) in self.known:  # another client leads the run, and it goes on

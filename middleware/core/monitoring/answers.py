@@ -23,7 +23,7 @@ SOON_S = 1e-3  # what takes less is as good
 ALIKE = 30.0  # answers that take less than this part of the least time are alike
 
 
-class Answers:
+class ResponseTimes:
     """When a host was asked, and how long its last answers took. Seconds."""
 
     __slots__ = ("_asked_s", "_took")

@@ -14,7 +14,7 @@ R4. If a lost host holds a node, the run, or of several queries those that use i
     host and what it holds; otherwise the others are told with every ping, and the run goes on without it. What they
     know to be there nevertheless, they tell.
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
-    itself when its lease is over). Guests are told why instead (``Dismiss``).
+    itself when its lease is over). Guests are told why instead (``SubscriptionEnded``).
 R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes. One that
     is too slow for a host of the run, or to which no partition gets through (``Failed``), is dismissed likewise.
 R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
@@ -50,9 +50,9 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory, guests_of
 from thalweg.middleware.core.flow.missing import may_miss
-from thalweg.middleware.core.monitoring.answers import Answers
+from thalweg.middleware.core.monitoring.answers import ResponseTimes
 from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN
-from thalweg.middleware.core.notes import Lost, Note, Notes, Started
+from thalweg.middleware.core.notes import HostLost, Note, Notes, Started
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
@@ -75,7 +75,7 @@ class Fell(Protocol):
     def __call__(self, host: str, *, late: bool, blamed: bool) -> int: ...
 
 
-class Hooks(msgspec.Struct, frozen=True):
+class CoordinatorHooks(msgspec.Struct, frozen=True):
     """What the coordinator asks of a run, and of the host.
 
     ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
@@ -100,7 +100,7 @@ class Hooks(msgspec.Struct, frozen=True):
 class _Led:
     """A run this host coordinates."""
 
-    def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks) -> None:
+    def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks) -> None:
         self.out, self.install, self.hooks, now = out, install, hooks, out.now
         self.asked_as = asked_as(install.run)  # R11
         self.directory: Directory | None = directory  # as long as the run goes on here
@@ -115,7 +115,7 @@ class _Led:
         self.guests: set[str] = set()  # that are dismissed as the run is removed
         self.tries = 0
         self.ping_at_s = math.inf
-        self.answers: dict[str, Answers] = {}
+        self.answers: dict[str, ResponseTimes] = {}
         self.heard_s = dict.fromkeys(self.remote, now)
         self.strange: dict[str, str] = {}  # hosts that do not speak the run's version, as they were started last
         self.slept_s = 0.0  # for how long this host did not run, at most
@@ -130,14 +130,14 @@ class _Led:
     def pace_s(self, limits: CoreConfig) -> tuple[float, float, float]:
         """R3, R9: how often hosts are asked, and for how long they may be silent at least, and at most."""
         silent_s = limits.patience * limits.liveness_s
-        if not isinstance(self.install, m.Lasting):
+        if not isinstance(self.install, m.FailoverInstall):
             return min(limits.ping_s, silent_s / 2), silent_s, silent_s
         least_s = min(silent_s, limits.patience * limits.detect_s)
         return min(limits.ping_s, least_s / PINGS), least_s, silent_s
 
     def patience_s(self, silent_s: float) -> float:
         """How long a host may take to install the run."""
-        lasting = self.install if isinstance(self.install, m.Lasting) else None
+        lasting = self.install if isinstance(self.install, m.FailoverInstall) else None
         return max(silent_s, lasting.failover.wait_s) if lasting is not None and lasting.starts else silent_s
 
 
@@ -154,7 +154,7 @@ class Coordinator:
         self._greeted_s: dict[tuple[str, str], float] = {}  # R11: by stream, or run, and host that is away
 
     def start(
-        self, out: Outbox, install: m.Install, directory: Directory, hooks: Hooks, before: _Led | None = None
+        self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks, before: _Led | None = None
     ) -> Notes:
         """Have a run, which is open here, installed on all of its hosts; ``before``: it was its last generation."""
         led = self.led[install.run] = _Led(out, install, directory, hooks)
@@ -256,7 +256,7 @@ class Coordinator:
     def _may_join(self, led: _Led, sender: str, message: m.Welcome) -> bool:
         """R8: whether a host that was lost may take part again, as it is now."""
         lasting, (oldest, newest) = led.install, message.speaks
-        version = lasting.version if isinstance(lasting, m.Lasting) else 0
+        version = lasting.version if isinstance(lasting, m.FailoverInstall) else 0
         if version and not oldest <= version <= newest:
             if led.strange.get(sender) != message.instance:
                 led.strange[sender] = message.instance
@@ -295,7 +295,7 @@ class Coordinator:
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
             peers = tuple(now if each is peer else each for each in led.install.peers)
-            lasting = led.install if isinstance(led.install, m.Lasting) else None
+            lasting = led.install if isinstance(led.install, m.FailoverInstall) else None
             anew = lasting is None or not lasting.starts  # else what it was to start with is gone
             if sender in led.installing and led.needed and anew:  # R2: nothing can have moved to the one before it
                 led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
@@ -326,7 +326,7 @@ class Coordinator:
         if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
             return
-        lasts = isinstance(led.install, m.Lasting)
+        lasts = isinstance(led.install, m.FailoverInstall)
         if lasts and not (message.lost or message.led):  # R10
             if not message.node and sender != led.out.host:
                 yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
@@ -513,7 +513,7 @@ class Coordinator:
         _, least_s, silent_s = led.pace_s(self._limits)
         for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
             times.setdefault(host, now)
-        asked, answers = _is_asked(led, host), led.answers.setdefault(host, Answers())
+        asked, answers = _is_asked(led, host), led.answers.setdefault(host, ResponseTimes())
         begun_s, heard_s = led.begun_s if asked else led.heard_s[host], max(led.heard_s[host], self._heard_s[host])
         within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
         install_s = led.patience_s(silent_s)
@@ -545,7 +545,7 @@ class Coordinator:
         run = led.out.run
         why = led.out.failed[:4000] or f"client {led.install.client!r} has ended the run"
         for host in sorted(led.removing):
-            led.out.send(host, m.Dismiss(run, 0, why) if host in led.guests else m.Remove(run))
+            led.out.send(host, m.SubscriptionEnded(run, 0, why) if host in led.guests else m.Remove(run))
         led.out.wake(Timer.REMOVE, led.out.now + self._limits.retry_s)
 
     def _forget(self, led: _Led) -> None:
@@ -576,10 +576,10 @@ class Coordinator:
             led.heard_s.pop(host, None)
             what = f"{how}; what it subscribed to ends"
             out.record("fault", peer=host, detail={"about": "subscriber", "what": what})
-            yield Lost(host, how)
+            yield HostLost(host, how)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
-        if isinstance(led.install, m.Lasting):  # R8
+        if isinstance(led.install, m.FailoverInstall):  # R8
             in_vain = led.hooks.fell(host, late=late, blamed=not late or led.needed <= {host})
             if in_vain >= MOST_IN_VAIN:
                 how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
@@ -599,10 +599,10 @@ class Coordinator:
         out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
             self._tell_lost(led, other)
-        if gone and isinstance(led.install, m.Lasting):  # R8
+        if gone and isinstance(led.install, m.FailoverInstall):  # R8
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
-        yield Lost(host)
+        yield HostLost(host)
         if host in led.needed:  # what it was to have has left
             led.needed.discard(host)
             if not led.needed and not out.failed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from thalweg.middleware.core.monitoring.places import Places, as_message, as_place
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, MOST
-from thalweg.middleware.core.monitoring.soundings import TIMES, Soundings
+from thalweg.middleware.core.monitoring.soundings import TIMES, LatencyProber
 from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -25,7 +25,9 @@ ENOUGH = 192  # measurements: then coordinates hardly get better
 class Finding:
     """A host's part, asked or asking."""
 
-    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, places: Places, soundings: Soundings) -> None:
+    def __init__(
+        self, out: Outbox, me: m.Peer, config: MonitorConfig, places: Places, soundings: LatencyProber
+    ) -> None:
         self._out, self._me, self._config = out, me, config
         self._places, self._soundings = places, soundings
         self.waiting: dict[str, None] = {}  # who asked, in order
@@ -34,14 +36,14 @@ class Finding:
 
     def request(self, event: e.ProbesRequested) -> None:
         """Have a host find where it is."""
-        request = m.FindRequest(event.run, event.targets, event.requester)
+        request = m.CoordinatesRequest(event.run, event.targets, event.requester)
         if event.source.name == self._out.host:
             self.on_request(request)
         else:
             self._out.emit(e.Meet(event.run, (event.source,)))
             self._out.of(event.run).send(event.source.name, request)
 
-    def on_request(self, message: m.FindRequest) -> None:
+    def on_request(self, message: m.CoordinatesRequest) -> None:
         """R1, R2: begin to find out, or tell."""
         asker, places = message.requester.name, self._places
         self._out.emit(e.Meet(BEFORE_RUNS, (*message.targets, message.requester)))
@@ -84,9 +86,9 @@ class Finding:
         if asker == me:
             self._out.emit(e.Report(me, me, self._places.own))
         else:
-            self._out.of(BEFORE_RUNS).send(asker, m.Found(BEFORE_RUNS, as_message(self._places.own)))
+            self._out.of(BEFORE_RUNS).send(asker, m.CoordinatesReply(BEFORE_RUNS, as_message(self._places.own)))
 
-    def on_found(self, sender: str, message: m.Found) -> None:
+    def on_found(self, sender: str, message: m.CoordinatesReply) -> None:
         """A host says where it is, for the application."""
         place = as_place(message.place)
         if why := place.odd(self._config.dimensions):

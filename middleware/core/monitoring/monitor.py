@@ -265,7 +265,7 @@ def _newer(told: m.Estimate, known: LinkEstimate, sent_s: float) -> bool:
 def as_message(link: Ends, estimate: LinkEstimate, now: float) -> m.Estimate:
     """An estimate as it travels, its age counted from ``now``."""
     age_ms = max(0, round((now - estimate.measured_at_s) * 1000))
-    end = link[1] if len(link) == 2 else m.Over(link[1], link[2])
+    end = link[1] if len(link) == 2 else m.LinkEnd(link[1], link[2])
     return m.Estimate(
         link[0], end, max(1, round(estimate.rate_bps)), round(estimate.spread_bps), estimate.count, age_ms
     )

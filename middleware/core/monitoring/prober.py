@@ -31,7 +31,7 @@ import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.monitoring.monitor import Ends, Monitor, as_link_estimate, as_message, estimate_fields
-from thalweg.middleware.core.notes import Measured, Notes
+from thalweg.middleware.core.notes import LinkMeasured, Notes
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
@@ -168,7 +168,7 @@ class Prober:
     def _report(self, link: Link, estimate: LinkEstimate) -> Notes:
         """A probe has measured a link; the application, or a run, may wait for it."""
         self._out.emit(e.Report(*link.hosts, estimate, via=link.via))
-        yield Measured(link, estimate)
+        yield LinkMeasured(link, estimate)
 
     def _tell(self, way: Link, link: Link, estimate: LinkEstimate) -> Notes:
         """Answer all who wait for ``link``, ``way`` from here or back, except its two ends: both are told anyway."""

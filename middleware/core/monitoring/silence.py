@@ -32,7 +32,7 @@ import math
 
 import msgspec
 
-from thalweg.middleware.core.monitoring.answers import Answers
+from thalweg.middleware.core.monitoring.answers import ResponseTimes
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import messages as m
@@ -45,7 +45,7 @@ ANSWERS_LONG = 3.0
 BLOCKED_LONG = 3.0  # times ``stall_s``: by then every other route there has been tried
 
 
-class Step(enum.Enum):
+class StallAction(enum.Enum):
     """What to do about a transfer that does not get through (R4)."""
 
     WAIT = "wait"
@@ -81,7 +81,7 @@ class Suspicions:
         self.of: dict[tuple[str, str], _Suspicion] = {}  # by run and host
         self._stalled: dict[tuple[str, str, str], _Stalled] = {}  # by run, host and network
         self._answered_s: dict[str, float] = {}
-        self._answers: dict[str, Answers] = {}  # of hosts that are waited for in runs that outlive them
+        self._answers: dict[str, ResponseTimes] = {}  # of hosts that are waited for in runs that outlive them
         self._asked_s: dict[tuple[str, str], float] = {}  # by stream, or run, and host
         self._due_s = math.inf
         self.watching = False  # R5: something is waited for in a run that outlives its hosts
@@ -97,7 +97,7 @@ class Suspicions:
     def greet(self, run: str, host: str, *, leads: bool = False) -> None:
         """R5: ask a host once, as it is waited for. ``leads``: this host is the run's client."""
         if host not in self._answers and host != self._out.host:
-            self._answers[host] = Answers()
+            self._answers[host] = ResponseTimes()
             self._ping(run, host, self._pace_s, leads=leads)
 
     def on_waiting(self, run: str, host: str, since_s: float, *, lasts: bool = False, leads: bool = False) -> None:
@@ -118,7 +118,7 @@ class Suspicions:
         self._wake(every_s)
         self._ping(run, host, every_s, leads=lasts and leads)  # R1: only its answer shows that both directions work
 
-    def on_stalled(self, run: str, host: str, via: str, idle_s: float) -> Step:
+    def on_stalled(self, run: str, host: str, via: str, idle_s: float) -> StallAction:
         """Return what to do about a transfer of which nothing has got through for ``idle_s`` (R4).
 
         ``idle_s`` is 0 if something gets through again.
@@ -126,7 +126,7 @@ class Suspicions:
         key = run, host, via
         if not idle_s:
             self._stalled.pop(key, None)
-            return Step.WAIT
+            return StallAction.WAIT
         stalled = self._stalled.get(key)
         if stalled is None:
             if len(self._stalled) >= STALLED_KNOWN:
@@ -135,20 +135,20 @@ class Suspicions:
         now, answered_s = self._out.now, self._answered_s.get(host, -math.inf)
         if answered_s <= stalled.asked_s:
             self._ping(run, host, self._limits.ping_s)
-            return Step.WAIT
+            return StallAction.WAIT
         if stalled.took_s == math.inf:
             stalled.took_s = answered_s - stalled.asked_s
         stall_s = self._limits.patience * self._limits.stall_s
         spare_s = ANSWERS_LONG * min(stalled.took_s, stall_s)  # R4: no queue takes longer: answers were lost
         if idle_s < spare_s:
-            return Step.WAIT
+            return StallAction.WAIT
         if stalled.redialled_s == math.inf:
             stalled.redialled_s = now
-            return Step.REDIAL
+            return StallAction.REDIAL
         if idle_s < stall_s + spare_s or now - stalled.redialled_s < stall_s / 2 + spare_s:
-            return Step.WAIT
+            return StallAction.WAIT
         stalled.asked_s = stalled.blocked_s = now  # it has to answer once more before that is said again
-        return Step.BLOCKED
+        return StallAction.BLOCKED
 
     def is_blocked(self, run: str, host: str, via: str) -> bool:
         """Return whether a route has failed for bulk lately (R4), and nothing has got through since."""

@@ -25,7 +25,7 @@ import msgspec
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.places import Places, as_figures, host_told
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, MOST
-from thalweg.middleware.core.notes import Notes, Sounded
+from thalweg.middleware.core.notes import LatencyMeasured, Notes
 from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.forecasting import Window
@@ -67,14 +67,14 @@ class _Sounding(msgspec.Struct):
     situated: bool = False  # coordinates are told
 
 
-class Told(NamedTuple):
+class PiggybackedFigures(NamedTuple):
     """What a sounding tells the other host."""
 
     latencies: tuple[m.LinkLatency, ...] = ()
     nodes: tuple[m.NodeTold, ...] = ()
 
 
-class Soundings:
+class LatencyProber:
     """What a host knows of latencies: what it measures, and what others tell of their links."""
 
     def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters, places: Places) -> None:
@@ -93,7 +93,7 @@ class Soundings:
 
     def request(self, event: e.ProbesRequested) -> None:
         """Have a host find out how long its messages to others take."""
-        request = m.SoundRequest(event.run, event.targets, event.requester)
+        request = m.LatencyRequest(event.run, event.targets, event.requester)
         if event.source.name == self._out.host:
             self.on_request(request)
         else:
@@ -109,7 +109,7 @@ class Soundings:
         for source, there in targets.items():
             self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me, latency=True))
 
-    def on_request(self, message: m.SoundRequest, hosts: Collection[str] | None = None) -> None:
+    def on_request(self, message: m.LatencyRequest, hosts: Collection[str] | None = None) -> None:
         """``hosts``: those of the run, if another host asks."""
         if message.run == BEFORE_RUNS:
             hosts = None
@@ -140,7 +140,7 @@ class Soundings:
 
     # --- soundings ------------------------------------------------------------------------------------
 
-    def sound(self, run: str, host: str, told: Told | None = None, *, situated: bool = False) -> None:
+    def sound(self, run: str, host: str, told: PiggybackedFigures | None = None, *, situated: bool = False) -> None:
         """Find out how long messages to ``host`` take, unless that is under way, and tell it this.
 
         ``situated``: tell each other coordinates as well.
@@ -152,13 +152,13 @@ class Soundings:
             del self.under_way[next(iter(self.under_way))]  # R4
         self._ask(host, _Sounding(run, 0, 0.0, situated=situated), told)
 
-    def _ask(self, host: str, sounding: _Sounding, told: Told | None = None) -> None:
+    def _ask(self, host: str, sounding: _Sounding, told: PiggybackedFigures | None = None) -> None:
         self._count += 1
         sounding.number, sounding.sent_s = self._count, self._out.now
         self.under_way[host] = sounding
         source = self._me if sounding.run == BEFORE_RUNS else None
         me = None if told is None else self._told_of_me()
-        latencies, nodes = told or Told()
+        latencies, nodes = told or PiggybackedFigures()
         if sounding.situated:
             places = self._places.news() if told is not None else self._places.own_news()
             self._send(host, m.Situated(sounding.run, self._count, False, source, me, latencies, nodes, places))
@@ -217,7 +217,7 @@ class Soundings:
             if name == out.host:
                 yield from self._report(link, latency)
             else:
-                self._out.of(run).send(name, m.Sounded(run, as_message(link, latency, out.now)))
+                self._out.of(run).send(name, m.LatencyReply(run, as_message(link, latency, out.now)))
         self._next()
 
     def _measured(self, host: str, took_s: float) -> Latency:
@@ -227,7 +227,7 @@ class Soundings:
         self.own[host] = series  # the latest is the last
         return series.add(took_s, self._out.now)
 
-    def on_sounded(self, sender: str, message: m.Sounded) -> Notes:
+    def on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
         """A host answers for a link of its own."""
         told = message.latency
         if told.source == sender:  # R3
@@ -237,7 +237,7 @@ class Soundings:
     def _report(self, link: Link, latency: Latency) -> Notes:
         """A latency that was asked for is known; the application, or a run, may wait for it."""
         self._out.emit(e.Report(*link, latency, self.hosts.get(link.target)))
-        yield Sounded(link, latency)
+        yield LatencyMeasured(link, latency)
 
     # --- what is known --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
-from thalweg.middleware.core.notes import Located, Lost, Notes, Prepared, Unprepared
+from thalweg.middleware.core.notes import HostLost, Notes, OperatorLocated, Prepared, Unprepared
 from thalweg.middleware.core.outbox import Alarm, Setting
 from thalweg.middleware.core.relocation.handover import COMING, ArrivalEvent, ArrivalState
 from thalweg.middleware.core.shared import Shared
@@ -269,7 +269,7 @@ class Arrivals:
         if arrival is not None and (arrival.source, arrival.version) == (sender, message.version):
             self.discard(arrival)
 
-    def on_located(self, note: Located) -> None:
+    def on_located(self, note: OperatorLocated) -> None:
         """``note.sender`` may wait for what follows from the location, also where that is not new here."""
         entry, here = note.entry, self._out.host
         arrival = self.coming.get(entry.node)
@@ -291,7 +291,7 @@ class Arrivals:
         came = Newcomer(arrival.source, arrival.version, state.size_bytes, arrival.came_s, now)
         self._flow.adopt(state, came)
 
-    def on_lost(self, note: Lost) -> None:
+    def on_lost(self, note: HostLost) -> None:
         """A host is gone for good: what was to come from there does not."""
         for arrival in [each for each in self.coming.values() if each.source == note.host]:
             self.discard(arrival)

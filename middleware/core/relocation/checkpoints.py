@@ -8,14 +8,15 @@ R1. When an operator has made a partition, and its next replica is due, its stat
     way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
 R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
     the widest ways, one after the other to different hosts (``holders``). Who has got it says so to the client
-    (``Stable``). One that is lost on its way is not waited for: another follows.
+    (``CheckpointStored``). One that is lost on its way is not waited for: another follows.
 R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
-    not needed any more (``Settled``), and with the run, whatever ends it.
+    not needed any more (``CheckpointsObsolete``), and with the run, whatever ends it.
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
     on another host it is claimed from there, again and again.
 R5. Of an operator without state there are no replicas, and the client is told so, and when one would be due, as it lets
     go then of what nobody needs. Where a consumer runs the same code that one's word is enough: it follows soon.
-R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed (``Lacks``).
+R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed
+    (``StateMissing``).
 R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
     with an older one. Where the code itself fails to restore one, the run ends.
 R8. Up to ``increments`` replicas after each whole one are what has changed since the one before, where that is to be
@@ -49,7 +50,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.made import Due
 from thalweg.middleware.core.flow.missing import is_right
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Lost, Made
+from thalweg.middleware.core.notes import HostLost, OutputMade
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.holders import domain_of, holders
@@ -153,7 +154,7 @@ class Checkpoints:
 
     # --- the host of an operator ------------------------------------------------------------------------
 
-    def on_made(self, note: Made) -> None:
+    def on_made(self, note: OutputMade) -> None:
         """R1: take the operator's state, if a replica is due."""
         options, name, now = self._options, note.node, self._out.now
         if options is None:
@@ -183,7 +184,7 @@ class Checkpoints:
         since.after, since.size_bytes, since.at_s, since.due = index - 1, 0, self._out.now, False
         if stateless:  # R5
             if not in_time or not self._is_followed(name):
-                self._out.send(self._client, m.Stable(self._out.run, name, index))
+                self._out.send(self._client, m.CheckpointStored(self._out.run, name, index))
         elif not self._room(name, MOST):
             self._share(name)
         else:
@@ -218,7 +219,7 @@ class Checkpoints:
             out.record("fault", node=name, detail={"about": "replica", "what": why})
         elif event.keeps is False:
             self._stateless.add(name)
-            out.send(self._client, m.Stable(out.run, name, index))
+            out.send(self._client, m.CheckpointStored(out.run, name, index))
         else:
             self._keep(name, index, event)
         self._flow.let_run(name)
@@ -297,14 +298,14 @@ class Checkpoints:
             self._failed[key] += 1
             if self._failed[key] >= TRIES:
                 why = f"its replica has not got there in {self._failed[key]} transfers"
-                self._out.send(peer, m.Lacks(self._out.run, message.node, start.index, why))
+                self._out.send(peer, m.StateMissing(self._out.run, message.node, start.index, why))
 
     def is_awaited(self, replica: m.State) -> bool:
         """Whether an operator is to start with it (R9); others are for when their host is lost."""
         start = self._starts.get(replica.node)
         return start is not None and replica.index <= start.index
 
-    def on_lost(self, note: Lost) -> None:
+    def on_lost(self, note: HostLost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
         self._sending = {(name, host) for name, host in self._sending if host != note.host}
         for name, since in self._since.items():
@@ -367,7 +368,7 @@ class Checkpoints:
         for index in sorted(here):  # R8: also what has come before what it follows on
             if index in whole or here[index].since in whole:
                 whole.add(index)
-                self._out.send(self._client, m.Stable(self._out.run, message.node, index, hosts))
+                self._out.send(self._client, m.CheckpointStored(self._out.run, message.node, index, hosts))
 
     def on_claim(self, sender: str, message: m.Claim) -> None:
         """R4: an operator elsewhere starts with what is kept here."""
@@ -382,7 +383,7 @@ class Checkpoints:
         elif start.holder == self._out.host:
             self._miss(message.node, start.index)
 
-    def on_lacking(self, sender: str, message: m.Lacks) -> None:
+    def on_lacking(self, sender: str, message: m.StateMissing) -> None:
         """R9: a replica that is waited for does not get here."""
         waiting = self.waiting.get(message.node)
         if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.index):
@@ -390,9 +391,9 @@ class Checkpoints:
 
     def _miss(self, name: str, index: int) -> None:
         """R6: tell the client that a replica is not here."""
-        self._out.send(self._client, m.Lacks(self._out.run, name, index, "its replica is not there any more"))
+        self._out.send(self._client, m.StateMissing(self._out.run, name, index, "its replica is not there any more"))
 
-    def on_settled(self, sender: str, message: m.Settled) -> None:
+    def on_settled(self, sender: str, message: m.CheckpointsObsolete) -> None:
         """R3: what is not needed any more."""
         self._flow.settle(message.lines)
         least = {line.node: line.index for line in message.lines}
@@ -424,7 +425,7 @@ class Checkpoints:
         if event.error and not (event.cause and event.cause.traceback):  # R7
             for each in self._chain(event.node, waiting.index):
                 del self.replicas[event.node][each.index]
-            self._out.send(self._client, m.Lacks(self._out.run, event.node, waiting.index, event.error[:4000]))
+            self._out.send(self._client, m.StateMissing(self._out.run, event.node, waiting.index, event.error[:4000]))
             return
         if event.error:
             reason = f"its replica at partition {waiting.index} cannot be restored: {event.error}"

@@ -13,7 +13,16 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
-from thalweg.middleware.core.notes import Ended, HandedOver, Light, Located, Lost, Note, Notes, Settled
+from thalweg.middleware.core.notes import (
+    Ended,
+    HandedOver,
+    HandoverFinished,
+    HostLost,
+    Light,
+    Note,
+    Notes,
+    OperatorLocated,
+)
 from thalweg.middleware.core.outbox import Alarm, Setting
 from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, too_large
 from thalweg.middleware.protocol import events as e
@@ -208,7 +217,7 @@ class Departures:
         if departure is not None and departure.can(DepartureEvent.RESUMED):
             yield from self._over(departure, DepartureEvent.RESUMED, "")
 
-    def on_located(self, note: Located) -> Generator[Note, None, bool]:
+    def on_located(self, note: OperatorLocated) -> Generator[Note, None, bool]:
         """R3: a version after the commit's shows that the other host has resumed."""
         departure = self.leaving.get(note.entry.node)
         if departure is None or departure.state is not DepartureState.COMMITTED:
@@ -279,7 +288,7 @@ class Departures:
         moved, location = departure.state is DepartureState.MOVED, self._directory.locations[name]
         told = m.Relocated(out.run, name, moved, location, why[:4000], departure.size_bytes)
         out.send(self._install.client, told)
-        yield Settled(departure.number)
+        yield HandoverFinished(departure.number)
 
     def _record(self, departure: Departure, why: str) -> None:
         now, suspended_s = self._out.now, departure.begun_s.get("suspended")
@@ -307,7 +316,7 @@ class Departures:
             if departure.can(DepartureEvent.RESUMED):
                 yield from self._over(departure, DepartureEvent.RESUMED, "")
 
-    def on_lost(self, note: Lost) -> Notes:
+    def on_lost(self, note: HostLost) -> Notes:
         """A host is gone for good: what was on its way there stays, or is lost with it."""
         why = f"host {note.host!r} went away"
         for departure in [each for each in self.leaving.values() if each.target == note.host]:
@@ -320,7 +329,7 @@ class Departures:
         """R5: ask again where an answer is due, and give up where it is overdue."""
         for departure in list(self.leaving.values()):
             location = self._directory.locations[departure.node]
-            moved_on = yield from self.on_located(Located(location, self._out.host))
+            moved_on = yield from self.on_located(OperatorLocated(location, self._out.host))
             if moved_on:
                 continue
             if departure.state is DepartureState.COMMITTED:
@@ -361,7 +370,7 @@ class Departures:
         for name in sorted(gone & self.leaving.keys()):
             departure = self.leaving.pop(name)
             self._close(departure, "its query has left")
-            yield Settled(departure.number)
+            yield HandoverFinished(departure.number)
         self.forget(gone)
 
     def validate(self) -> None:

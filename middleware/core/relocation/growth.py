@@ -15,8 +15,8 @@ R4. Nodes that no query uses any more go when the client says so, wherever a hos
     all others, and they would wait for ever for an iteration on which to agree. Their names are never used again, so
     what comes late of them is of nobody.
 
-R5. A sink may be another client's, a *guest*, which the client has let in (``Admit``). It has nothing else. A guest is
-    forgotten with what it used; of what the client says of guests the later counts.
+R5. A sink may be another client's, a *guest*, which the client has let in (``AddMember``). It has nothing else. A guest
+    is forgotten with what it used; of what the client says of guests the later counts.
 
 What a query shares with the run, and which nodes go with it, the client decides: ``queries``, and ``guests``.
 """
@@ -31,7 +31,7 @@ from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.relocation.reshaping import Ways
+from thalweg.middleware.core.relocation.reshaping import OperatorTransfers
 from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
@@ -62,7 +62,13 @@ class Growth:
     """What a host does about queries that begin and leave, told by the barrier and by the client."""
 
     def __init__(
-        self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: Ways, visit: Visit | None
+        self,
+        setting: Setting,
+        tree: Tree,
+        directory: Directory,
+        flow: Flow,
+        ways: OperatorTransfers,
+        visit: Visit | None,
     ) -> None:
         self._out, self._install, self._max_nodes = setting.out, setting.install, setting.limits.max_nodes
         self._leads, self._visit = setting.leads, visit
@@ -139,7 +145,7 @@ class Growth:
         if self._visit is not None and sink in flow.by_name:
             self._visit.begun((sink,), self._tree.first.get(sink, 0), flow, self._directory.where(flow.by_name))
 
-    def on_admit(self, sender: str, message: m.Admit) -> None:
+    def on_admit(self, sender: str, message: m.AddMember) -> None:
         """R5: a guest is let in, or a host joins (``membership``)."""
         out, peer, error = self._out, message.peer, ""
         if message.host:

@@ -6,10 +6,11 @@ R1. Only clients that the application has named may subscribe: for query 0 to an
     uses, until it leaves. Whom the application does not name any more is dismissed. Nothing is kept of who was never
     named.
 R2. A subscription is a query of one sink, at the guest, with a number below 0. It waits its turn as others do
-    (``proposer``). Before it is proposed all hosts let the guest in (``Admit``), so that what it demands is known to be
-    of the run, and it is told the run as it is (``Enrol``): no other query begins or leaves meanwhile. A guest that
-    does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is refused.
-    An answer does not say to which ``Enrol`` it is one: whose has begun is told its own again when it asks again.
+    (``proposer``). Before it is proposed all hosts let the guest in (``AddMember``), so that what it demands is known
+    to be of the run, and it is told the run as it is (``InstallSubscriber``): no other query begins or leaves
+    meanwhile. A guest that does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is
+    refused. An answer does not say to which ``InstallSubscriber`` it is one: whose has begun is told its own again when
+    it asks again.
 R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
     Its process is watched (``Watch``): a connection that closes for good shows at once that it is gone. So
     does one that says it is there, and for as long does not say that it is through with what all are told.
@@ -20,7 +21,8 @@ R5. The run is over with the application's own queries. Where these have come to
     have, too: ``lingers``.
 
 R6. A guest whose subscription has begun goes on in the run's next generation: its sinks are there from the start, and
-    it is told so (``Enrol``). Until it has answered no query begins or leaves. Who may subscribe stays as it was said.
+    it is told so (``InstallSubscriber``). Until it has answered no query begins or leaves. Who may subscribe stays as
+    it was said.
 
 The other end is in ``visit``; what hosts do is in ``growth``, and what they hear of guests at all, in ``run``.
 """
@@ -36,11 +38,11 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Invited, Leaving, Lost, Notes, Refused
+from thalweg.middleware.core.notes import HostLost, Invited, Leaving, Notes, Refused
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.queries import Guest, Queries
 from thalweg.middleware.core.relocation.shape import fresh_name
-from thalweg.middleware.core.relocation.sharing import Joined
+from thalweg.middleware.core.relocation.sharing import SharedQuery
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import DataflowError, nearest
 from thalweg.middleware.protocol import events as e
@@ -69,7 +71,7 @@ class Guests:
             self._queries.tell({name: self._enrolment_of(name) for name in sorted(self._directory.returning)})
         self._queries.go_on()
 
-    def _enrolment_of(self, name: str) -> m.Enrol:
+    def _enrolment_of(self, name: str) -> m.InstallSubscriber:
         """R6: what a guest is told of the next generation: one of its subscriptions stands for all."""
         queries = self._queries
         mine = [query for query, guest in queries.guests.items() if guest.peer.name == name]
@@ -121,7 +123,7 @@ class Guests:
             return
         there = [guest for query, guest in queries.guests.items() if query not in queries.why]  # those leave already
         if any(each.peer.name == sender and each.peer.instance != peer.instance for each in there):  # R3
-            yield Lost(sender)
+            yield HostLost(sender)
         before = queries.over.get((sender, message.number))
         for query, guest in queries.guests.items():
             if (guest.peer, guest.number) == (peer, message.number):
@@ -129,7 +131,7 @@ class Guests:
                 return
         why = self._why_not(message) if before is None else before
         if why or before is not None:  # R4
-            out.send(sender, m.Dismiss(out.run, message.number, why[:4000]))
+            out.send(sender, m.SubscriptionEnded(out.run, message.number, why[:4000]))
             return
         self._count += 1
         used = {*self._directory.locations, *[guest.sink for guest in queries.guests.values()]}
@@ -149,13 +151,13 @@ class Guests:
             if (guest.peer.name, guest.number) == (sender, message.number):
                 yield from self._end(query, "it has left")
                 return
-        self._out.send(sender, m.Dismiss(self._out.run, message.number, "it has left"))
+        self._out.send(sender, m.SubscriptionEnded(self._out.run, message.number, "it has left"))
 
     def on_failed(self, sender: str, message: m.Failed) -> Notes:
         """R3: a guest cannot go on."""
         yield from self._end_all(sender, message.reason)
 
-    def on_lost(self, note: Lost) -> Notes:
+    def on_lost(self, note: HostLost) -> Notes:
         """R3: a guest is gone."""
         self._directory.guests.discard(note.host)
         self._directory.returning.discard(note.host)
@@ -172,7 +174,7 @@ class Guests:
             detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
             self._out.record("fault", peer=name, detail=detail)
             yield from self._end_all(name, f"it {why}")
-            yield Lost(name)
+            yield HostLost(name)
 
     def _end_all(self, name: str, why: str) -> Notes:
         for query, guest in list(self._queries.guests.items()):
@@ -213,10 +215,10 @@ class Guests:
         hosts = () if name in directory.guests else sorted(directory.hosts)
         words: dict[str, m.Message] = {name: self._enrolment(guest)}
         number = self._directory.new_number()
-        self._queries.tell(words | {host: m.Admit(run, number, guest.peer) for host in hosts})
+        self._queries.tell(words | {host: m.AddMember(run, number, guest.peer) for host in hosts})
         return True
 
-    def _enrolment(self, guest: Guest) -> m.Enrol:
+    def _enrolment(self, guest: Guest) -> m.InstallSubscriber:
         """What a guest is told of its subscription, and of the run as it is."""
         directory = self._directory
         said = msgspec.structs.replace(
@@ -229,7 +231,7 @@ class Guests:
             afresh=False,
             number=directory.number,
         )
-        return m.Enrol(self._out.run, guest.number, guest.sink, said)
+        return m.InstallSubscriber(self._out.run, guest.number, guest.sink, said)
 
     def entered(self, sender: str, message: m.Installed) -> Notes:
         """A guest has taken its part in the run, or cannot."""
@@ -268,7 +270,7 @@ class Guests:
             yield from self._end(self._entering[0], f"it has not answered for {silent_s:g} s")
         yield from self.give_up(self._queries.awaited, self._queries.told_s)
 
-    def joined(self, query: int) -> Joined:
+    def joined(self, query: int) -> SharedQuery:
         """What appears in the run with a guest's query; DataflowError where that cannot be any more."""
         guest, flow = self._queries.guests[query], self._tree.dataflow
         node = flow.by_name.get(guest.node)
@@ -276,7 +278,7 @@ class Guests:
             raise DataflowError("that node has left the run")
         inputs = node.inputs if node.kind == "sink" else (guest.node,)
         sink = Node(guest.sink, "sink", inputs, None, guest.peer.name)
-        return Joined({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
+        return SharedQuery({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
 
     def has(self, name: str) -> bool:
         """Whether that client takes something of the run, or has asked for it."""

@@ -24,7 +24,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Made, Merged, Notes
+from thalweg.middleware.core.notes import Merged, Notes, OutputMade
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.handover import too_large
 from thalweg.middleware.protocol import events as e
@@ -102,7 +102,7 @@ class Inheritance:
         for heir in list(self.heirs.values()):
             self._check_complete(heir)
         for name in list(self.legacies):
-            self.on_made(Made(name))
+            self.on_made(OutputMade(name))
         self._arm()
 
     def retire(self) -> None:
@@ -111,7 +111,7 @@ class Inheritance:
 
     # --- the host of an operator that disappears ------------------------------------------------------
 
-    def on_made(self, note: Made) -> None:
+    def on_made(self, note: OutputMade) -> None:
         """R1: take the state of an operator that has made its last partition."""
         legacy, turn = self.legacies.get(note.node), self._tree.turn
         if legacy is None or legacy.asked:

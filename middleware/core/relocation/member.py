@@ -5,11 +5,11 @@ from __future__ import annotations
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.machine import Machine
-from thalweg.middleware.core.notes import Merged, Notes, Prepared, Settled, Unprepared
+from thalweg.middleware.core.notes import HandoverFinished, Merged, Notes, Prepared, Unprepared
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.growth import Growth
 from thalweg.middleware.core.relocation.proposal import MEMBER, MemberEvent, MemberState
-from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
+from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -21,12 +21,18 @@ class Member(Machine):
     state: MemberState
 
     def __init__(
-        self, setting: Setting, directory: Directory, flow: Flow, ways: Ways, reshaping: Reshaping, growth: Growth
+        self,
+        setting: Setting,
+        directory: Directory,
+        flow: Flow,
+        ways: OperatorTransfers,
+        reshaping: Reshaping,
+        growth: Growth,
     ) -> None:
         self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last
         self.moves: tuple[m.Move, ...] = ()
-        self.ways: tuple[m.Way, ...] | None = None
+        self.ways: tuple[m.RoutePreference, ...] | None = None
         self.shape: m.Shape | None = None
         self.error = ""  # why it has voted against it
         self._out, self._install = setting.out, setting.install
@@ -161,7 +167,7 @@ class Member(Machine):
                 return False
         return not self._directory.wrong(commit.moves)
 
-    def coming(self, sender: str, commit: m.Commit | None) -> tuple[m.Way, ...]:
+    def coming(self, sender: str, commit: m.Commit | None) -> tuple[m.RoutePreference, ...]:
         """The networks between hosts by a commit that rides on what has not come yet, if it is to be believed."""
         if commit is None or commit.ways is None or commit.number < self.number:
             return ()
@@ -183,7 +189,7 @@ class Member(Machine):
                 )  # fmt: skip
         self.to(MemberEvent.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
         yield from self._flow.resume()
-        self.on_settled(Settled(message.number))
+        self.on_settled(HandoverFinished(message.number))
 
     def _grow(self, sender: str, message: m.Commit) -> Notes:
         """R7: another query begins."""
@@ -194,7 +200,7 @@ class Member(Machine):
         self.to(MemberEvent.COMMITTED)
         yield from self._growth.begin(message)
         yield from self._flow.resume()
-        self.on_settled(Settled(message.number))
+        self.on_settled(HandoverFinished(message.number))
 
     def _switch_trees(self, sender: str, message: m.Commit) -> Notes:
         """R6: another shape is committed."""
@@ -232,7 +238,7 @@ class Member(Machine):
         if self.state is not MemberState.SWITCHING:
             self._done(message.number)
 
-    def on_settled(self, note: Settled) -> None:
+    def on_settled(self, note: HandoverFinished) -> None:
         """A hand-over of a proposal is over: when it was the last, this host is done."""
         number = note.number
         if not number or self.number != number or self.state is not MemberState.SWITCHING:

@@ -3,12 +3,12 @@
 Rules:
 
 R1. A host joins while nothing is proposed and no query is let in (``proposer``). It is told the run as it is
-    (``Install``), and all others are told of it (``Admit``), again and again until they have answered. From then on
+    (``Install``), and all others are told of it (``AddMember``), again and again until they have answered. From then on
     operators may move there.
-    It is told of each guest then (``Admit``), as all others were when that was let in.
+    It is told of each guest then (``AddMember``), as all others were when that was let in.
 R2. One that was started again has another instance, and is another host of the same name. One that was only away may
     have missed anything: it begins with the run as it is, unless something is there (``HostCore``). What was said of
-    who was there before (``Lost``, with the number of the last ``Admit``) counts no more.
+    who was there before (``HostLost``, with the number of the last ``AddMember``) counts no more.
 R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run. If it
     is asked again, it waits longer each time (``standing``), and other changes that wait go before it (``proposer``).
 R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
@@ -24,7 +24,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Lost, Notes, NotJoined, Vacating
+from thalweg.middleware.core.notes import HostLost, Notes, NotJoined, Vacating
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.protocol import events as e
@@ -37,7 +37,9 @@ class Membership:
     def __init__(self, setting: Setting, tree: Tree, directory: Directory, queries: Queries) -> None:
         self._setting, self._out, self._limits = setting, setting.out, setting.limits
         self._tree, self._directory, self._queries = tree, directory, queries
-        self._entering: tuple[m.Peer, float, int] | None = None  # who joins, since when, and the number of the Admit
+        self._entering: tuple[m.Peer, float, int] | None = (
+            None  # who joins, since when, and the number of the AddMember
+        )
 
     def enter(self, peer: m.Peer) -> None:
         """R1: a host joins."""
@@ -46,14 +48,14 @@ class Membership:
         if peer.name in directory.hosts and known is not None and known.instance == peer.instance:
             return  # it is there
         out.emit(e.Meet(out.run, (peer,)))
-        admit = m.Admit(out.run, directory.new_number(), peer, host=True)
+        admit = m.AddMember(out.run, directory.new_number(), peer, host=True)
         self._entering = peer, out.now, admit.number
         words: dict[str, m.Message] = dict.fromkeys(directory.everyone, admit)
         self._queries.tell(words | {peer.name: self._as_it_is(peer, admit.number)})
 
     def _as_it_is(self, peer: m.Peer, number: int) -> m.Install:
         directory, install = self._directory, self._setting.install
-        if isinstance(install, m.Lasting):  # with where the nodes of later queries begin
+        if isinstance(install, m.FailoverInstall):  # with where the nodes of later queries begin
             known = {start.node for start in install.starts}
             more = [m.Start(name, first) for name, first in self._tree.first.items() if name not in known]
             install = msgspec.structs.replace(install, starts=(*install.starts, *more))
@@ -98,7 +100,7 @@ class Membership:
         about = f"host {host!r}, which holds {', '.join(held)}, {how}"
         if held and not lasting and not self._queries.fail(held, about, host=host, lost=True):
             self._out.fail(about, host=host, lost=True)
-        yield Lost(host)
+        yield HostLost(host)
 
     def on_leave(self, sender: str, message: m.Leave) -> Notes:
         """R4: a host is to leave."""
@@ -127,9 +129,9 @@ class Membership:
             out.record("drained", peer=sender)
             out.emit(e.Parted(out.run, sender))
             out.send(sender, m.Remove(out.run))
-            yield Lost(sender)
+            yield HostLost(sender)
 
-    def on_lost(self, note: Lost) -> None:
+    def on_lost(self, note: HostLost) -> None:
         """A host is gone."""
         if self._entering is not None and self._entering[0].name == note.host:
             self._entering = None

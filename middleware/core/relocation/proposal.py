@@ -139,9 +139,9 @@ class Proposal(Machine):
     trees: dict[str, Any] = field(default_factory=dict)  # of another shape, for the records
     query: Joining | None = None  # that begins with it
     names: dict[str, str] = field(default_factory=dict)  # of the query's nodes in the run
-    ways: tuple[m.Way, ...] | None = None  # that there are to be between hosts
+    ways: tuple[m.RoutePreference, ...] | None = None  # that there are to be between hosts
     then: dict[str, str] = field(default_factory=dict)  # where operators of another shape are to go when it is there
-    asked: Asked | None = None  # by the application, which is told what becomes of it
+    asked: ApplicationRequest | None = None  # by the application, which is told what becomes of it
     stayed: dict[str, str] = field(default_factory=dict)  # operators whose hosts say that they stay, and why
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class Joining(msgspec.Struct, frozen=True):
     since: int = 0
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ApplicationRequest(msgspec.Struct, frozen=True):
     """A request of the application, by its number.
 
     ``index`` and ``moved``: the result of the first step, of a request that takes two steps.
@@ -193,12 +193,12 @@ class Asked(msgspec.Struct, frozen=True):
     moved: dict[str, str] = {}
 
 
-class Wish(msgspec.Struct, frozen=True):
+class WaitingPlacement(msgspec.Struct, frozen=True):
     """A placement that waits for the end of the present proposal."""
 
     placement: dict[str, str]
     reason: str
     dataflow: Dataflow | None = None  # another tree
     free: tuple[Code, ...] = ()
-    ways: tuple[m.Way, ...] | None = None  # other networks between hosts
-    asked: Asked | None = None
+    ways: tuple[m.RoutePreference, ...] | None = None  # other networks between hosts
+    asked: ApplicationRequest | None = None

@@ -15,14 +15,14 @@ from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import (
     ChangedOver,
-    Delivered,
     HandedOver,
+    HostLost,
     Invited,
     Leaving,
     Left,
-    Lost,
     Notes,
     NotJoined,
+    PartitionDelivered,
     Started,
     Vacating,
 )
@@ -31,7 +31,14 @@ from thalweg.middleware.core.relocation.growth import extended
 from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.outcomes import Outcomes
-from thalweg.middleware.core.relocation.proposal import Asked, Joining, Proposal, ProposalEvent, ProposalState, Wish
+from thalweg.middleware.core.relocation.proposal import (
+    ApplicationRequest,
+    Joining,
+    Proposal,
+    ProposalEvent,
+    ProposalState,
+    WaitingPlacement,
+)
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
 from thalweg.middleware.core.relocation.sharing import join
@@ -71,7 +78,7 @@ class Proposer:
         self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
         self.merging: tuple[Code, ...] = ()  # those with state among them
         self.proposal: Proposal | None = None
-        self.next: Wish | None = None
+        self.next: WaitingPlacement | None = None
         self._first = 0  # R10: changes that go before the next host
         self._count = 0
         self._lasts = setting.lasting is not None
@@ -118,7 +125,7 @@ class Proposer:
     def on_placement_proposed(self, event: e.PlacementProposed) -> None:
         self.merging += tuple(code for code in event.merging if code not in self.merging)
         ways = None if event.ways is UNSET else event.ways
-        asked = None if event.number is UNSET else Asked(event.number)
+        asked = None if event.number is UNSET else ApplicationRequest(event.number)
         self.propose(event.placement, event.reason, event.dataflow, event.free, ways, asked)
 
     def propose(
@@ -127,15 +134,15 @@ class Proposer:
         reason: str,
         dataflow: Dataflow | None = None,
         free: tuple[Code, ...] = (),
-        ways: tuple[m.Way, ...] | None = None,
-        asked: Asked | None = None,
+        ways: tuple[m.RoutePreference, ...] | None = None,
+        asked: ApplicationRequest | None = None,
     ) -> str:
         """Change over to ``placement`` as soon as no other change is under way; return why not, or an empty text.
 
         An application that ``asked`` for it is told what becomes of it. With ``dataflow`` to another tree, in which
         operators whose code is in ``free`` may be others. With ``ways`` to other networks between hosts.
         """
-        wish = Wish(placement, reason, dataflow, free, ways, asked)
+        wish = WaitingPlacement(placement, reason, dataflow, free, ways, asked)
         if self.proposal is not None or self._newcomers or not self._may_start(wish):  # R4, R10
             if self.next is not None:
                 self._give_up_waiting(self.next, LATER)
@@ -143,11 +150,11 @@ class Proposer:
             return ""
         return self._start_or_answer(wish)
 
-    def _may_start(self, wish: Wish) -> bool:
+    def _may_start(self, wish: WaitingPlacement) -> bool:
         """R13: return whether nothing but another proposal, or a host, could keep a placement waiting."""
         return wish.dataflow is None or not (self._queries.busy or self._catching_up)
 
-    def _start_or_answer(self, wish: Wish) -> str:
+    def _start_or_answer(self, wish: WaitingPlacement) -> str:
         """Propose a placement; if that cannot be, tell the application and return why."""
         why, asked = self._start(wish), wish.asked
         if why and asked is not None:
@@ -155,7 +162,7 @@ class Proposer:
             self._answer(asked, None, {}, rest, "" if why == SAME or asked.index is not None else why)
         return why
 
-    def _give_up_waiting(self, wish: Wish, why: str) -> None:
+    def _give_up_waiting(self, wish: WaitingPlacement, why: str) -> None:
         """Drop a placement that waits."""
         moves = tuple(move for move in self._moves(wish.placement) if wish.dataflow is None)
         self._outcomes.record(0, moves, "superseded", why, wish.reason)
@@ -164,13 +171,13 @@ class Proposer:
             self._answer(wish.asked, None, {}, rest, "" if rest else why)
 
     def _answer(
-        self, asked: Asked, index: int | None, moved: dict[str, str], stayed: dict[str, str], why: str = ""
+        self, asked: ApplicationRequest, index: int | None, moved: dict[str, str], stayed: dict[str, str], why: str = ""
     ) -> None:
         """Tell the application what has become of what it asked for."""
         index, moved = asked.index if index is None else index, asked.moved | moved
         self._out.emit(e.MoveEnded(self._out.run, asked.number, index, moved, stayed, why))
 
-    def _start(self, wish: Wish) -> str:
+    def _start(self, wish: WaitingPlacement) -> str:
         """Propose it, as no other change is under way; return why not, or an empty text."""
         placement, reason, dataflow, free, ways = wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways
         if ways is not None and self._directory.ways.goes_over(ways):
@@ -216,7 +223,7 @@ class Proposer:
         self._begin(proposal)
         return ""
 
-    def on_wish(self, sender: str, message: m.Wish) -> None:
+    def on_wish(self, sender: str, message: m.MoveRequest) -> None:
         """An operator's host would have it elsewhere (R3 of ``looks``): one moves at a time."""
         location = self._directory.locations.get(message.node)
         there = location is not None and (location.host, location.version) == (sender, message.version)
@@ -376,7 +383,7 @@ class Proposer:
         where = self._directory.where(self._tree.dataflow.by_name)
         where |= {graft.node: graft.host for graft in proposal.shape.grafts}
         first = proposal.iteration + 1
-        self._out.emit(e.Attached(self._out.run, query.number, first, names, grown, where))
+        self._out.emit(e.QueryStarted(self._out.run, query.number, first, names, grown, where))
 
     def _moves(self, placement: dict[str, str]) -> tuple[m.Move, ...]:
         locations = self._directory.locations
@@ -475,7 +482,7 @@ class Proposer:
                 self._out.send(host, self._words(proposal))
         self._arm()
 
-    def on_lost(self, note: Lost) -> Notes:
+    def on_lost(self, note: HostLost) -> Notes:
         proposal, host = self.proposal, note.host
         self._unwilling.pop(host, None)
         known = self._directory.peers.get(host)  # R10: of one that is there again it is to say so anew
@@ -491,7 +498,7 @@ class Proposer:
             proposal.waiting.discard(host)
             yield from self._check_done(proposal)
 
-    def on_delivered(self, _: Delivered) -> Notes:
+    def on_delivered(self, _: PartitionDelivered) -> Notes:
         """The application has got a partition; the change of the shape may wait for it."""
         proposal, now = self.proposal, self._out.now
         self._delivered_s = now
@@ -580,7 +587,7 @@ class Proposer:
         left = {name: host for name, host in proposal.then.items() if name not in newer}
         asked = proposal.asked
         if asked is not None and left and outcome == "committed":
-            asked = Asked(asked.number, proposal.iteration + 1, moved)
+            asked = ApplicationRequest(asked.number, proposal.iteration + 1, moved)
         elif asked is not None:
             index = proposal.iteration + 1 if outcome == "committed" else None
             self._answer(asked, index, moved, proposal.stayed, proposal.why if index is None else "")

@@ -21,7 +21,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Left, Lost, Notes, Refused
+from thalweg.middleware.core.notes import HostLost, Left, Notes, Refused
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -140,7 +140,7 @@ class Queries:
         self.over[guest.peer.name, guest.number] = why
         if len(self.over) > REMEMBERED:
             del self.over[next(iter(self.over))]
-        self._out.send(guest.peer.name, m.Dismiss(self._out.run, guest.number, why[:4000]))
+        self._out.send(guest.peer.name, m.SubscriptionEnded(self._out.run, guest.number, why[:4000]))
         return guest
 
     def tell(self, words: dict[str, m.Message]) -> None:
@@ -173,12 +173,12 @@ class Queries:
             self._out.wake(Timer.LEAVE, self._out.now + self._limits.retry_s)
 
     def on_detached(self, sender: str, message: m.Detached) -> Notes:
-        if message.number == self._directory.number and isinstance(self._words.get(sender), m.Detach | m.Admit):
+        if message.number == self._directory.number and isinstance(self._words.get(sender), m.Detach | m.AddMember):
             if message.error:
                 yield Refused(sender, message.error)
             yield from self.answered(sender)
 
-    def on_lost(self, note: Lost) -> Notes:
+    def on_lost(self, note: HostLost) -> Notes:
         yield from self.answered(note.host)
 
     def tell_instead(self, host: str, word: m.Message) -> None:
@@ -192,7 +192,7 @@ class Queries:
             while self._strangers:
                 there, peer = self._strangers.pop(0)
                 if there in self._directory.hosts:
-                    self.tell({there: m.Admit(self._out.run, self._directory.new_number(), peer)})
+                    self.tell({there: m.AddMember(self._out.run, self._directory.new_number(), peer)})
                     return
             self._go_on()
             yield Left()

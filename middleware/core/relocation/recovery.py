@@ -2,16 +2,16 @@
 
 Rules:
 
-R1. The client knows which replicas there are (``Stable``), and how far its sinks are. From these follows where each
-    node starts (``restart``): a sink with the partition that the application has not got, a source and an operator
-    without state with the first that a consumer wants, an operator with state with its newest replica that is no later
-    than that, or else where it began first, with none. All between is made again, as it was: sources give a partition
-    whenever they are asked for it. What the sinks have had they are not sent again.
+R1. The client knows which replicas there are (``CheckpointStored``), and how far its sinks are. From these follows
+    where each node starts (``restart``): a sink with the partition that the application has not got, a source and an
+    operator without state with the first that a consumer wants, an operator with state with its newest replica that is
+    no later than that, or else where it began first, with none. All between is made again, as it was: sources give a
+    partition whenever they are asked for it. What the sinks have had they are not sent again.
 R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now, if
     the one host that has the newest replica of an operator were lost as well as the operator's own (``holders``, R3).
     Where the application keeps a journal that is where they would start under the client that comes after, which
-    begins with what this one is not done with (``Had``); of replicas that are later than that, ``LATER`` are kept.
-    So are operators' outputs that no consumer can need again.
+    begins with what this one is not done with (``OutputCommitted``); of replicas that are later than that, ``LATER``
+    are kept. So are operators' outputs that no consumer can need again.
 R13. Other clients' sinks go on with the run. The client knows only with which partition each begins at the latest: no
     producer is further ahead of a consumer than ``FURTHER``. The sink itself says where it goes on.
 R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
@@ -38,7 +38,7 @@ R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``),
     later generation is of this kind until another host is lost: so it is said once for each.
 R11. A source without which the run may go on (``flow.missing``) is not waited for: it is absent, until it is back, when
     the run begins anew with it. All operators that remember what it gave begin with the same partition then, from
-    which on it gives nothing, or something again; their later replicas are no longer right (``Cut``).
+    which on it gives nothing, or something again; their later replicas are no longer right (``HistoryGap``).
 R12. Of a host that was silent nobody knows whether it is gone, or late. It is lost, but its replicas count again when
     it has taken a part, or has to be waited for anyhow (R5), unless it was started again meanwhile.
 """
@@ -68,7 +68,7 @@ from thalweg.middleware.core.flow.missing import (
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.monitoring.standing import Standing
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes, NotJoined, Started
+from thalweg.middleware.core.notes import ChangedOver, HostLost, Left, Notes, NotJoined, PartitionDelivered, Started
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.renewal import Phase, PhaseEvent, Renewal
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -113,13 +113,13 @@ def restart(
 
 
 def resumed(
-    kept: e.Kept,
+    kept: e.ResumableRun,
     sinks: Mapping[str, int],
     peers: Mapping[str, m.Peer],
     client: str,
     process: int = 0,
     term: int = 0,
-) -> m.Lasting:
+) -> m.FailoverInstall:
     """R7: the generation with which another client goes on.
 
     Args:
@@ -193,7 +193,7 @@ class Recovery:
 
     # --- replicas -------------------------------------------------------------------------------------
 
-    def on_stable(self, sender: str, message: m.Stable) -> None:
+    def on_stable(self, sender: str, message: m.CheckpointStored) -> None:
         node = self._tree.dataflow.by_name.get(message.node)
         if node is None and self._tree.former is not None:
             node = self._tree.former.by_name.get(message.node)
@@ -227,13 +227,15 @@ class Recovery:
         known = {
             name: {index: tuple(sorted(hosts)) for index, hosts in kept.items()} for name, kept in self.known.items()
         }
-        self._out.emit(e.Keep(base_of(install.run), e.Kept(now, known, tuple(self.stateless), dict(self.bases))))
+        self._out.emit(
+            e.Keep(base_of(install.run), e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases)))
+        )
 
     def on_changed(self, _: ChangedOver | Left) -> None:
         """R7: the graph has changed, perhaps, or where its nodes are."""
         self.tell()
 
-    def adopt(self, kept: e.Kept) -> None:
+    def adopt(self, kept: e.ResumableRun) -> None:
         """R7: go on with what another client has begun."""
         self.known = {name: {index: set(hosts) for index, hosts in each.items()} for name, each in kept.known.items()}
         self.stateless, self.bases = [*kept.stateless], dict(kept.bases)
@@ -266,7 +268,7 @@ class Recovery:
             if name in lines
         }
         for host in sorted(words.keys() & self._directory.hosts):
-            self._out.send(host, m.Settled(self._out.run, tuple(words[host])))
+            self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
 
     def _behind(self) -> Known:
         """R2: the replicas there are, but for the newest of an operator while that before it is on another host."""
@@ -278,7 +280,7 @@ class Recovery:
                 behind[name] = {index: hosts for index, hosts in kept.items() if index != newest}
         return behind
 
-    def on_lacking(self, sender: str, message: m.Lacks) -> None:
+    def on_lacking(self, sender: str, message: m.StateMissing) -> None:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
         lasting, here, directory = self._setting.lasting, self._directory.locations.get(message.node), self._directory
         if lasting is None or here is None or sender not in directory.hosts:
@@ -322,7 +324,7 @@ class Recovery:
         alone = [node for node in fixed if not (others.intersection(node.stand_ins) or may_miss(flow, node.name))]
         return host == self._client or bool(alone)
 
-    def on_lost(self, note: Lost) -> None:
+    def on_lost(self, note: HostLost) -> None:
         self._forget_of((note.host,))
 
     def _forget_of(self, lost: Iterable[str]) -> None:
@@ -412,7 +414,7 @@ class Recovery:
         least = max(near) - further if near else max(far, default=0) - further * len(below)
         return max(0, least, self._tree.first.get(guest, 0))
 
-    def on_had(self, event: e.Had) -> None:
+    def on_had(self, event: e.OutputCommitted) -> None:
         """R2: the application is done with a partition."""
         self.had[event.sink] = max(event.index, self.had.get(event.sink, -1))
 
@@ -453,7 +455,7 @@ class Recovery:
         """Whether the application has all that it will get."""
         return all(index == LAST for index in self._sinks(self._graph(own=True)).values())
 
-    def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Lasting | str:
+    def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.FailoverInstall | str:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
         install, directory = self._setting.lasting, self._directory
         assert install is not None
@@ -533,7 +535,7 @@ class Recovery:
         """R10: whether a node can begin with any partition."""
         return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
 
-    def on_planned_anew(self, event: e.PlannedAnew) -> None:
+    def on_planned_anew(self, event: e.RecoveryPlanReady) -> None:
         """R4: the planner has said where operators of lost hosts go."""
         if self.asking:
             self.asking, self._chosen = False, event.placement or {}
@@ -622,7 +624,7 @@ class Recovery:
         self._to(PhaseEvent.STARTED)
         yield from self._demand()
 
-    def on_delivered(self, _: Delivered) -> None:
+    def on_delivered(self, _: PartitionDelivered) -> None:
         if self.renewal.state is not Phase.WHOLE:
             self._phases_s.setdefault("first", self._out.now)
             self._to(PhaseEvent.DELIVERED)

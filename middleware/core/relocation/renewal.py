@@ -54,34 +54,42 @@ class Renewal(Machine):
         return f"run {self.run} is {self.state}"
 
 
-class Part(Term):
+class GenerationState(Term):
     NONE = "none"  # nothing of the run is here
     HAS = "has"  # a generation
     FENCED = "fenced"  # one that is newer than what was asked for: who asks is told who leads the run
     OVER = "over"  # that generation is over here: what is late changes nothing
 
 
-class Asked(Term):
+class GenerationRequest(Term):
     NEWER = "newer"  # to take part in a generation that is newer than what is here, if anything is
     SAME = "same"
     OLDER = "older"
     LATE = "late"  # in one that was here, and is over
 
 
-PARTS: dict[tuple[Part, Asked], Part] = {
-    (Part.NONE, Asked.NEWER): Part.HAS,
-    (Part.NONE, Asked.LATE): Part.OVER,
-    (Part.HAS, Asked.NEWER): Part.HAS,
-    (Part.HAS, Asked.SAME): Part.HAS,
-    (Part.HAS, Asked.OLDER): Part.FENCED,
-    (Part.HAS, Asked.LATE): Part.OVER,
+GENERATION: dict[tuple[GenerationState, GenerationRequest], GenerationState] = {
+    (GenerationState.NONE, GenerationRequest.NEWER): GenerationState.HAS,
+    (GenerationState.NONE, GenerationRequest.LATE): GenerationState.OVER,
+    (GenerationState.HAS, GenerationRequest.NEWER): GenerationState.HAS,
+    (GenerationState.HAS, GenerationRequest.SAME): GenerationState.HAS,
+    (GenerationState.HAS, GenerationRequest.OLDER): GenerationState.FENCED,
+    (GenerationState.HAS, GenerationRequest.LATE): GenerationState.OVER,
 }
 
 
-def part_of(here: int | None, asked: int, *, late: bool) -> Part:
+def generation_state(here: int | None, asked: int, *, late: bool) -> GenerationState:
     """What a host that has generation ``here`` of a run, or none, does about one that it is ``asked`` to take part in.
 
     ``late``: that one is over here.
     """
-    event = Asked.NEWER if here is None or asked > here else Asked.SAME if asked == here else Asked.OLDER
-    return PARTS[Part.NONE if here is None else Part.HAS, Asked.LATE if late else event]
+    event = (
+        GenerationRequest.NEWER
+        if here is None or asked > here
+        else GenerationRequest.SAME
+        if asked == here
+        else GenerationRequest.OLDER
+    )
+    return GENERATION[
+        GenerationState.NONE if here is None else GenerationState.HAS, GenerationRequest.LATE if late else event
+    ]

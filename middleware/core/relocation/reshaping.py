@@ -36,7 +36,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
-class Ways(msgspec.Struct, frozen=True):
+class OperatorTransfers(msgspec.Struct, frozen=True):
     """By which operators go, come, and leave what they remember."""
 
     departures: Departures
@@ -47,7 +47,7 @@ class Ways(msgspec.Struct, frozen=True):
 class Reshaping:
     """What a host does about another shape, told by the barrier."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: Ways) -> None:
+    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers) -> None:
         self._out, self._leads, self._max_nodes = setting.out, setting.leads, setting.limits.max_nodes
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance

@@ -25,7 +25,7 @@ from thalweg.middleware.core.relocation.shape import fresh_name
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol.messages import Graft
-from thalweg.middleware.protocol.parts import is_trunk
+from thalweg.middleware.protocol.parts import is_inlet
 
 MADE_UP = re.compile(r"(op\d+|source@.*)(\.\d+)?(~[\d.]+)?\Z")
 
@@ -55,7 +55,7 @@ def shared(
             names[name] = name if name in same else same[0]
         elif name in present.by_name and not MADE_UP.match(name):
             _check_name(present.by_name[name], node)
-    if not names and not any(map(is_trunk, query.nodes)):  # of a stream over several trees, all of which is there
+    if not names and not any(map(is_inlet, query.nodes)):  # of a stream over several trees, all of which is there
         raise DataflowError(
             "the query has nothing in common with the run: no source of it has the code, the parameters and the host of"
             " one there; run it by itself"
@@ -81,7 +81,7 @@ def _check_name(there: Node, node: Node) -> None:
         raise DataflowError(f"{node.kind} {node.name!r} is not the one of the run: {what}; give it another name")
 
 
-class Joined(msgspec.Struct, frozen=True):
+class SharedQuery(msgspec.Struct, frozen=True):
     """A query as part of a run: the names of its nodes there, and those that appear."""
 
     names: dict[str, str]
@@ -96,7 +96,7 @@ def join(
     used: Collection[str],
     apart: Collection[str] = (),
     given: Mapping[str, str] = {},
-) -> Joined:
+) -> SharedQuery:
     """What appears in ``present`` with a query.
 
     Args:
@@ -121,4 +121,4 @@ def join(
         names[name] = fresh_name(name, number, taken)  # R4
         node = msgspec.structs.replace(node, name=names[name], inputs=tuple([names[each] for each in node.inputs]))
         grafts.append(Graft(node.name, node.inputs, host, node))
-    return Joined(names, tuple(grafts))
+    return SharedQuery(names, tuple(grafts))

@@ -3,9 +3,9 @@
 Rules:
 
 R1. ``Subscribe`` is sent to the run's client until that answers, and goes on being sent, more seldom, as long as the
-    subscription lasts: who has forgotten it says so (``Dismiss``).
-R2. The run is opened here by ``Enrol`` alone, of the client that was asked, for a subscription that this application
-    has asked for. Nothing comes here with it but sinks: no code (``arrivals``, ``growth``), nothing to
+    subscription lasts: who has forgotten it says so (``SubscriptionEnded``).
+R2. The run is opened here by ``InstallSubscriber`` alone, of the client that was asked, for a subscription that this
+    application has asked for. Nothing comes here with it but sinks: no code (``arrivals``, ``growth``), nothing to
     measure, and nothing to decide.
     Which of the sinks that are here is whose is told with it, before the sink is here or after.
 R3. A client that has not answered for ``liveness_s``, times ``patience``, is given up. Once the run is open here,
@@ -14,9 +14,9 @@ R4. The client is told of a subscription that is wanted no more (``Unsubscribe``
     begin. Where no other is wanted, ``TRIES`` times at most: who does not hear it hears with its next ping that the run
     is over here.
 
-R5. A run that begins anew has another ``Enrol`` for its next generation. The sinks that are here go on in it with the
-    partition that each wants next. If the run begins after that one, what lies between is lost, and the subscription
-    ends with an error.
+R5. A run that begins anew has another ``InstallSubscriber`` for its next generation. The sinks that are here go on in
+    it with the partition that each wants next. If the run begins after that one, what lies between is lost, and the
+    subscription ends with an error.
 
 What the run's client does about it is in ``guests``.
 """
@@ -100,7 +100,7 @@ class Visit:
 
     # --- what becomes of it ---------------------------------------------------------------------------
 
-    def enrols(self, sender: str, message: m.Enrol) -> bool:
+    def enrols(self, sender: str, message: m.InstallSubscriber) -> bool:
         """R2: whether that was asked for; its sink has that name from now on."""
         wanted = self.wanted.get(message.number)
         if wanted is None or wanted.left or sender != self.owner.name:
@@ -127,7 +127,7 @@ class Visit:
             if wanted.sink in names and not wanted.begun:
                 wanted.begun = True
                 told = {wanted.node: wanted.sink}
-                self._out.emit(e.Attached(self._out.run, number, first, told, dataflow, where))
+                self._out.emit(e.QueryStarted(self._out.run, number, first, told, dataflow, where))
 
     def cut(self, gone: Collection[str]) -> None:
         """These nodes are not in the run any more."""
@@ -147,7 +147,7 @@ class Visit:
         self.dismiss(0, why)
 
 
-def check_visit(message: m.Enrol, host: str, sinks: Collection[str]) -> str:
+def check_visit(message: m.InstallSubscriber, host: str, sinks: Collection[str]) -> str:
     """What is wrong with a run that ``host`` has subscribed to, besides what may be with any; empty when nothing is.
 
     ``sinks``: those of its subscriptions, which a later generation has from the start.

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.monitoring.soundings import Told
+from thalweg.middleware.core.monitoring.soundings import PiggybackedFigures
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
@@ -80,7 +80,7 @@ class Gossip:
             if turn % 2 == 0 and client:  # R1
                 host = self._client
             latencies = self._soundings.latest() if "latency" in self._needs else ()
-            self._soundings.sound(out.run, host, Told(latencies, self._news(nodes)), situated=situated)
+            self._soundings.sound(out.run, host, PiggybackedFigures(latencies, self._news(nodes)), situated=situated)
         if "hosts" in self._needs:
             me = self._meters.host(out.now)
             out.record("load", value=me.load, detail={"speed": me.speed, "cores": me.cores})

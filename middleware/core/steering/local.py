@@ -21,7 +21,7 @@ from thalweg.middleware.core.flow.epochs import Books, Verdict
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.notes import Measured, Notes
+from thalweg.middleware.core.notes import LinkMeasured, Notes
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.member import Member
@@ -30,7 +30,7 @@ from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourho
 from thalweg.middleware.network.view import Link
 
 
-class Stream(msgspec.Struct, frozen=True):
+class FlowParts(msgspec.Struct, frozen=True):
     """A run's data as it flows: along which tree, between whom, and what is counted of it."""
 
     tree: Tree
@@ -50,11 +50,11 @@ class _Choice:
         self.tries = 0
 
 
-class Local:
+class EpochSteering:
     """A host's part of the local algorithm, for the operators of one run that are here."""
 
     def __init__(
-        self, setting: Setting, shared: Shared, stream: Stream, departures: Departures, member: Member
+        self, setting: Setting, shared: Shared, stream: FlowParts, departures: Departures, member: Member
     ) -> None:
         self._out, self._limits, self._options = setting.out, setting.limits, setting.by_epochs
         self._client = setting.install.client
@@ -160,7 +160,7 @@ class Local:
     def _probe(self, links: frozenset[Link]) -> Notes:
         return self._prober.measure(self._out.run, self._directory.reachable(), links)
 
-    def on_measured(self, note: Measured) -> Notes:
+    def on_measured(self, note: LinkMeasured) -> Notes:
         """Decisions that wait for this link, and for no other, go on."""
         for name, choice in list(self.choices.items()):
             if note.link in choice.waiting:

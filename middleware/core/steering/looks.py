@@ -34,7 +34,7 @@ SETTLED = 30
 Pulls = list[tuple[str, float]]  # hosts of an operator's neighbours, and the bytes of a partition between the two
 
 
-class Looks:
+class CoordinateSteering:
     """A host's part, for the operators of one run that are here."""
 
     def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
@@ -98,7 +98,7 @@ class Looks:
         moves = costs[best] < costs[here] * (1 - options.saving)
         if moves:  # R2
             version = self._directory.locations[name].version
-            self._out.send(self._client, m.Wish(self._out.run, name, version, best))
+            self._out.send(self._client, m.MoveRequest(self._out.run, name, version, best))
         else:
             self.rested[name] = rest
         detail = {"best": best, "best_usage": costs[best], "decision": "wish" if moves else "stay", "known": len(fit)}

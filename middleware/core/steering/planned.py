@@ -2,8 +2,8 @@
 
 Rules:
 
-R1. Nothing here stops the flow. The planner itself runs elsewhere (``Plan`` … ``Planned``); links that it needs and
-    nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
+R1. Nothing here stops the flow. The planner itself runs elsewhere (``RequestPlan`` … ``PlanReady``); links that it
+    needs and nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
 R2. *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with what the
     monitor knows and probes, and proposes what came out to the barrier. While a proposal is under way it does not plan.
 R3. Links are waited for as long as two partitions take lately, as a probe may have to wait for those under way at both
@@ -32,14 +32,22 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.ways import LONGEST, told
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Sounded, Started
+from thalweg.middleware.core.notes import (
+    ChangedOver,
+    HostLost,
+    LatencyMeasured,
+    LinkMeasured,
+    Notes,
+    PartitionDelivered,
+    Started,
+)
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import SAME, Proposer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.network.history import History, Past, Variability
+from thalweg.middleware.network.history import History, PlanningHistory, Variability
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
@@ -87,7 +95,7 @@ class _Search:
         return bool(self.waiting or self.unheard)
 
 
-class Planned:
+class CentralSteering:
     """The client's part: what a run of this host's application does on its own."""
 
     def __init__(
@@ -181,7 +189,7 @@ class Planned:
         past, view = None, search.view
         if history is not None:
             known = history.samples(), out.now, search.asked, search.rounds
-            past = Past(*known, self._variability, history.latest())
+            past = PlanningHistory(*known, self._variability, history.latest())
             view = self._slow(history)
             lost = directory.peers.keys() - directory.hosts
             others = {**search.view, **self._monitor.view(out.now)}
@@ -189,7 +197,7 @@ class Planned:
             ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
         out.emit(  # R1
-            e.Plan(
+            e.RequestPlan(
                 out.run,
                 where,
                 dict(view),
@@ -220,7 +228,7 @@ class Planned:
         self._shunned[route] = _Shunned(now + for_s, for_s)
         self._out.record("fault", peer=sender, duration_s=for_s, detail={"what": "route left", **told(message.hops)})
 
-    def asks_anew(self, install: m.Lasting, there: Set[str]) -> bool:
+    def asks_anew(self, install: m.FailoverInstall, there: Set[str]) -> bool:
         """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
         out, gossip, directory = self._out, self._gossip, self._directory
         flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
@@ -233,7 +241,7 @@ class Planned:
         fixed |= {name: msgspec.structs.replace(flow.by_name[name], pinned=out.host) for name in away}
         where |= dict.fromkeys(away, out.host)
         out.emit(
-            e.PlanAnew(
+            e.RequestRecoveryPlan(
                 out.run,
                 where,
                 self._monitor.ever(),
@@ -257,7 +265,7 @@ class Planned:
             flow = Dataflow(tuple([pinned.get(node.name, node) for node in flow.nodes]))
         return flow, where | dict.fromkeys(away, here)
 
-    def on_planned(self, event: e.Planned) -> Notes:
+    def on_planned(self, event: e.PlanReady) -> Notes:
         search, hosts = self._search, self._directory.hosts
         if search is None:
             return
@@ -292,7 +300,7 @@ class Planned:
         after = search.begun_s + self._options.period_s
         self._out.wake(Timer.PLAN, max(after, self._out.now))
 
-    def _propose(self, event: e.Planned) -> str:
+    def _propose(self, event: e.PlanReady) -> str:
         """Propose what was planned; return why it is dropped, empty where it is not."""
         placement, directory = event.placement or {}, self._directory
         ways = None if event.ways is UNSET else event.ways  # R5
@@ -320,7 +328,7 @@ class Planned:
         yield from self._probe(search.waiting)
         self._soundings.measure(self._out.run, self._directory.reachable(), search.unheard)
 
-    def on_measured(self, note: Measured) -> None:
+    def on_measured(self, note: LinkMeasured) -> None:
         """Who waits for a link goes on."""
         search = self._search
         if search is None or not search.waiting:
@@ -330,7 +338,7 @@ class Planned:
             search.waiting -= {note.link}
             self._go_on(search)
 
-    def on_sounded(self, note: Sounded) -> None:
+    def on_sounded(self, note: LatencyMeasured) -> None:
         """Who waits for a latency goes on."""
         search = self._search
         found = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
@@ -345,7 +353,7 @@ class Planned:
         else:
             self._plan(search)
 
-    def on_lost(self, note: Lost) -> None:
+    def on_lost(self, note: HostLost) -> None:
         """A host is gone; who waits for its links goes on without them."""
         search = self._search
         if search is None:
@@ -392,7 +400,7 @@ class Planned:
         pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
         return {link for pair in pairs for link in (over[pair].links[0] if pair in over else (Link(*pair),))}
 
-    def _record(self, search: _Search, event: e.Planned, dropped: str) -> None:
+    def _record(self, search: _Search, event: e.PlanReady, dropped: str) -> None:
         now, here = self._out.now, self._directory.where(self._tree.dataflow.by_name)
         links = {
             ">".join(tuple(link)): [each.rate_bps, each.count, each.spread_bps, _age_s(each, now)]
@@ -428,7 +436,7 @@ class Planned:
             self._overdue = False
             yield from self.on_timer()
 
-    def on_delivered(self, _: Delivered) -> None:
+    def on_delivered(self, _: PartitionDelivered) -> None:
         """How long partitions take lately is how long links are waited for."""
         if self._delivered_s:
             self._delivered_s.append(self._out.now)

@@ -12,7 +12,7 @@ from thalweg.middleware.planning.planners.striping import REPAYS
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import Need
-from thalweg.middleware.protocol.parts import Parts, Placed, resting, whole
+from thalweg.middleware.protocol.parts import PlacedGraph, SplitGraph, resting, whole
 
 
 class Below(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Below(msgspec.Struct, frozen=True):
     """
 
     planner: Planner
-    parts: Parts
+    parts: SplitGraph
     stripes: int | Literal["auto"]
 
     @property
@@ -59,6 +59,6 @@ class Below(msgspec.Struct, frozen=True):
         above = self.parts.above
         assert above is not None
         (sink,) = self.parts.below.sinks
-        over = Placed(above, resting(above, plan.placement[sink]))
-        dataflow, placement = whole(Placed(plan.dataflow, plan.placement), over)
+        over = PlacedGraph(above, resting(above, plan.placement[sink]))
+        dataflow, placement = whole(PlacedGraph(plan.dataflow, plan.placement), over)
         return msgspec.structs.replace(plan, dataflow=dataflow, placement=placement, beside=())

@@ -82,7 +82,7 @@ class Seen(FaultyWorld):
         *faults: Fault,
         seed: int = 0,
         placement: dict[str, str] | None = None,
-        ways: tuple[m.Way, ...] = (),
+        ways: tuple[m.RoutePreference, ...] = (),
         limits: CoreConfig = LIMITS,
         control_bytes: int | None = None,
     ) -> None:
@@ -436,7 +436,7 @@ def test_a_route_that_carries_bulk_again_in_time_ends_nothing(for_s: float) -> N
 
 # --- two networks ---------------------------------------------------------------------------------------
 
-WAYS = (m.Way("h1", "h2", ("fast", "net")), m.Way("h2", "client", ("fast", "net")))
+WAYS = (m.RoutePreference("h1", "h2", ("fast", "net")), m.RoutePreference("h2", "client", ("fast", "net")))
 
 
 def carried(world: Seen) -> list[tuple[str, str]]:
@@ -478,7 +478,7 @@ def test_order_and_every_partition_stay_whichever_links_of_either_network_are_cu
         lasts_s = dice.uniform(0.3, 2.4) if via == NET else None if dice.random() < 0.3 else dice.uniform(0.5, 8.0)
         faults.append(Outage(*link, dice.uniform(0.1, 6.0), lasts_s, via))
     over = [("fast", NET), (NET, "fast")]
-    ways = tuple(m.Way(*link, dice.choice(over)) for link in (("h1", "h2"), ("h2", "client")))
+    ways = tuple(m.RoutePreference(*link, dice.choice(over)) for link in (("h1", "h2"), ("h2", "client")))
     moves = RandomMoves(3, seed) if seed % 3 == 0 else None
     world = Seen(*faults, seed=seed, ways=ways).go(moves)
     assert world.all_delivered(), (faults, ways, world.failed)
@@ -486,9 +486,9 @@ def test_order_and_every_partition_stay_whichever_links_of_either_network_are_cu
 
 # --- relays ---------------------------------------------------------------------------------------------
 
-BY_H3 = m.Over("h3", "fast"), m.Over("h2", "fast")
-TO_CLIENT = m.Over("h3", "fast"), m.Over("h1", "fast"), m.Over("client", "fast")
-RELAYED = (m.Way("h1", "h2", (BY_H3, "net")), m.Way("h2", "client", (TO_CLIENT, "net")))
+BY_H3 = m.LinkEnd("h3", "fast"), m.LinkEnd("h2", "fast")
+TO_CLIENT = m.LinkEnd("h3", "fast"), m.LinkEnd("h1", "fast"), m.LinkEnd("client", "fast")
+RELAYED = (m.RoutePreference("h1", "h2", (BY_H3, "net")), m.RoutePreference("h2", "client", (TO_CLIENT, "net")))
 
 
 def passed_on(world: Seen, from_s: float = 0.0, until_s: float = math.inf) -> list[str]:
@@ -517,7 +517,7 @@ def test_a_link_on_the_way_that_dies_under_a_partition_is_left(at: int) -> None:
 
 @pytest.mark.parametrize("back_s", [None, 1.0, 4.0])
 def test_a_relay_that_crashes_is_left(back_s: float | None) -> None:
-    ways = (m.Way("h1", "h2", (BY_H3, "net")),)
+    ways = (m.RoutePreference("h1", "h2", (BY_H3, "net")),)
     world = Seen(Crash("h3", 2.0, back_s), ways=ways).go()
     assert world.all_delivered(), (world.failed, world.stalled)
 
@@ -533,7 +533,8 @@ def test_order_and_every_partition_stay_whichever_links_are_cut_and_whatever_rel
         faults.append(Outage(*link, dice.uniform(0.1, 6.0), lasts_s, via))
     over = [(way.over[0], NET, "fast") for way in RELAYED]
     ways = tuple(
-        m.Way(way.source, way.target, tuple(dice.sample(each, 3))) for way, each in zip(RELAYED, over, strict=True)
+        m.RoutePreference(way.source, way.target, tuple(dice.sample(each, 3)))
+        for way, each in zip(RELAYED, over, strict=True)
     )
     moves = RandomMoves(3, seed) if seed % 3 == 0 else None
     world = Seen(*faults, seed=seed, ways=ways).go(moves)

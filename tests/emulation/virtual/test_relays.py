@@ -89,7 +89,7 @@ class Relayed(World):
         return {via for at_s, _, via in self.sent if from_s <= at_s < until_s}
 
 
-HOPS = m.Over("r1", "fast"), m.Over("r2", "fast"), m.Over("client", "fast")
+HOPS = m.LinkEnd("r1", "fast"), m.LinkEnd("r2", "fast"), m.LinkEnd("client", "fast")
 
 
 @pytest.mark.parametrize("model", ["independent", "single", "shared"])

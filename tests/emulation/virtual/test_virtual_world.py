@@ -446,11 +446,11 @@ def test_operators_take_their_state_along() -> None:
 
 
 def test_plans_of_the_client_are_asked_of_the_world_and_counted() -> None:
-    asked: list[e.Plan] = []
+    asked: list[e.RequestPlan] = []
 
-    def answer(plan: e.Plan) -> e.Planned:
+    def answer(plan: e.RequestPlan) -> e.PlanReady:
         asked.append(plan)
-        return e.Planned(plan.run, {**plan.placement, "o": "client"}, detail={"why": "for once"})
+        return e.PlanReady(plan.run, {**plan.placement, "o": "client"}, detail={"why": "for once"})
 
     watched = Watched({"s": lambda: Takes(1.0), "o": Takes})
     watched.world.answer = answer

@@ -46,8 +46,8 @@ from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
 from thalweg.experiments.faults.sweep import Kind, load_plan, minimize, shrink, sweep_faults
 from thalweg.experiments.faults.trials import TrialResult, run_trial
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
-from thalweg.middleware.core.monitoring.silence import Step, Suspicions
-from thalweg.middleware.core.past import Past
+from thalweg.middleware.core.monitoring.silence import StallAction, Suspicions
+from thalweg.middleware.core.past import EndedRuns
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -253,7 +253,7 @@ def test_a_plan_in_which_a_stream_stands_still_without_a_message_has_failed(monk
     result, _ = run_trial(plan)
     assert (result.outcome, "control messages pass, partitions do not" in result.what) == ("ended", True)
     assert result.silent_s < 20.0
-    monkeypatch.setattr(Suspicions, "on_stalled", lambda *_: Step.WAIT)
+    monkeypatch.setattr(Suspicions, "on_stalled", lambda *_: StallAction.WAIT)
     result, _ = run_trial(plan)
     assert result.outcome == "delivered"
     assert 20.0 < result.silent_s <= 25.0
@@ -409,7 +409,7 @@ def test_what_comes_late_brings_no_run_back(monkeypatch: pytest.MonkeyPatch) -> 
     plans = [FaultPlan(1, tuple(copies)), FaultPlan(2, tuple(copies)), drawn_plan(87)]
     assert any(isinstance(fault, Late) for fault in plans[-1].faults)
     assert {run_trial(plan)[0].outcome for plan in plans} == {"delivered"}
-    monkeypatch.setattr(Past, "knows", lambda *_: False)
+    monkeypatch.setattr(EndedRuns, "knows", lambda *_: False)
     for plan in plans:
         result, _ = run_trial(plan)
         assert (result.kind, result.what[:23]) == ("AssertionError", "the run is back on host"), result

@@ -23,7 +23,7 @@ from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulat
 from thalweg.experiments.sweeps.variants import AGED, STRIPES, VARIANTS
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import Sample
-from thalweg.middleware.network.outlook import Outlook, Past
+from thalweg.middleware.network.outlook import Outlook, PlanningHistory
 from thalweg.middleware.network.view import links_between
 from thalweg.middleware.planning import Task, Thalweg
 from thalweg.middleware.protocol import events as e
@@ -216,7 +216,7 @@ def test_exact_knowledge_lasts_while_data_flows(monkeypatch: pytest.MonkeyPatch)
     assert len(later) == exact.plans > 10
     assert all(sure for sure, _ in later)
     assert len({tuple(rates.values()) for _, rates in later}) > 10
-    view = exactly(links)(e.Plan("run", {}, {}), 90.0)
+    view = exactly(links)(e.RequestPlan("run", {}, {}), 90.0)
     assert {link: each.rate_bps for link, each in view.estimates.items()} == {
         link: rates.rate_at(90.0) for link, rates in links.items()
     }
@@ -278,12 +278,12 @@ def test_links_that_stay_have_the_bound_of_their_beginning() -> None:
 def test_what_links_will_carry_is_told_ahead_and_what_was_measured_last_as_if_it_held() -> None:
     links = open_pool("paper", 1001).network(("h1", "h2"), 0)
     window = links["h1", "h2"]
-    plan = e.Plan("run", {}, {})
+    plan = e.RequestPlan("run", {}, {})
     assert foreseen(links, 300.0)(plan, 60.0).rate_bps("h1", "h2") == pytest.approx(
         window.bits_between(60.0, 360.0) / 300.0
     )
     samples = {("h1", "h2"): (Sample(0.0, 3.0, 1), Sample(9.0, 5.0, 1)), ("h2", "h1"): (Sample(1.0, 4.0, 2),)}
-    view = last_measured(("h1", "h2", "h3"))(e.Plan("run", {}, {}, past=Past(samples, 500.0)), 500.0)
+    view = last_measured(("h1", "h2", "h3"))(e.RequestPlan("run", {}, {}, past=PlanningHistory(samples, 500.0)), 500.0)
     assert isinstance(view, Outlook)
     assert view.rate_bps("h1", "h2") == pytest.approx(math.exp(5.0))
     assert view.rate_bps("h1", "h3") == pytest.approx(math.exp(4.0))  # as the slowest of those that were measured

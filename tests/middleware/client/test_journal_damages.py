@@ -52,8 +52,8 @@ class Application:
         self.keep(0)
 
     def keep(self, known: int) -> None:
-        install = m.Lasting(RUN, FLOW, (), (), "client")
-        self.book.keep(RUN, e.Kept(install, {"o": {known: ("h1", "h2")}}, (), {"u": 0}))
+        install = m.FailoverInstall(RUN, FLOW, (), (), "client")
+        self.book.keep(RUN, e.ResumableRun(install, {"o": {known: ("h1", "h2")}}, (), {"u": 0}))
 
     def work(self, count: int) -> None:
         """Commit so many partitions, with what else a client writes meanwhile."""

@@ -90,7 +90,7 @@ def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decid
     flow, path, asked = star_tree(SOURCES, LARGEST), tmp_path / "client.jsonl", list[Any]()
     answer = Search.answer
 
-    def answered(search: Search, plan: e.Plan) -> e.Planned:
+    def answered(search: Search, plan: e.RequestPlan) -> e.PlanReady:
         planned = answer(search, plan)
         if not planned.needs:  # else it is asked again in the same look
             asked.append(plan)

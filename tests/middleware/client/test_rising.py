@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from thalweg.middleware.client.rising import Tree, in_two, known_in
 from thalweg.middleware.core.relocation.sharing import shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.protocol.parts import Placed, is_trunk, parted, parts_of, whole
+from thalweg.middleware.protocol.parts import PlacedGraph, is_inlet, parted, split_graph, whole
 
 CODES = [Code(f"code{number}") for number in range(3)]
 KEEPS = Code("keeps")
@@ -33,13 +33,13 @@ def remembering(flow: Dataflow) -> list[str]:
     return [name for name in flow.operators if flow.by_name[name].code == KEEPS]
 
 
-def placed(flow: Dataflow) -> Placed:
-    return Placed(flow, {node.name: node.pinned or "h9" for node in flow.nodes})
+def placed(flow: Dataflow) -> PlacedGraph:
+    return PlacedGraph(flow, {node.name: node.pinned or "h9" for node in flow.nodes})
 
 
 @given(graphs("a", (*CODES, KEEPS)), graphs("b", (*CODES, KEEPS)))
 def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(stream: Dataflow, query: Dataflow) -> None:
-    below, above = parted(placed(stream), parts_of(stream, remembering(stream), "cl"), "cl")
+    below, above = parted(placed(stream), split_graph(stream, remembering(stream), "cl"), "cl")
     tree = Tree.first(below)
     fresh = len(tree.places)
     graph = whole(below, above).dataflow
@@ -66,7 +66,7 @@ def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(strea
     assert (rises.made == {}) == (lower.by_name == below.dataflow.by_name)
     for node in rises.above.nodes:
         if node.kind == "source":
-            assert is_trunk(node)
+            assert is_inlet(node)
         elif node.kind == "operator":
             own = query.below(node.name)
             assert own & {*remembering(query)} or all(is_made(rises.above, each) for each in node.inputs)
@@ -74,12 +74,12 @@ def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(strea
 
 def is_made(above: Dataflow, name: str) -> bool:
     """Whether all that a node above is made of comes from the trees."""
-    return all(above.by_name[each].kind == "operator" or is_trunk(above.by_name[each]) for each in above.below(name))
+    return all(above.by_name[each].kind == "operator" or is_inlet(above.by_name[each]) for each in above.below(name))
 
 
 @given(graphs("a", tuple(CODES)), graphs("b", tuple(CODES)), graphs("c", tuple(CODES)))
 def test_whose_a_node_is_says_who_takes_what_is_made_of_it(one: Dataflow, two: Dataflow, three: Dataflow) -> None:
-    below, _ = parted(placed(one), parts_of(one, (), "cl"), "cl")
+    below, _ = parted(placed(one), split_graph(one, (), "cl"), "cl")
     tree, own = Tree.first(below), frozenset(Tree.first(below).places)
     for number, query in ((1, two), (2, three)):
         known = known_in(query, tree.below.dataflow, tree.feeding)

@@ -11,7 +11,7 @@ import pytest
 from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Search, ask_hints
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
-from thalweg.middleware.network.history import History, Past
+from thalweg.middleware.network.history import History, PlanningHistory
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
@@ -46,8 +46,8 @@ def view(**slow: bool) -> dict[Link, LinkEstimate]:
     return {link: SLOW if slow.get("_".join(link)) else FAST for link in links}
 
 
-def plan(known: Mapping[Link, LinkEstimate], state_bytes: int = 0) -> e.Plan:
-    return e.Plan("r", HERE, dict(known), {"op0": state_bytes})
+def plan(known: Mapping[Link, LinkEstimate], state_bytes: int = 0) -> e.RequestPlan:
+    return e.RequestPlan("r", HERE, dict(known), {"op0": state_bytes})
 
 
 def test_what_a_search_finds_is_told_with_what_it_predicts() -> None:
@@ -64,7 +64,7 @@ def test_a_query_of_which_nothing_was_said_is_planned_with_as_well() -> None:
     hints = search().of(grown).task.hints
     assert (hints.output_bytes["s~1"], hints.output_bytes["o~1"]) == (TYPICAL_BYTES, 1e6)
     where = {**HERE, "s~1": "h2", "o~1": "h1", "t~1": "client"}
-    assert search().answer(e.Plan("r", where, view(), {}, dataflow=grown)).failed == ""
+    assert search().answer(e.RequestPlan("r", where, view(), {}, dataflow=grown)).failed == ""
 
 
 def test_links_that_are_needed_are_asked_for_all_that_may_decide_at_once() -> None:
@@ -144,7 +144,7 @@ def test_a_planner_that_errs_is_told_of_and_moves_nothing(gives: object, why: st
     if isinstance(gives, dict):
         gives = PlanResult(gives, DATAFLOW)
     answer = msgspec.structs.replace(search(), planner=Errs(gives)).answer(plan(view()))
-    assert answer == e.Planned("r", detail={"planner": "global", "why": why}, failed=why)
+    assert answer == e.PlanReady("r", detail={"planner": "global", "why": why}, failed=why)
 
 
 def test_code_that_can_be_loaded_tells_its_sizes() -> None:
@@ -164,9 +164,9 @@ def test_forecasts_that_a_decision_rested_on_are_told_where_there_are_records(re
     """Those of the links of the present tree, of the new one and of what was asked for: not of h2 to h1."""
     history = History({link: msgspec.structs.replace(each, measured_at_s=100.0) for link, each in view().items()})
     history.add(("h1", "client"), LinkEstimate(8e4, 1, 0.0, 130.0))
-    past = Past(history.samples(), 140.0, frozenset({("client", "h1")}))
+    past = PlanningHistory(history.samples(), 140.0, frozenset({("client", "h1")}))
     ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
-    found = ahead.answer(e.Plan("r", HERE, {}, past=past, recording=recording))
+    found = ahead.answer(e.RequestPlan("r", HERE, {}, past=past, recording=recording))
     assert found.placement == {**HERE, "op0": "h2"}
     assert "weather" in found.detail
     if not recording:
@@ -189,7 +189,7 @@ def test_a_plan_that_looks_ahead_takes_the_networks_by_what_links_carry_now() ->
     networks = {"net": Network(Tariff(per_gb=0.02)), "fast": Network(Tariff("dedicated", 0.2), {("h1", "h2"): 4e6})}
     ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
     ahead = msgspec.structs.replace(ahead, task=ahead.task.but(networks=networks))
-    past = Past(history.samples(), 140.0, latest=history.latest())
-    found = ahead.answer(e.Plan("r", HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=past))
+    past = PlanningHistory(history.samples(), 140.0, latest=history.latest())
+    found = ahead.answer(e.RequestPlan("r", HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=past))
     assert found.worth and found.placement == {**HERE, "op0": "h2"}
-    assert found.ways == (m.Way("h1", "h2", ("net", "fast"), (8_000_000, 4_000_000)),)
+    assert found.ways == (m.RoutePreference("h1", "h2", ("net", "fast"), (8_000_000, 4_000_000)),)

@@ -260,7 +260,7 @@ class Lasting(Scripted):
     """The run outlives its hosts."""
 
     def _install(self) -> m.Install:
-        return m.Lasting.of(super()._install(), m.Failover(every=2, wait_s=2.0))
+        return m.FailoverInstall.of(super()._install(), m.Failover(every=2, wait_s=2.0))
 
 
 LASTING = [("epoch", *cell) for cell in cells(EPOCH_DEATHS)] + [("barrier", *cell) for cell in cells(BARRIER_DEATHS)]

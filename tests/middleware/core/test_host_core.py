@@ -454,7 +454,7 @@ def test_a_told_location_is_used_for_the_repeated_demand(make_book: Book, make_i
     (
         book
         << got("h7", m.Located("r", (m.Location("o", "h2", 2), m.Location("stranger", "h2", 9))))
-        >> [e.Placed("r", "o", "h2")]
+        >> [e.OperatorMoved("r", "o", "h2")]
     )
     for not_newer in (1, 2):
         book << got("h7", m.Located("r", (m.Location("o", "h8", not_newer),))) >> []

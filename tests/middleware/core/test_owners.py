@@ -42,10 +42,10 @@ SAID: list[m.Message] = [
     m.Located("r", (m.Location("o", "h3", 2**53 - 1),)),
     m.Failed("r", "o", "because"),
     m.Lost("r", "h2", ()),
-    m.Stable("r", "o", 1, ("h9",)),
-    m.Lacks("r", "o", 1, "no"),
-    m.Settled("r", ()),
-    m.Given("r", 0, (7,)),
+    m.CheckpointStored("r", "o", 1, ("h9",)),
+    m.StateMissing("r", "o", 1, "no"),
+    m.CheckpointsObsolete("r", ()),
+    m.StripeIndices("r", 0, (7,)),
     m.Offer("r", "o", 1),
     m.Accept("r", "o", 1),
     m.Refuse("r", "o", 1, "no"),
@@ -55,12 +55,12 @@ SAID: list[m.Message] = [
     m.Withdraw("r", "o", 1),
     m.Resumed("r", "o", 1),
     m.Relocated("r", "o", True, m.Location("o", "h3", 2)),
-    m.Wish("r", "o", 1, "h3"),
+    m.MoveRequest("r", "o", 1, "h3"),
     m.Propose("r", 1, (MOVE,)),
     m.ProposeWays("r", 1, (MOVE,)),
     m.CommitWays("r", 1, 0, (MOVE,)),
     m.ProbeOver("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "net"),
-    m.Impassable("r", "h2", (m.Over("h9", "net"), m.Over("h2", "net"))),
+    m.Impassable("r", "h2", (m.LinkEnd("h9", "net"), m.LinkEnd("h2", "net"))),
     m.Vote("r", 1, "h2", 0),
     COMMIT,
     m.Abort("r", 1),
@@ -68,22 +68,22 @@ SAID: list[m.Message] = [
     m.Detach("r", 1, ("o",)),
     m.Detached("r", 1),
     SUBSCRIBE,
-    m.Admit("r", 9, m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
-    m.Enrol("r", 1, "x", m.Install("r", Dataflow(), (), (), "h9")),
+    m.AddMember("r", 9, m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.InstallSubscriber("r", 1, "x", m.Install("r", Dataflow(), (), (), "h9")),
     m.Unsubscribe("r", 1),
     m.Leave("r", True),
     m.Stay("r", "no"),
-    m.Dismiss("r", 1, "no"),
-    m.Dismiss("r", 0, "no"),
+    m.SubscriptionEnded("r", 1, "no"),
+    m.SubscriptionEnded("r", 0, "no"),
     m.Done("r", 1, "h2"),
     m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
     m.Probe("r", 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),
     m.ProbeResult("r", m.Estimate("h9", "h1", 1, 0, 1, 0)),
-    m.SoundRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
-    m.Sounded("r", m.LinkLatency("h9", "h1", 1, 0, 1, 0)),
+    m.LatencyRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.LatencyReply("r", m.LinkLatency("h9", "h1", 1, 0, 1, 0)),
     m.Echo("r", 1),
-    m.FindRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
-    m.Found("r", PLACE),
+    m.CoordinatesRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.CoordinatesReply("r", PLACE),
     m.Situated("r", 1, places={"h9": PLACE, "h1": PLACE}),
 ]
 
@@ -128,7 +128,12 @@ def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
 
 def test_all_that_is_said_of_a_run_is_said_here() -> None:
     kinds = {kind for kind in get_args(m.Message) if "run" in kind.__struct_fields__}
-    assert kinds - {type(each) for each in SAID} == {m.Install, m.Lasting, m.AheadInstall, m.AheadLasting}
+    assert kinds - {type(each) for each in SAID} == {
+        m.Install,
+        m.FailoverInstall,
+        m.AheadInstall,
+        m.AheadFailoverInstall,
+    }
 
 
 @pytest.mark.parametrize("host", ["h1", "h2", "h3", "client"])
@@ -138,7 +143,7 @@ def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
 ) -> None:
     book = hosts[host]
     if host != "client":
-        book << got("client", m.Admit("r", 1, GUEST)) >> ANY
+        book << got("client", m.AddMember("r", 1, GUEST)) >> ANY
     before = state_of(book.core.runs)
     for who in ("h9", "g"):
         if host == "client" and said is SUBSCRIBE:
@@ -146,7 +151,7 @@ def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
         (
             book
             << got(who, said, b"forged", 6)
-            >> [e.Record("r", "unexpected", {"peer": who, "detail": {"message": type(said).__name__}})]
+            >> [e.Record("r", "unexpected", {"peer": who, "detail": {"message": m.tag_of(type(said))}})]
         )
         assert state_of(book.core.runs) == before
 
@@ -157,10 +162,10 @@ def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(
     book << got("client", m.Propose("r", 1, (), shape)) >> ANY
     vote = book.only(e.Send)[-1].message
     assert vote.error == "sink 'x' is on 'g', which has no part in the run, or is not a client"
-    book << got("client", m.Admit("r", 1, m.Peer("h2", "tcp://g:1", "tcp://g:2"))) >> ANY
+    book << got("client", m.AddMember("r", 1, m.Peer("h2", "tcp://g:1", "tcp://g:2"))) >> ANY
     assert book.only(e.Send)[-1].message == m.Detached("r", 1, "a host of the run is called 'h2'")
     let_in = [e.Meet("r", (GUEST,)), e.SetTimer("guests r", 0.625), e.Send("r", "client", m.Detached("r", 2))]
-    book << got("client", m.Admit("r", 2, GUEST)) >> let_in
+    book << got("client", m.AddMember("r", 2, GUEST)) >> let_in
     book << got("client", m.Propose("r", 2, (), shape)) >> [e.Send("r", "client", m.Vote("r", 2, "h1", -1))]
     book << got("client", m.Commit("r", 2, -1, (), shape=shape)) >> ANY
     run = book.core.runs["r"]
@@ -175,7 +180,7 @@ def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(
     book << e.OperatorFinished("r", "s", 0, b"x", 1) >> ANY
     assert {send.to for send in book.only(e.Send) if send.bulk} == {"h2", "g"}
     book << got("client", m.Detach("r", 3, ("x",), ("g",))) >> ANY
-    book << got("client", m.Admit("r", 2, GUEST)) >> [e.Send("r", "client", m.Detached("r", 2))]
+    book << got("client", m.AddMember("r", 2, GUEST)) >> [e.Send("r", "client", m.Detached("r", 2))]
     assert not run.directory.guests, "that was late"
 
 
@@ -215,7 +220,7 @@ def test_no_run_of_another_is_said_to_be_removed_whatever_generation_is_named(
     make_book: Book, make_install: Make, run: str
 ) -> None:
     book = make_book("h1")
-    book << got("client", m.Lasting.of(make_install(run="r~2"), m.Failover())) >> ANY
+    book << got("client", m.FailoverInstall.of(make_install(run="r~2"), m.Failover())) >> ANY
     for who in ("h9", "h2"):  # a stranger, and a host of the run
         book << got(who, m.Remove(run)) >> []
         assert book.recorded() == ["unexpected"]
@@ -229,9 +234,9 @@ def test_no_run_of_another_is_said_to_be_removed_whatever_generation_is_named(
 def test_nobody_but_its_client_ends_what_is_taken_of_a_run(make_book: Book, run: str) -> None:
     book, owner = make_book("g"), m.Peer("client", "tcp://client:1", "tcp://client:2")
     book << e.SubscribeRequested("r", 7, "s", owner) >> ANY
-    book << got("h9", m.Dismiss(run, 0, "it has ended")) >> []
+    book << got("h9", m.SubscriptionEnded(run, 0, "it has ended")) >> []
     assert book.recorded() == ["unexpected"]
-    book << got("client", m.Dismiss(run, 0, "it has ended")) >> ANY
+    book << got("client", m.SubscriptionEnded(run, 0, "it has ended")) >> ANY
     assert book.sent("client") == [m.Removed(run, "g")]
     assert [each.reason for each in book.only(e.Fail)] == ["subscription to 's' of run r: it has ended"]
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.past import Past
+from thalweg.middleware.core.past import EndedRuns
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -114,7 +114,7 @@ def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, 
 
 
 def test_a_refused_client_that_removes_what_was_refused_is_not_refused_for_longer() -> None:
-    past = Past(LIMITS)
+    past = EndedRuns(LIMITS)
     for number in range(200):
         past.add("client", str(number), 0.0)
     for at_s in range(30):
@@ -125,7 +125,7 @@ def test_a_refused_client_that_removes_what_was_refused_is_not_refused_for_longe
 
 
 def test_very_many_names_take_no_more_room_and_bring_no_run_back() -> None:
-    past = Past(LIMITS)
+    past = EndedRuns(LIMITS)
     past.add("client", "r", 0.0)
     for number in range(1000):
         past.add(f"name {number}", "r", 1.0)
@@ -134,7 +134,7 @@ def test_very_many_names_take_no_more_room_and_bring_no_run_back() -> None:
 
 
 def test_ten_thousand_runs_are_forgotten_one_by_one() -> None:
-    past = Past(CoreConfig())
+    past = EndedRuns(CoreConfig())
     for number in range(10_000):
         past.add("client", str(number), number * 0.01)
     assert [past.knows("client", str(number), 119.0) for number in (0, 5000, 9999)] == [True] * 3

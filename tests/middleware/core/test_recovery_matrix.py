@@ -48,7 +48,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
-from thalweg.middleware.protocol.parts import Placed, parted, parts_of
+from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
@@ -115,7 +115,7 @@ class Lasting(Scripted):
         self.padding, self.pace_s = PADDING, 0.4
 
     def _install(self) -> m.Install:
-        return m.Lasting.of(super()._install(), m.Failover(every=2, wait_s=3.0))
+        return m.FailoverInstall.of(super()._install(), m.Failover(every=2, wait_s=3.0))
 
     def right(self) -> list[Any]:
         """What was to be delivered."""
@@ -173,8 +173,8 @@ class LastingAbove(LastingStripes):
         super().__init__(stripes, when, then)
         self.dataflow = SCRIPTED_DATAFLOW
         self.failover = m.Failover()  # h3 has no node of a tree, whose run goes on without it, until it is back
-        parts = parts_of(self.dataflow, ("o", "r"), CLIENT)
-        below, above = parted(Placed(self.dataflow, PLACEMENT), parts, CLIENT)
+        parts = split_graph(self.dataflow, ("o", "r"), CLIENT)
+        below, above = parted(PlacedGraph(self.dataflow, PLACEMENT), parts, CLIENT)
         self.trees = {**dict.fromkeys(range(stripes), (*below,)), None: (*above,)}
 
     def _above(self) -> e.RunRequested | UnsetType:
@@ -500,7 +500,7 @@ def test_generations(step: str, fault: str, expected: str) -> None:
     world = Lasting(ANEW[step], FAULTS[fault])
     if step == "claimed":
         world.adaptation = GlobalMoves(period_s=50.0)  # it plans for lost hosts only
-        world.answer = lambda command: e.PlannedAnew(command.run, {"o": CLAIMS})
+        world.answer = lambda command: e.RecoveryPlanReady(command.run, {"o": CLAIMS})
     host = Stop("h3", KILLED_S, 6.0) if fault == "h3 woken" and step != "silent" else None
     begins = (lambda _: world._stop(host)) if host else (lambda _: world.kill("h3"))
     world._schedule(KILLED_S, begins, None)

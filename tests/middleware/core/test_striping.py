@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.outbox import Desk, Outbox
-from thalweg.middleware.core.striping import LEAST, MOST_LEFT, Hooks, Stripe, Striping, TakesOver
+from thalweg.middleware.core.striping import LEAST, MOST_LEFT, StripeHooks, StripeState, Striping, TakesOver
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
@@ -56,8 +56,10 @@ class Played:
         asks = e.StripesRequested("r", requests, shares, window, partitions, above=above)
         self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
 
-    def hooks(self) -> Hooks:
-        return Hooks(self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run, self.changed, self.spoilt)
+    def hooks(self) -> StripeHooks:
+        return StripeHooks(
+            self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run, self.changed, self.spoilt
+        )
 
     def changed(self, first: int, error: str) -> None:
         self.changes.append((first, error))
@@ -72,7 +74,7 @@ class Played:
         else:
             self.left.add(number)
 
-    def tell(self, stripe: Stripe, given: m.Given) -> None:
+    def tell(self, stripe: StripeState, given: m.StripeIndices) -> None:
         known = self.given[stripe.number]
         assert given.first <= len(known), "what was given is told without a gap"
         for partition, index in enumerate(given.indices, given.first):
@@ -360,7 +362,7 @@ def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_give
     """Its hosts may hear of it before they have the run."""
     played = Played([1.0, 1.0], window=8)
     played.begin().go(until_s=5.5)
-    stripe, told = played.stream.stripes[0], list[m.Given]()
+    stripe, told = played.stream.stripes[0], list[m.StripeIndices]()
     first = stripe.open[0].partition - 2
     played.stream._hooks = msgspec.structs.replace(
         played.hooks(), tell=lambda to, said: told.append(said) if to is stripe else None
@@ -432,7 +434,7 @@ def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
 class Replaced(Played):
     """Played where others take over, whose partitions feed the place ``stripe.places`` says."""
 
-    def come(self, takes_s: list[float], theirs: dict[str, tuple[int, ...]] | None = None) -> list[Stripe]:
+    def come(self, takes_s: list[float], theirs: dict[str, tuple[int, ...]] | None = None) -> list[StripeState]:
         """As many others are about to begin."""
         first = self.stream.count
         self.takes_s += takes_s
@@ -443,12 +445,12 @@ class Replaced(Played):
         self.stream.replace(requests, [TakesOver({0: 0, first: 0}, theirs or {})] * len(takes_s))
         return self.stream.stripes[-len(takes_s) :]
 
-    def ready(self, stripe: Stripe) -> None:
+    def ready(self, stripe: StripeState) -> None:
         if not stripe.over:
             self.stream.on_ready(stripe)
             self.settle()
 
-    def fail(self, stripe: Stripe, node: str = "o", *, lost: bool = False) -> None:
+    def fail(self, stripe: StripeState, node: str = "o", *, lost: bool = False) -> None:
         self.stream.on_failed(stripe, e.Fail(stripe.run, "why not", node, lost=lost), (node,))
         self.settle()
 

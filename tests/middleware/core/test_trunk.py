@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.trunk import Hooks, Trunk
+from thalweg.middleware.core.trunk import UpperFeed, UpperFeedHooks
 from thalweg.middleware.parcels import PAST_END, PAST_SOME
 from thalweg.middleware.protocol import events as e
 
@@ -23,8 +23,10 @@ class Played:
         self.waits: dict[str, e.RunOperator] = {}
         self.ended: set[str] = set()
         self.stream, self.asked, self.again = first, False, list[int]()
-        hooks = Hooks(self.ask, self.begin_anew, self.answer, lambda name: name not in self.ended, lambda: most)
-        self.trunk = Trunk(tuple(self.lengths), first, hooks)
+        hooks = UpperFeedHooks(
+            self.ask, self.begin_anew, self.answer, lambda name: name not in self.ended, lambda: most
+        )
+        self.trunk = UpperFeed(tuple(self.lengths), first, hooks)
 
     def ask(self) -> None:
         assert not self.asked, "the stream is asked for one at a time"

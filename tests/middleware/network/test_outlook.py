@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from thalweg.middleware.network.history import History, Past, Samples, Variability
+from thalweg.middleware.network.history import History, PlanningHistory, Samples, Variability
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import LinkEstimate
 
@@ -27,7 +27,7 @@ def samples(**of_links: list[tuple[float, float]]) -> Samples:
 
 
 def ahead(variability: Variability, known: Samples, now_s: float = 1000.0, horizon_s: float = 300.0) -> Outlook:
-    return look_ahead(Past(dict(known), now_s, variability=variability), HOSTS, horizon_s)
+    return look_ahead(PlanningHistory(dict(known), now_s, variability=variability), HOSTS, horizon_s)
 
 
 def walk(variability: Variability, links: int, times: np.ndarray, seed: int) -> np.ndarray:
@@ -83,8 +83,8 @@ def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_w
             for each in (history, probed):
                 each.add(link, LinkEstimate(math.exp(value), 1, 0.0, float(at_s)))
         probed.add(link, LinkEstimate(math.exp(row[probe]), 1, 0.0, 700.0))
-    before = look_ahead(Past(history.samples(), 700.0, variability=variability), hosts, 300.0)
-    after = look_ahead(Past(probed.samples(), 700.0, variability=variability), hosts, 300.0)
+    before = look_ahead(PlanningHistory(history.samples(), 700.0, variability=variability), hosts, 300.0)
+    after = look_ahead(PlanningHistory(probed.samples(), 700.0, variability=variability), hosts, 300.0)
 
     def forecast(view: Outlook) -> np.ndarray:
         return np.array([view.estimates[link].rate_bps for link in links])

@@ -13,7 +13,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import LinkEstimate, NetworkView, links_between
 from thalweg.middleware.planning import OneShot, Period, Plan, Task, Thalweg
 from thalweg.middleware.planning.planners.below import Below
-from thalweg.middleware.protocol.parts import parts_of
+from thalweg.middleware.protocol.parts import split_graph
 
 
 def topped(task: Task) -> Task:
@@ -30,7 +30,7 @@ def topped(task: Task) -> Task:
 def below(
     planner: Thalweg | OneShot, task: Task, stripes: int | Literal["auto"], above: tuple[str, ...] = ("op0~x",)
 ) -> Plan:
-    parts = parts_of(task.dataflow, above, "client")
+    parts = split_graph(task.dataflow, above, "client")
     return Below(planner, parts, stripes).plan(task, INDEPENDENT)
 
 
@@ -79,7 +79,7 @@ def test_auto_is_one_tree_of_the_whole_graph_where_several_save_too_little() -> 
     assert below(Thalweg(stripes="auto"), task, "auto").beside
     rates = {link: LinkEstimate(1e4 if "client" in link else 1e7) for link in links_between(HOSTS)}
     narrow = task.but(view=NetworkView(rates))
-    parts = parts_of(narrow.dataflow, ["op0~x"], "client")
+    parts = split_graph(narrow.dataflow, ["op0~x"], "client")
     plan = Below(Thalweg(stripes="auto"), parts, "auto").plan(narrow, Period())
     assert plan == Thalweg().plan(narrow, Period())
     assert not plan.beside

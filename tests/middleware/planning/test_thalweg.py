@@ -14,7 +14,7 @@ from runtime_codes import ALLOW
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.history import History, Past, Variability
+from thalweg.middleware.network.history import History, PlanningHistory, Variability
 from thalweg.middleware.network.outlook import Outlook, look_ahead
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
@@ -263,7 +263,7 @@ class Running(World):
                 rate_bps = estimate.rate_bps if link in fresh_links else self.before.get(link, estimate).rate_bps
                 history.add(link, LinkEstimate(rate_bps, 1, 0.0, at_s))
             asked = frozenset().union(*self.again)
-            view = look_ahead(Past(history.samples(), 1000.0, asked, rounds, CALM), self.hosts, 300.0)
+            view = look_ahead(PlanningHistory(history.samples(), 1000.0, asked, rounds, CALM), self.hosts, 300.0)
             try:
                 made = self.result
                 task = self.task(view).but(dataflows=(made.dataflow,), hints=made.hints, current=made.placement)

@@ -61,6 +61,6 @@ def test_generations_of_who_began_the_run_count_from_zero() -> None:
 
 @pytest.mark.parametrize("generation", [0, 1, LIMIT - 1])
 def test_messages_carry_every_generation(generation: int) -> None:
-    for message in (m.Failed("r", "", "why", led=generation), m.Cut("n", 1, generation, generation)):
+    for message in (m.Failed("r", "", "why", led=generation), m.HistoryGap("n", 1, generation, generation)):
         again = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
         assert again == message

@@ -60,7 +60,7 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case msgspec.inspect.StructType(cls=cls) if cls is BookState:
             book = st.tuples(*[strategy_of(field.type) for field in kind.fields])
             return book.map(lambda book: BookState(book[0], *sorted(book[1:3], reverse=True), *_plain(book[3:])))
-        case msgspec.inspect.StructType(cls=cls) if cls is m.Way:
+        case msgspec.inspect.StructType(cls=cls) if cls is m.RoutePreference:
             return WAYS
         case msgspec.inspect.BoolType():
             return st.booleans()
@@ -82,7 +82,7 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.recursive(plain, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
         case msgspec.inspect.StructType():
             fields = {field.encode_name: strategy_of(field.type) for field in kind.fields}
-            if kind.cls is m.Joined:  # the network that all share is never left out
+            if kind.cls is m.NetworkEndpoints:  # the network that all share is never left out
                 fields["ends"] = fields["ends"].map(lambda ends: ends | NETS)
             return st.builds(kind.cls, **fields)
         case msgspec.inspect.Metadata():
@@ -95,12 +95,12 @@ ROUTES = st.lists(NAMES, min_size=3, max_size=m.MAX_HOPS + 1, unique=True)
 
 
 @st.composite
-def _ways(draw: st.DrawFn) -> m.Way:
+def _ways(draw: st.DrawFn) -> m.RoutePreference:
     """A way over networks, and over relays, which meet no host twice."""
     source, *between, target = draw(ROUTES)
-    routes = [tuple(m.Over(host, draw(NAMES)) for host in (*between[:count], target)) for count in range(1, 3)]
+    routes = [tuple(m.LinkEnd(host, draw(NAMES)) for host in (*between[:count], target)) for count in range(1, 3)]
     over = draw(st.lists(NAMES | st.sampled_from(routes), max_size=3))
-    return m.Way(source, target, tuple(over), tuple(draw(st.lists(st.integers(0, 2**53 - 1), max_size=3))))
+    return m.RoutePreference(source, target, tuple(over), tuple(draw(st.lists(st.integers(0, 2**53 - 1), max_size=3))))
 
 
 WAYS = _ways()
@@ -117,8 +117,10 @@ CONTROL = get_args(m.Control)
 
 def test_a_host_without_an_endpoint_in_the_network_that_all_share_is_no_peer() -> None:
     with pytest.raises(ValueError, match="'net', which all share"):
-        m.Joined({"fast": "tcp://a:2"})
-    assert m.Peer("a", "tcp://a:1", m.Joined({"fast": "tcp://a:2"} | NETS)).ends == {"fast": "tcp://a:2"} | NETS
+        m.NetworkEndpoints({"fast": "tcp://a:2"})
+    assert (
+        m.Peer("a", "tcp://a:1", m.NetworkEndpoints({"fast": "tcp://a:2"} | NETS)).ends == {"fast": "tcp://a:2"} | NETS
+    )
 
 
 def fitting(chunk: m.Chunk) -> bool:
@@ -171,7 +173,7 @@ def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
     assert frames.decode_chunk(frames.encode(chunk)) == chunk
 
 
-HOPS = m.Over("r", "fast"), m.Over("b", "fast")
+HOPS = m.LinkEnd("r", "fast"), m.LinkEnd("b", "fast")
 PART, PROBE = m.Partition("r", "s", "o", 1), m.Probe("r", 1, m.Peer("a", "tcp://a:1", "tcp://a:2"), True)
 
 
@@ -189,12 +191,12 @@ def test_what_goes_over_relays_says_where_from_and_where_to() -> None:
 
 
 @pytest.mark.parametrize(
-    "hops", [HOPS[:1], (*HOPS, m.Over("c", "fast")), (m.Over("a", "fast"), *HOPS), HOPS[:1] + HOPS]
+    "hops", [HOPS[:1], (*HOPS, m.LinkEnd("c", "fast")), (m.LinkEnd("a", "fast"), *HOPS), HOPS[:1] + HOPS]
 )
-def test_a_route_leads_to_the_target_and_meets_no_host_twice(hops: tuple[m.Over, ...]) -> None:
-    assert m.Way("a", "b", (HOPS, "net")).links[0] == (Link("a", "r", "fast"), Link("r", "b", "fast"))
+def test_a_route_leads_to_the_target_and_meets_no_host_twice(hops: tuple[m.LinkEnd, ...]) -> None:
+    assert m.RoutePreference("a", "b", (HOPS, "net")).links[0] == (Link("a", "r", "fast"), Link("r", "b", "fast"))
     with pytest.raises(ValueError, match="a route from 'a' to 'b' over"):
-        m.Way("a", "b", (hops,))
+        m.RoutePreference("a", "b", (hops,))
 
 
 def decoded(frame: bytes) -> list[Any]:
@@ -353,7 +355,7 @@ def test_a_run_speaks_the_newest_version_that_all_know(ranges: list[tuple[int, i
 @given(st.one_of(control_messages, chunks))
 def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_not(message: Any) -> None:
     about = message.message if isinstance(message, m.Chunk) else message
-    expected = type(about).__name__, about.run if isinstance(about, m.OfRun) else ""
+    expected = m.tag_of(type(about)), about.run if isinstance(about, m.RunMessage) else ""
     frame = frames.encode(message)
     kind, run = frames.subject_of(frame)
     assert (kind, run if expected[1] else "") == expected  # of no run: the first text that it holds

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.protocol.parts import (
     SINK,
-    Parts,
-    Placed,
-    is_trunk,
+    PlacedGraph,
+    SplitGraph,
+    inlets_of,
+    is_inlet,
     parted,
-    parts_of,
     renamed,
     resting,
-    trunk_of,
+    split_graph,
     whole,
 )
 
@@ -41,18 +41,18 @@ def graphs(draw: st.DrawFn) -> Dataflow:
 def test_nothing_that_remembers_is_below_and_both_parts_make_the_whole(flow: Dataflow, data: st.DataObject) -> None:
     remembering = data.draw(st.sets(st.sampled_from(flow.operators))) if flow.operators else set[str]()
     where = {node.name: node.pinned or f"h{len(node.name)}" for node in flow.nodes}
-    parts = parts_of(flow, remembering, "cl")
+    parts = split_graph(flow, remembering, "cl")
     assert parts.above is not None
     assert (parts.below is flow) == (not remembering and len(flow.sinks) == 1)
     parts.below.validate()
     parts.above.validate(connected=False)
     assert not remembering & parts.below.by_name.keys()
-    own = {node.name for node in parts.above.nodes if not is_trunk(node)}
+    own = {node.name for node in parts.above.nodes if not is_inlet(node)}
     for name in own:
         assert own & flow.below(name) & {*remembering, *flow.sinks}, f"{name} is above without need"
     (sink,) = parts.below.sinks
-    assert parts.below.by_name[sink].inputs == trunk_of(parts.above)
-    below, above = parted(Placed(flow, where), parts, "cl")
+    assert parts.below.by_name[sink].inputs == inlets_of(parts.above)
+    below, above = parted(PlacedGraph(flow, where), parts, "cl")
     again = whole(below, above)
     assert again.dataflow.by_name == flow.by_name
     assert again.placement == where
@@ -62,23 +62,23 @@ def test_nothing_that_remembers_is_below_and_both_parts_make_the_whole(flow: Dat
 def test_what_the_trees_call_their_nodes_does_not_matter(flow: Dataflow, data: st.DataObject) -> None:
     """The order of the trunk is that of the nodes above, which have the same names in all trees."""
     remembering = data.draw(st.sets(st.sampled_from(flow.operators), min_size=1)) if flow.operators else set[str]()
-    parts = parts_of(flow, remembering, "cl")
+    parts = split_graph(flow, remembering, "cl")
     if parts.below is flow:
         return
     own = {node.name for node in parts.below.nodes if node.kind == "operator"}
     names = {name: f"{name}~1" for name in own}
-    other = parts_of(Dataflow(tuple(reversed(renamed(flow, names).nodes))), remembering, "cl")
+    other = split_graph(Dataflow(tuple(reversed(renamed(flow, names).nodes))), remembering, "cl")
     assert other.above is not None
-    assert trunk_of(other.above) == tuple(names.get(name, name) for name in trunk_of(parts.above))
+    assert inlets_of(other.above) == tuple(names.get(name, name) for name in inlets_of(parts.above))
 
 
 def test_a_tree_of_operators_with_state_has_its_sources_below() -> None:
     flow = complete_binary_tree({"h1": CODE, "h2": CODE, "h3": CODE}, Code("running"), "cl")
-    parts = parts_of(flow, flow.operators, "cl")
+    parts = split_graph(flow, flow.operators, "cl")
     assert parts.above is not None
     assert parts.below.operators == ()
-    assert trunk_of(parts.above) == parts.below.sources == flow.sources
-    assert all(is_trunk(parts.above.by_name[name]) for name in parts.above.sources)
+    assert inlets_of(parts.above) == parts.below.sources == flow.sources
+    assert all(is_inlet(parts.above.by_name[name]) for name in parts.above.sources)
     assert resting(parts.above, "cl") == dict.fromkeys(("op0", "op1", "sink"), "cl")
     assert parts.rests({"op1": "h2"}, "cl") == {"op0": "cl", "op1": "h2", "sink": "cl"}
-    assert Parts(flow).rests({"op1": "h2"}, "cl") == {"op1": "h2"}
+    assert SplitGraph(flow).rests({"op1": "h2"}, "cl") == {"op1": "h2"}

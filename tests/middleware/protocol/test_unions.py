@@ -20,11 +20,11 @@ from thalweg.middleware.protocol.adaptation import SpaceMoves
 from thalweg.middleware.shell.sockets import ANSWERS
 
 ENDPOINT = "tcp://h:1"
-HOPS = (m.Over("r", NET), m.Over("b", NET))
+HOPS = (m.LinkEnd("r", NET), m.LinkEnd("b", NET))
 MADE: dict[type[Any], list[Any]] = {  # they check more than their types can say
-    m.Joined: [m.Joined({NET: ENDPOINT})],
+    m.NetworkEndpoints: [m.NetworkEndpoints({NET: ENDPOINT})],
     SpaceMoves: [SpaceMoves()],
-    m.Way: [m.Way("a", "b", (NET, HOPS))],
+    m.RoutePreference: [m.RoutePreference("a", "b", (NET, HOPS))],
 }
 
 
@@ -35,7 +35,8 @@ def subtypes(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 CONCRETE = sorted(
-    {kind for kind in subtypes(m.Told) if kind not in (m.OfRun, m.OfNode, m.OfProposal)}, key=lambda kind: kind.__name__
+    {kind for kind in subtypes(m.WireMessage) if kind not in (m.RunMessage, m.NodeMessage, m.ProposalMessage)},
+    key=lambda kind: kind.__name__,
 )
 
 
@@ -128,7 +129,7 @@ def test_every_message_with_every_subtype_in_every_field_comes_back_as_it_went(k
 
 def test_the_samples_have_an_install_of_each_kind_in_an_enrolment_and_every_commit_on_a_demand() -> None:
     """What the test above is for: a run of any options may be subscribed to, and any change may ride on a demand."""
-    enrolled = {type(sample.install) for sample in of_struct(m.Enrol)}
+    enrolled = {type(sample.install) for sample in of_struct(m.InstallSubscriber)}
     assert enrolled == {m.Install, *subtypes(m.Install)} == set(get_args(m.AnyInstall))
     assert {type(sample.commit) for sample in of_struct(m.Demand)} == {type(None), m.Commit, m.CommitWays}
 

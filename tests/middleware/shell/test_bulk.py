@@ -121,7 +121,7 @@ def test_a_partition_over_the_limit_is_refused_before_any_of_it_is_kept(hosts: H
 
 
 def test_a_relay_adds_nothing_to_the_transfer_of_another_source(hosts: Hosts) -> None:
-    hops = (m.Over("h1", "net"),)
+    hops = (m.LinkEnd("h1", "net"),)
     hosts.comes(m.RelayedChunk(1, 30, 0, part(0), "|u1", (30,), source="h2", hops=hops), 10)
     with pytest.raises(ProtocolError, match="a chunk of 'h3' in a transfer of 'h2'"):
         hosts.comes(m.RelayedChunk(1, 30, 10, part(0), "|u1", (30,), source="h3", hops=hops), 10)

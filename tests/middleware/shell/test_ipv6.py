@@ -111,7 +111,7 @@ def test_a_host_at_an_address_of_ipv6_is_drained(stack: ExitStack, tmp_path: Pat
     shell = Shell(ShellConfig("h1", listen="tcp://[::1]:*"), told.append, keys=Keys.load(secret))
     stack.callback(shell.close)
     drain("h1", shell.me.control, Keys.load(client), patience(10.0))
-    assert any(isinstance(command, e.Drained) for command in told)
+    assert any(isinstance(command, e.DrainFinished) for command in told)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from thalweg.middleware.shell.relays import PASSAGES
 from thalweg.middleware.shell.sockets import Line, Listening, Sockets
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, WINDOW_CHUNKS, Outgoing, Route
 
-HOPS = m.Over("h2", "fast"), m.Over("h3", "fast")
+HOPS = m.LinkEnd("h2", "fast"), m.LinkEnd("h3", "fast")
 COUNT = 12  # chunks
 BODY = bytes(range(256)) * (COUNT * CHUNK_BYTES // 256)
 FROM_H1 = b"h1/connection"
@@ -44,7 +44,7 @@ class Relay:
     """Host h2, which passes on what h1 sends to h3: what it sends is kept."""
 
     def __init__(self, limits: CoreConfig | None = None) -> None:
-        ends = m.Joined({"net": "tcp://h:1", "fast": "tcp://h:2"})
+        ends = m.NetworkEndpoints({"net": "tcp://h:1", "fast": "tcp://h:2"})
         self.sockets = Sockets("h2", Listening("tcp://127.0.0.1:*", insecure=True), None)
         self.teller, core = Teller(), HostCore(m.Peer("h2", "tcp://h2:1", ends), limits)
         core.passes = lambda *_: True  # type: ignore[method-assign]

@@ -402,9 +402,13 @@ def test_a_host_takes_part_with_those_alone_of_whom_it_has_a_certificate(
     keys = Keys.load(tmp_path / "h1.key_secret")
     leader = read_certificate(tmp_path / "client.key")[0]
     stranger, member = (m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2") for name in ("h9", "h2"))
-    check_leader(keys, leader, m.Admit("r", 1, member))
+    check_leader(keys, leader, m.AddMember("r", 1, member))
     check_leader(keys, leader, make_install())
-    for message in (m.Admit("r", 1, stranger), m.Admit("r", 1, stranger, host=True), make_install(others=("h9",))):
+    for message in (
+        m.AddMember("r", 1, stranger),
+        m.AddMember("r", 1, stranger, host=True),
+        make_install(others=("h9",)),
+    ):
         with pytest.raises(ProtocolError, match=r"there is no valid certificate of 'h9' in .*; thalweg keys allow h9"):
             check_leader(keys, leader, message)
 

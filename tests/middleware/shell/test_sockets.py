@@ -234,7 +234,7 @@ def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
         assert there.me.ends["fast"].startswith("tcp://127.0.0.2:") and there.me.ends["net"].startswith(
             "tcp://127.0.0.1"
         )
-        assert frames.decode_control(frames.encode(m.Admit("r", 1, there.me))) == m.Admit("r", 1, there.me)
+        assert frames.decode_control(frames.encode(m.AddMember("r", 1, there.me))) == m.AddMember("r", 1, there.me)
         here.meet("r", [there.me])
         assert here.line("r", "b", "slow") is None
         for number, (via, router) in enumerate((("fast", there.others["fast"]), ("net", there.bulk))):

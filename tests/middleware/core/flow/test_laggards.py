@@ -77,10 +77,10 @@ def test_the_client_dismisses_a_guest_that_a_host_reports(
         book << got(name, m.Installed("r", name)) >> ANY
     book << e.SubscribersAllowed("r", 0, frozenset({"g"})) >> []
     book << got("g", m.Subscribe("r", 7, "s", m.Peer("g", "tcp://g:1", "tcp://g:2", "1"))) >> ANY
-    (admit,) = {word for word in book.sent("h1") if isinstance(word, m.Admit)}
+    (admit,) = {word for word in book.sent("h1") if isinstance(word, m.AddMember)}
     book << got("g", m.Installed("r", "g")) >> ANY
     book << got("h1", m.Failed("r", "s", "it takes it too slowly", lost="g")) >> ANY
     for host in ("h1", "h2"):
         book << got(host, m.Detached("r", admit.number)) >> ANY
-    assert m.Dismiss("r", 7, "it was given up: it takes it too slowly") in book.sent("g")
+    assert m.SubscriptionEnded("r", 7, "it was given up: it takes it too slowly") in book.sent("g")
     assert not book.only(e.Fail), "nothing else ends"

@@ -12,8 +12,8 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
-HOPS = m.Over("h2", "fast"), m.Over("client", "slow")
-WAYS = (m.Way("h1", "client", (HOPS, "net"), (2_000_000, 0)),)
+HOPS = m.LinkEnd("h2", "fast"), m.LinkEnd("client", "slow")
+WAYS = (m.RoutePreference("h1", "client", (HOPS, "net"), (2_000_000, 0)),)
 PART = m.Partition("r", "s", "t", 1)
 
 
@@ -37,9 +37,9 @@ def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to
     for sender, via, changes in (
         ("client", "fast", {}),  # by another's hand
         ("h1", "slow", {}),  # over another network
-        ("h1", "fast", {"source": "client", "hops": (HOPS[0], m.Over("h1", "slow"))}),  # the way back
-        ("h1", "fast", {"hops": (HOPS[0], m.Over("client", "fast"))}),  # on over another network
-        ("h1", "fast", {"hops": (HOPS[0], m.Over("h3", "slow"), m.Over("client", "slow"))}),
+        ("h1", "fast", {"source": "client", "hops": (HOPS[0], m.LinkEnd("h1", "slow"))}),  # the way back
+        ("h1", "fast", {"hops": (HOPS[0], m.LinkEnd("client", "fast"))}),  # on over another network
+        ("h1", "fast", {"hops": (HOPS[0], m.LinkEnd("h3", "slow"), m.LinkEnd("client", "slow"))}),
         ("h2", "slow", {"at": 1}),  # what this host itself passed on
         ("stranger", "fast", {"source": "stranger"}),
         ("h1", "fast", {"message": m.Partition("another", "s", "t", 1)}),
@@ -48,9 +48,9 @@ def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to
 
 
 def test_the_receiver_takes_it_as_its_source_said_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
-    book, hops = make_book("h2"), (m.Over("client", "fast"), m.Over("h2", "slow"))
+    book, hops = make_book("h2"), (m.LinkEnd("client", "fast"), m.LinkEnd("h2", "slow"))
     book << got("client", install) >> ANY
-    book << got("client", m.CommitWays("r", 1, 0, (), ways=(m.Way("h1", "h2", (hops,)),))) >> ANY
+    book << got("client", m.CommitWays("r", 1, 0, (), ways=(m.RoutePreference("h1", "h2", (hops,)),))) >> ANY
     came = chunk(hops=hops, at=1)
     assert book.core.passes("client", came, "slow")
     assert not book.core.passes("h1", came, "slow") and not book.core.passes("client", came, "fast")
@@ -64,8 +64,8 @@ def test_the_routes_before_the_last_change_count_as_well_and_those_before_it_do_
 
 
 def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(relay: Playbook) -> None:
-    other = (m.Over("h2", "slow"), m.Over("client", "slow"))
-    ways = (m.Way("h1", "client", (other,)),)
+    other = (m.LinkEnd("h2", "slow"), m.LinkEnd("client", "slow"))
+    ways = (m.RoutePreference("h1", "client", (other,)),)
 
     def riding(number: int) -> m.RelayedChunk:
         commit = m.CommitWays("r", number, 4, (), ways=ways)
@@ -92,7 +92,9 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book = make_book("h1")
-    ways = (m.Way("h1", "h2", ((m.Over("client", "fast"), m.Over("h2", "fast")), "net"), (100_000, 0)),)
+    ways = (
+        m.RoutePreference("h1", "h2", ((m.LinkEnd("client", "fast"), m.LinkEnd("h2", "fast")), "net"), (100_000, 0)),
+    )
     book << got("client", install) >> ANY
     book << got("client", m.ProposeWays("r", 1, (), None, ways)) >> ANY
     book << got("client", m.CommitWays("r", 1, -1, (), ways=ways)) >> ANY
@@ -115,10 +117,10 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
 
 
 def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playbook], install: m.Install) -> None:
-    book, over = make_book("h1"), (m.Over("h2", "fast"), m.Over("client", "fast"))
+    book, over = make_book("h1"), (m.LinkEnd("h2", "fast"), m.LinkEnd("client", "fast"))
     book << got("client", install) >> ANY
-    book << got("client", m.ProposeWays("r", 1, (), None, (m.Way("h1", "client", (over, "net")),))) >> ANY
-    book << got("client", m.CommitWays("r", 1, -1, (), ways=(m.Way("h1", "client", (over, "net")),))) >> ANY
+    book << got("client", m.ProposeWays("r", 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
+    book << got("client", m.CommitWays("r", 1, -1, (), ways=(m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
     directory = book.core.runs["r"].directory
     assert directory.ways.via("client", 1) == over
     peer = directory.peers["h2"]
@@ -132,13 +134,13 @@ def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playboo
     assert directory.ways.via("client", 1) == over
 
 
-BY_CLIENT = m.Over("client", "fast"), m.Over("h2", "fast")
+BY_CLIENT = m.LinkEnd("client", "fast"), m.LinkEnd("h2", "fast")
 
 
 @pytest.fixture
 def source(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     """Host h1, which sends to h2 over the client, as long as that is of use."""
-    book, ways = make_book("h1"), (m.Way("h1", "h2", (BY_CLIENT, "net"), (100_000, 0)),)
+    book, ways = make_book("h1"), (m.RoutePreference("h1", "h2", (BY_CLIENT, "net"), (100_000, 0)),)
     book << got("client", install) >> ANY
     book << got("client", m.ProposeWays("r", 1, (), None, ways)) >> ANY
     book << got("client", m.CommitWays("r", 1, -1, (), ways=ways)) >> ANY
@@ -201,20 +203,20 @@ def test_what_was_known_of_routes_that_nobody_names_any_more_is_forgotten(source
     dropped(source, 0, 10.0)
     ways = source.core.runs["r"].directory.ways
     for number in range(2, 30):
-        over = (m.Over("client", f"v{number}"), m.Over("h2", "fast"))
+        over = (m.LinkEnd("client", f"v{number}"), m.LinkEnd("h2", "fast"))
         ways.leave("h2", over)
         ways.came_through("h2", over, m.Partition("r", "s", "o", number))
         ways.leave("h2", over)
         source.core.desk.now = 1000.0 * number
-        ways.change((m.Way("h1", "h2", (over, "net")),), number)
+        ways.change((m.RoutePreference("h1", "h2", (over, "net")),), number)
     assert max(map(len, (ways._down, ways._false, ways._landed, ways._rates_bps))) <= 4
 
 
 def test_the_client_plans_without_a_route_that_its_sender_says_nothing_comes_over(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
-    book, over = make_book("client"), (m.Over("h2", "fast"), m.Over("client", "fast"))
-    ways = (m.Way("h1", "client", (over, "net")),)
+    book, over = make_book("client"), (m.LinkEnd("h2", "fast"), m.LinkEnd("client", "fast"))
+    ways = (m.RoutePreference("h1", "client", (over, "net")),)
     route = m.links_over("h1", "client", over)
     book << e.RunRequested(install, GlobalMoves(period_s=50.0)) >> ANY
     for host in ("h1", "h2"):
@@ -223,15 +225,15 @@ def test_the_client_plans_without_a_route_that_its_sender_says_nothing_comes_ove
 
     def shunned(at_s: float) -> frozenset[tuple[Link, ...]]:
         book.at(at_s) << e.TimerFired("plan r") >> ANY
-        (plan,) = book.only(e.Plan)
-        book << e.Planned("r", plan.placement, worth=False) >> ANY
+        (plan,) = book.only(e.RequestPlan)
+        book << e.PlanReady("r", plan.placement, worth=False) >> ANY
         return plan.shunned
 
     def said(sender: str, hops: m.Hops, at_s: float) -> None:
         book.at(at_s) << got(sender, m.Impassable("r", "client", hops)) >> ANY
 
     said("h2", over, 10.0)  # of another's route
-    said("h1", (m.Over("h2", "slow"), over[1]), 10.0)  # that nobody was told to take
+    said("h1", (m.LinkEnd("h2", "slow"), over[1]), 10.0)  # that nobody was told to take
     assert shunned(50.0) == frozenset()
     said("h1", over, 60.0)
     said("h1", over, 60.5)  # once more, as messages may come twice

@@ -23,7 +23,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     book = make_book("h1")
     book << got("client", install) >> ANY
     run = book.core.runs["r"]
-    ends = m.Joined({NET: "tcp://h:2", "fast": "tcp://h:3"})
+    ends = m.NetworkEndpoints({NET: "tcp://h:2", "fast": "tcp://h:3"})
     peers = {name: m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h2")}
     directory = run.directory
     directory.states = StateWays(run.out, directory.ways, peers, book.core.links.monitor)

@@ -11,7 +11,11 @@ from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-WAYS = (m.Way("h1", "h2", ("fast", "net")), m.Way("h2", "h1", ("slow",)), m.Way("h1", "client", ()))
+WAYS = (
+    m.RoutePreference("h1", "h2", ("fast", "net")),
+    m.RoutePreference("h2", "h1", ("slow",)),
+    m.RoutePreference("h1", "client", ()),
+)
 
 
 @pytest.fixture
@@ -102,11 +106,11 @@ def test_after_a_change_to_one_network_nothing_stuck_is_sent_again_for_a_choice_
 def test_a_route_is_not_called_dead_if_what_failed_on_it_goes_over_the_shared_network_now(
     book: Playbook, left: bool
 ) -> None:
-    route = (m.Over("h3", "fast"), m.Over("h2", "fast"))
+    route = (m.LinkEnd("h3", "fast"), m.LinkEnd("h2", "fast"))
     ways = book.core.runs["r"].directory.ways
-    ways.change((m.Way("h1", "h2", (route,)),), 0)
+    ways.change((m.RoutePreference("h1", "h2", (route,)),), 0)
     if left:
-        ways.change((m.Way("h1", "client", ("fast",)),), 1)
+        ways.change((m.RoutePreference("h1", "client", ("fast",)),), 1)
     for at_s in (20.0, 60.0):
         book.at(at_s) << e.TransferFailed("h2", m.Partition("r", "s", "o", 2), route) >> ANY
     assert [each.lost for each in book.sent("client") if isinstance(each, m.Failed)] == ([] if left else ["h2"])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.monitoring.answers import Answers
+from thalweg.middleware.core.monitoring.answers import ResponseTimes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_a_day_of_answers_that_vary_raises_no_alarm(seed: int) -> None:
     """Round trips that are drawn anew every ten seconds, from 10 ms to some seconds, with noise on each."""
-    dice, answers, now, level_s = Random(seed), Answers(), 0.0, 0.05
+    dice, answers, now, level_s = Random(seed), ResponseTimes(), 0.0, 0.05
     worst_s = 0.0
     while now < DAY_S:
         if int(now) % 10 == 0:
@@ -36,7 +36,7 @@ def test_a_day_of_answers_that_vary_raises_no_alarm(seed: int) -> None:
 
 
 def test_regular_answers_leave_three_seconds() -> None:
-    answers = Answers()
+    answers = ResponseTimes()
     assert answers.silence_s(1.0, 3.0, 15.0) == 15.0, "as long as none has come"
     for second in range(100):
         answers.asked(float(second))
@@ -50,7 +50,7 @@ def test_regular_answers_leave_three_seconds() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
     """Answers take 1 ms, and now and then a third of a second, as where processes wait for a processor."""
-    dice, answers, longest_s = Random(seed), Answers(), 0.0
+    dice, answers, longest_s = Random(seed), ResponseTimes(), 0.0
     for second in range(3600):
         answers.asked(float(second))
         answers.came(second + (dice.uniform(0.05, 0.35) if dice.random() < 0.15 else dice.uniform(0.001, 0.02)))
@@ -63,7 +63,7 @@ def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
 def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
     """The client of a run that outlives its hosts, whose hosts answer every ping until second 60."""
     book = make_book("client", CoreConfig())
-    install = m.Lasting.of(make_install(others=("h3",)), m.Failover())
+    install = m.FailoverInstall.of(make_install(others=("h3",)), m.Failover())
     book << e.RunRequested(install) >> ANY
     for name in ("h1", "h2", "h3"):
         book << got(name, m.Installed("r", name)) >> ANY

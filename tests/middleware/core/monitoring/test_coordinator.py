@@ -324,7 +324,7 @@ def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spar
     spare << e.PeerLost("r", "h3") >> ANY
     commit = m.Located("r", (m.Location("o", "h3", 2),))
     reason = "host 'h3', which holds o, went away"
-    spare << got("h2", commit) >> [e.Placed("r", "o", "h3"), lost("h3", reason)]
+    spare << got("h2", commit) >> [e.OperatorMoved("r", "o", "h3"), lost("h3", reason)]
     spare << got("h2", commit) >> []
 
 

@@ -118,12 +118,12 @@ def _begun(make_book: Any, make_install: Any) -> Playbook:
     book: Playbook = make_book("client")
     install = make_install(others=("h3",))
     peers = [msgspec.structs.replace(peer, instance="1") for peer in install.peers]
-    install = m.Lasting.of(msgspec.structs.replace(install, peers=tuple(peers)), m.Failover())
+    install = m.FailoverInstall.of(msgspec.structs.replace(install, peers=tuple(peers)), m.Failover())
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed("r", host)) >> ANY
     book.core.runs["r"].flow.nodes["t"].index = 10
-    book << got("h3", m.Stable("r", "o", 4, ("h3", "h2"))) >> ANY
+    book << got("h3", m.CheckpointStored("r", "o", 4, ("h3", "h2"))) >> ANY
     return book
 
 

@@ -99,7 +99,7 @@ def test_odd_coordinates_are_dropped_and_recorded(book: Playbook, changes: dict[
     (record,) = (each for each in book.only(e.Record) if each.kind == "unexpected")
     assert record.fields["peer"] == "h2" and says in record.fields["detail"]["what"]
     before = book.core.links.places.own
-    book << got("h2", m.Found("probe", told(**changes))) >> ANY
+    book << got("h2", m.CoordinatesReply("probe", told(**changes))) >> ANY
     assert not list(book.only(e.Report)) and book.core.links.places.own == before
 
 
@@ -141,23 +141,23 @@ def test_memory_and_messages_are_bounded(book: Playbook) -> None:
 def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(book: Playbook) -> None:
     nowhere = [m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(MOST + 1)]
     for peer in nowhere:
-        book << got(peer.name, m.FindRequest("probe", (peer,), peer)) >> ANY
+        book << got(peer.name, m.CoordinatesRequest("probe", (peer,), peer)) >> ANY
     finding, h2 = book.core.links.finding, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
-    book << got("client", m.FindRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
+    book << got("client", m.CoordinatesRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
     assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
-    book << got("client", m.FindRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
-    assert [type(said) for said in book.sent("client")] == [m.Found]
+    book << got("client", m.CoordinatesRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
+    assert [type(said) for said in book.sent("client")] == [m.CoordinatesReply]
     assert "h2" in finding.left
 
 
 def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_it_asks_again(book: Playbook) -> None:
     h2, stranger = m.Peer("h2", "tcp://h2:1", "tcp://h2:2"), m.Peer("x", "tcp://x:1", "tcp://x:2")
     patience_s = book.core.config.monitor.probe_patience_s
-    book << got("x", m.FindRequest("probe", (h2,), stranger)) >> ANY
+    book << got("x", m.CoordinatesRequest("probe", (h2,), stranger)) >> ANY
     (asked,) = book.sent("h2")
     book.at(1.01 * patience_s) << got("h2", m.Situated("probe", asked.number, back=True)) >> []
     assert (book.core.links.soundings.own, book.core.links.soundings.under_way) == ({}, {})
-    book << got("x", m.FindRequest("probe", (h2,), stranger)) >> ANY
+    book << got("x", m.CoordinatesRequest("probe", (h2,), stranger)) >> ANY
     (asked,) = book.sent("h2")
     book << got("h2", m.Situated("probe", asked.number, back=True)) >> ANY
     assert [type(each) for each in book.sent("h2")] == [m.Situated]

@@ -187,7 +187,7 @@ def test_the_client_takes_the_last_iteration_of_all_and_waits_for_everyone(clien
     assert {each.to for each in client.only(e.Send)} == {"h1", "h2", "h3"}
     client << got("h1", m.Done("r", 1, "h1")) >> []
     client << got("h3", m.Done("r", 1, "h3")) >> []
-    client << got("h2", m.Done("r", 1, "h2", (m.Location("o", "h3", 2),))) >> [e.Placed("r", "o", "h3")]
+    client << got("h2", m.Done("r", 1, "h2", (m.Location("o", "h3", 2),))) >> [e.OperatorMoved("r", "o", "h3")]
     assert client.recorded() == ["proposal"]
     client.at(2.0) << e.TimerFired("barrier r") >> []
 

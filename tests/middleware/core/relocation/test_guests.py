@@ -37,42 +37,42 @@ def subscribed(book: Playbook, number: int = 7, peer: m.Peer = GUEST) -> list[m.
 
 
 def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) -> None:
-    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     client << got("g", m.Failed("r", "", "it broke")) >> []
     assert client.core.runs["r"].queries.why == {-1: "it broke"}
     for host in ("client", "h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
-    assert m.Dismiss("r", 7, "it broke") in client.sent("g")
+    assert m.SubscriptionEnded("r", 7, "it broke") in client.sent("g")
 
 
 def test_one_whose_process_ends_leaves_at_once_also_while_it_is_let_in(client: Playbook) -> None:
-    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     assert client.only(e.Watch) == [e.Watch("r", "g")]
     client << e.PeerLost("r", "g", "has closed its connections") >> ANY
     for host in ("client", "h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
-    assert m.Dismiss("r", 7, "it has closed its connections") in client.sent("g")
+    assert m.SubscriptionEnded("r", 7, "it has closed its connections") in client.sent("g")
     assert client.only(e.Unwatch) == [e.Unwatch("r", "g")]
 
 
 def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(client: Playbook) -> None:
-    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     for _ in range(3):
         subscribed(client, 8, AGAIN)
     subscribed(client, 9, AGAIN)
     assert client.only(e.Meet) == [e.Meet("r", (AGAIN,))], "what it is told before it is let in reaches it"
     for host in ("h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
-    assert [word.number for word in client.sent("g") if isinstance(word, m.Dismiss)] == [7]
+    assert [word.number for word in client.sent("g") if isinstance(word, m.SubscriptionEnded)] == [7]
     assert [guest.peer for guest in client.core.runs["r"].queries.guests.values()] == [AGAIN, AGAIN]
 
 
 def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
-    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     client << got("g", m.Failed("r", "", "")) >> ANY
     for host in ("h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
-    assert [type(word) for word in subscribed(client)] == [m.Dismiss]
+    assert [type(word) for word in subscribed(client)] == [m.SubscriptionEnded]
 
 
 @pytest.mark.parametrize("odd", [{"moves": LocalMoves()}, {"news": ("latency",)}, {"news": True}, {"afresh": True}])
@@ -82,11 +82,11 @@ def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
     book = make_book("g")
     book << e.SubscribeRequested("r", 7, "s", OWNER) >> ANY
     install = msgspec.structs.replace(make_install(), news=False)
-    book << got("client", m.Enrol("r", 7, "s@g~1", msgspec.structs.replace(install, **odd))) >> ANY
+    book << got("client", m.InstallSubscriber("r", 7, "s@g~1", msgspec.structs.replace(install, **odd))) >> ANY
     (answer,) = book.sent("client")
     assert "what hosts find out and decide" in answer.error
     assert not book.core.runs
-    book << got("client", m.Enrol("r", 7, "s@g~1", install)) >> ANY
+    book << got("client", m.InstallSubscriber("r", 7, "s@g~1", install)) >> ANY
     assert m.Installed("r", "g") in book.sent("client")
 
 
@@ -97,9 +97,9 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
     """It says that it is there, but not that it is through with a query that begins, or with one that has left."""
     said: dict[type[m.Message], Callable[[str, int], m.Message]] = {
         m.Ping: lambda _, __: m.Pong("r"),
-        m.Admit: lambda _, number: m.Detached("r", number),
+        m.AddMember: lambda _, number: m.Detached("r", number),
         m.Detach: lambda _, number: m.Detached("r", number),
-        m.Enrol: lambda to, _: m.Installed("r", to),
+        m.InstallSubscriber: lambda to, _: m.Installed("r", to),
         m.Propose: lambda to, number: m.Vote("r", number, to, -1),
         m.Commit: lambda to, number: m.Done("r", number, to),
     }
@@ -111,7 +111,7 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
         waiting = deque(told)
         while waiting:
             client << waiting.popleft() >> ANY
-            begun.extend(each.query for each in client.only(e.Attached))
+            begun.extend(each.query for each in client.only(e.QueryStarted))
             for send in client.only(e.Send):
                 if type(send.message) in said and (send.to, type(send.message)) != ("g", silent):
                     answer = said[type(send.message)](send.to, getattr(send.message, "number", 0))
@@ -138,15 +138,15 @@ def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
     book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
     for number, node in ((7, "s"), (8, "o2")):
         book << e.SubscribeRequested("r", number, node, OWNER) >> ANY
-    first = m.Enrol("r", 7, "s@g~1", before)
+    first = m.InstallSubscriber("r", 7, "s@g~1", before)
     book << got("client", first) >> ANY
-    book << got("client", m.Dismiss("r", 7, "it was given up")) >> ANY
+    book << got("client", m.SubscriptionEnded("r", 7, "it was given up")) >> ANY
     more = Node("o2", "operator", ("s",), before.dataflow.by_name["o"].code)
     flow = Dataflow((*before.dataflow.nodes, more, Node("t2", "sink", ("o2",), None, "client")))
     where = (*before.locations, m.Location("o2", "h2", 1), m.Location("t2", "client", 1))
     now = msgspec.structs.replace(before, dataflow=flow, locations=where, number=1)
     for _ in range(2):
-        book << got("client", m.Enrol("r", 8, "o2@g~2", now)) >> ANY
+        book << got("client", m.InstallSubscriber("r", 8, "o2@g~2", now)) >> ANY
         assert book.sent("client") == [m.Installed("r", "g")]
         book << got("client", first) >> ANY
     end = Node("o2@g~2", "sink", ("o2",), None, "g")
@@ -154,19 +154,19 @@ def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
     book << got("client", m.Propose("r", 3, (), m.Shape((sink,), ()))) >> ANY
     assert [each.error for each in book.sent("client") if isinstance(each, m.Vote)] == [""]
     book << got("client", m.Commit("r", 3, 4, (), "a query", m.Shape((sink,), ()))) >> ANY
-    assert [(each.query, each.first_index) for each in book.only(e.Attached)] == [(8, 5)]
+    assert [(each.query, each.first_index) for each in book.only(e.QueryStarted)] == [(8, 5)]
     later = msgspec.structs.replace(now, dataflow=Dataflow((*flow.nodes, end)), number=2)
-    book << got("client", m.Enrol("r", 8, "o2@g~2", later)) >> ANY
+    book << got("client", m.InstallSubscriber("r", 8, "o2@g~2", later)) >> ANY
     assert "o2@g~2" in book.core.runs["r"].flow.nodes, "what has begun stays"
 
 
 def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) -> None:
-    invitations = [word for word in subscribed(client) if isinstance(word, m.Enrol)]
+    invitations = [word for word in subscribed(client) if isinstance(word, m.InstallSubscriber)]
     client << e.PeerLost("r", "g", "is gone") >> ANY
     subscribed(client, 8)
     for number, host in itertools.product((1, 2), ("h1", "h2")):
         client << got(host, m.Detached("r", number)) >> ANY
-        invitations += [word for word in client.sent("g") if isinstance(word, m.Enrol)]
+        invitations += [word for word in client.sent("g") if isinstance(word, m.InstallSubscriber)]
     first, second = (word.install.number for word in invitations)
     assert first < second
 
@@ -176,7 +176,11 @@ def test_a_guest_that_comes_as_the_run_ends_is_told_who_has_ended_it(
 ) -> None:
     book = make_book("g")
     book << e.SubscribeRequested("r", 7, "s", OWNER) >> ANY
-    book << got("client", m.Enrol("r", 7, "s@g~1", msgspec.structs.replace(make_install(), news=False))) >> ANY
+    (
+        book
+        << got("client", m.InstallSubscriber("r", 7, "s@g~1", msgspec.structs.replace(make_install(), news=False)))
+        >> ANY
+    )
     book << got("client", m.Remove("r")) >> ANY
     why = "subscription to 's' of run r: client 'client' has ended the run"
     assert [each.reason for each in book.only(e.Fail)] == [why]

@@ -148,9 +148,9 @@ def test_a_change_that_came_wrong_is_not_taken_over(change: e.Inherited, error: 
 # --- on hosts -------------------------------------------------------------------------------------------
 
 
-def lasting(install: Any, number: int, *starts: Start, **options: Any) -> m.Lasting:
+def lasting(install: Any, number: int, *starts: Start, **options: Any) -> m.FailoverInstall:
     named = replace(install, run=install.run + (f"~{number}" if number else ""))
-    return replace(m.Lasting.of(named, Failover(**options)), starts=starts)
+    return replace(m.FailoverInstall.of(named, Failover(**options)), starts=starts)
 
 
 def state(index: int, since: int = -1, what: bytes = b"xy", run: str = "r") -> m.State:
@@ -158,7 +158,7 @@ def state(index: int, since: int = -1, what: bytes = b"xy", run: str = "r") -> m
 
 
 def stable(book: Any) -> list[int]:
-    return [each.index for each in book.sent("client") if isinstance(each, m.Stable)]
+    return [each.index for each in book.sent("client") if isinstance(each, m.CheckpointStored)]
 
 
 def test_a_change_counts_when_all_is_there_that_it_follows_on(make_book: Any, make_install: Any) -> None:
@@ -174,11 +174,11 @@ def test_a_change_counts_when_all_is_there_that_it_follows_on(make_book: Any, ma
     ]:
         book << got("h2", message) >> ANY
         assert stable(book) == told, message
-    book << got("client", m.Settled("r", (Start("o", 6),))) >> ANY
+    book << got("client", m.CheckpointsObsolete("r", (Start("o", 6),))) >> ANY
     (kept,) = book.core._lasting.replicas.values()
     assert sorted(kept["o"]) == [2, 4, 6, 8]  # on what 6 follows
     book << got("h2", state(10)) >> ANY
-    book << got("client", m.Settled("r", (Start("o", 10),))) >> ANY
+    book << got("client", m.CheckpointsObsolete("r", (Start("o", 10),))) >> ANY
     assert sorted(kept["o"]) == [10]
 
 
@@ -255,7 +255,7 @@ def test_the_next_is_whole_again_after_so_many_or_so_large_changes(asked: Any) -
     assert [each.since for each in step(b"123456", delta=False)] == [-1]  # after three
     assert [each.since for each in step(b"1234", delta=True)] == [5]
     assert [each.since for each in step(b"56", delta=True)] == [6]
-    book << got("client", m.Settled("r", (Start("o", 7),))) >> ANY
+    book << got("client", m.CheckpointsObsolete("r", (Start("o", 7),))) >> ANY
     step(b"123456", delta=False)  # six bytes of changes on a state of six
 
 
@@ -279,7 +279,7 @@ def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book:
                 book << e.StateTaken("r", "o", 1, answer, "", 1, **more) >> ANY
                 for send in [each for each in book.only(e.Send) if isinstance(each.message, m.State)]:
                     book << e.TransferMeasured(send.to, send.message, len(answer), 1.0) >> ANY
-                book << got("client", m.Settled("r", (Start("o", index),))) >> ANY
+                book << got("client", m.CheckpointsObsolete("r", (Start("o", index),))) >> ANY
         return [*took]
 
     assert make(5, 1, large) == [1, 2], "the first, which nothing was before, and one that went whole again"
@@ -302,7 +302,7 @@ def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what
     elif what == "failed":
         book << e.TransferFailed(holder, sent) >> ANY
     elif what == "let go":  # there are later ones, of before it began anew
-        book << got("client", m.Settled("r", (Start("o", 9),))) >> ANY
+        book << got("client", m.CheckpointsObsolete("r", (Start("o", 9),))) >> ANY
     else:
         step("it raised", delta=True)
     step(b"123", delta=False)

@@ -31,7 +31,7 @@ class Client:
 
     def __init__(self, book: Playbook, install: m.Install) -> None:
         self.book = book
-        book << e.RunRequested(m.Lasting.of(install, m.Failover()), None) >> ANY
+        book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()), None) >> ANY
         self._answer()
 
     @property
@@ -79,7 +79,7 @@ def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
     """Lose host ``h2``, so that the run begins anew with a replica of ``o`` that ``keeper`` has."""
     run = client.book.core.runs[client.run]
     run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
-    client.hear(keeper, m.Stable, "o", version, (keeper, "h2"))
+    client.hear(keeper, m.CheckpointStored, "o", version, (keeper, "h2"))
     client.lose("h2")
     assert Start("o", version, keeper) in client.recovery._setting.lasting.starts
 
@@ -89,7 +89,7 @@ def lies(client: Client, liar: str) -> None:
     for lost in ("h9", "h4", "h2", "h1", "client", liar):
         client.hear(liar, m.Failed, "o", "it says", lost=lost)
     for index in (0, 1, 4):
-        client.hear(liar, m.Lacks, "o", index, "it says")
+        client.hear(liar, m.StateMissing, "o", index, "it says")
     client.hear(liar, m.Failed, "o", "it says")
     client.hear(liar, m.Located, (m.Location("o", "h4", 1000),))
 
@@ -158,15 +158,15 @@ def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(
     run = client.book.core.runs[client.run]
     run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10  # the application has had so many
     for keeper, index in (("h3", 4), ("h4", 4), ("h3", 5), ("h4", 6)):
-        client.hear(keeper, m.Stable, "o", index, (keeper, "h2"))
+        client.hear(keeper, m.CheckpointStored, "o", index, (keeper, "h2"))
     client.lose("h4")
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
     assert Start("o", 6, "h2") in client.recovery._setting.lasting.starts
     for _ in range(100):
         for index in range(12):
-            client.hear(liar, m.Stable, "o", index, (liar,))
+            client.hear(liar, m.CheckpointStored, "o", index, (liar,))
         for index in range(12):
-            client.hear(liar, m.Lacks, "o", index, "it says")
+            client.hear(liar, m.StateMissing, "o", index, "it says")
     assert client.generation < 8
 
 
@@ -177,11 +177,11 @@ def test_two_that_say_the_same_have_no_part_in_the_run_after_a_while(client: Cli
     for index in range(1, 100):
         client.book.at(float(index))
         for sender in ("h3", "h2"):
-            client.hear(sender, m.Stable, "o", index % 10, ("h3", "h2"))
+            client.hear(sender, m.CheckpointStored, "o", index % 10, ("h3", "h2"))
         client.hear("h2", m.Located, (m.Location("o", "h3", index),))
         client.lose("h4") if index == 1 else None
         for sender, other in (("h3", 0), ("h2", index % 10), ("h3", index % 10)):
-            client.hear(sender, m.Lacks, "o", other, "it says")
+            client.hear(sender, m.StateMissing, "o", other, "it says")
     assert client.generation <= 2 * (MOST_LACKING + 2)
 
 
@@ -216,7 +216,7 @@ def test_a_host_names_the_process_that_leads_a_run_to_another_that_asks_after_it
     make_book: Any, make_install: Any
 ) -> None:
     """Of a generation that the same process has left, it says that it does not know it."""
-    host, first = make_book("h2"), m.Lasting.of(make_install(), m.Failover())
+    host, first = make_book("h2"), m.FailoverInstall.of(make_install(), m.Failover())
     named = {"client": "ab process 7 on there"}
     peers = tuple([replace(peer, instance=named.get(peer.name, "")) for peer in first.peers])
     mine, other = taken_over("r", 5), taken_over("r", 6)
@@ -244,7 +244,7 @@ def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(clie
 def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
     run = client.book.core.runs[client.run]
     run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 4
-    client.hear("h3", m.Stable, "o", 1, ("h3", "h2"))
+    client.hear("h3", m.CheckpointStored, "o", 1, ("h3", "h2"))
     client.hear("h3", m.Leave, False)
     client.lose("h2")
     assert Start("o", 1, "h3") in client.recovery._setting.lasting.starts
@@ -268,7 +268,7 @@ def test_a_host_that_comes_back_speaks_the_version_of_the_run(
     make_book: Any, make_install: Any, speaks: m.Speaks, joins: bool
 ) -> None:
     book = make_book("client")
-    install = m.Lasting.of(make_install(others=("h3",)), m.Failover())
+    install = m.FailoverInstall.of(make_install(others=("h3",)), m.Failover())
     book << e.RunRequested(msgspec.structs.replace(install, version=9)) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed("r", host)) >> ANY
@@ -279,26 +279,26 @@ def test_a_host_that_comes_back_speaks_the_version_of_the_run(
         book << got("h3", m.Welcome("h3", "tcp://h3:1", "tcp://h3:2", instance="2", speaks=speaks)) >> ANY
         told += book.recorded()
         asked += book.sent("h3")
-    assert [type(each) for each in asked] == ([m.Lasting] if joins else [])
+    assert [type(each) for each in asked] == ([m.FailoverInstall] if joins else [])
     assert told == ([] if joins else ["fault"])
 
 
 def test_who_has_a_replica_says_so_itself(client: Client) -> None:
     for sender, hosts in (("h3", ("h1",)), ("h3", ()), ("h1", ("h2", "h3"))):
-        client.hear(sender, m.Stable, "o", 4, hosts)
+        client.hear(sender, m.CheckpointStored, "o", 4, hosts)
         assert (client.recovery.known, client.recovery.stateless) == ({}, [])
         assert client.book.recorded() == ["unexpected"]
-    client.hear("h3", m.Stable, "o", 4, ("h3", "h2"))  # it came from h2, where o is
-    client.hear("h4", m.Stable, "o", 4, ("h4", "h1"))
+    client.hear("h3", m.CheckpointStored, "o", 4, ("h3", "h2"))  # it came from h2, where o is
+    client.hear("h4", m.CheckpointStored, "o", 4, ("h4", "h1"))
     assert client.recovery.known == {"o": {4: {"h2", "h3", "h4"}}}
-    client.hear("h2", m.Stable, "o", 4)
+    client.hear("h2", m.CheckpointStored, "o", 4)
     assert len(client.recovery.stateless) == 1
 
 
 def test_a_host_that_is_lost_has_no_replicas_whatever_it_says(client: Client) -> None:
     """It may still be there, and its messages come."""
     client.lose("h4")
-    client.hear("h4", m.Stable, "o", 4, ("h4", "h2"))
+    client.hear("h4", m.CheckpointStored, "o", 4, ("h4", "h2"))
     assert client.book.recorded() == ["unexpected"]
     assert client.recovery.known == {}
 
@@ -306,16 +306,16 @@ def test_a_host_that_is_lost_has_no_replicas_whatever_it_says(client: Client) ->
 def test_a_replica_is_lacking_by_the_word_of_who_keeps_it_or_starts_with_it_alone(client: Client) -> None:
     start_from_a_replica(client, "h4", 4)
     for sender in ("h1", "h3"):
-        client.hear(sender, m.Lacks, "o", 4, "it says")
+        client.hear(sender, m.StateMissing, "o", 4, "it says")
         assert client.generation == 1
-    client.hear("h4", m.Lacks, "o", 4, "it is gone")
+    client.hear("h4", m.StateMissing, "o", 4, "it is gone")
     assert client.generation == 2
 
 
 def test_replicas_of_what_has_not_been_made_keep_no_account_from_those_of_what_has(client: Client) -> None:
     for index in range(1000):
-        client.hear("h3", m.Stable, "o", 10**6 + index, ("h3",))
-    client.hear("h4", m.Stable, "o", 4, ("h4", "h2"))
+        client.hear("h3", m.CheckpointStored, "o", 10**6 + index, ("h3",))
+    client.hear("h4", m.CheckpointStored, "o", 4, ("h4", "h2"))
     assert client.recovery.known["o"][4] == {"h4", "h2"}
     assert len(client.recovery.known["o"]) <= KNOWN
 

@@ -22,7 +22,7 @@ def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: A
     hosts, before = {"client", "h1", "h2"}, m.Lost("r", "h3", ())
     book << got("client", before) >> ANY
     assert book.core.runs["r"].directory.hosts == hosts
-    book << got("client", m.Admit("r", 1, H3, host=True)) >> ANY  # the same instance: it was only away
+    book << got("client", m.AddMember("r", 1, H3, host=True)) >> ANY  # the same instance: it was only away
     book << got("client", before) >> []
     assert book.core.runs["r"].directory.hosts == hosts | {"h3"}
     book << got("client", replace(before, number=1)) >> ANY
@@ -32,7 +32,7 @@ def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: A
 def test_who_joins_knows_nothing_of_what_was_said_before(make_book: Any, make_install: Any) -> None:
     book = make_book("h1")
     book << got("client", replace(make_install(others=("h3",)), number=2)) >> ANY
-    for late in (m.Lost("r", "h3", (), 1), m.Admit("r", 1, H4, host=True)):
+    for late in (m.Lost("r", "h3", (), 1), m.AddMember("r", 1, H4, host=True)):
         book << got("client", late) >> ANY
     assert book.core.runs["r"].directory.hosts == {"client", "h1", "h2", "h3"}
 
@@ -61,7 +61,7 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
     plain = make_install({"o": "h3"}, others=("h2", "h4"))
     nodes = [replace(each, stand_ins=("h4",) if each.kind == "source" else ()) for each in plain.dataflow.nodes]
     client = make_book("client")
-    install = m.Lasting.of(replace(plain, dataflow=Dataflow(tuple(nodes))), m.Failover())
+    install = m.FailoverInstall.of(replace(plain, dataflow=Dataflow(tuple(nodes))), m.Failover())
     client << e.KeptRunRequested(install, None) >> ANY
     (kept,) = [each.kept for each in client.only(e.Keep)]
     for host in ("h1", "h2", "h3", "h4"):
@@ -72,7 +72,7 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
     peers = {each.name: each for each in install.peers if each.name != "h4"}
     again = resumed(kept, {"t": 5}, peers, "client")
     assert {each.name for each in again.peers} == {"client", "h1", "h2", "h3", "h4"}
-    (joins,) = [each for each in client.sent("h2") if isinstance(each, m.Lasting)]
+    (joins,) = [each for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
     for asked in (joins, again):
         book = make_book("h2")
         book << got("client", asked) >> ANY
@@ -81,7 +81,7 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
 
 def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_book: Any, make_install: Any) -> None:
     """Another host was lost before it had answered: it is asked as what it is, not as what it was."""
-    install = m.Lasting.of(make_install(others=("h3",)), m.Failover())
+    install = m.FailoverInstall.of(make_install(others=("h3",)), m.Failover())
     book, again = make_book("client"), replace(H3, instance="again")
     book << e.RunRequested(install, None) >> ANY
     for host in ("h1", "h2", "h3"):
@@ -89,7 +89,7 @@ def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_b
     book << e.PeerLost("r", "h3", "went away") >> ANY
     book << e.PeerJoined("r", again) >> ANY
     book << e.PeerLost("r", "h1", "went away") >> ANY
-    (asked,) = [each for each in book.sent("h3") if isinstance(each, m.Lasting)]
+    (asked,) = [each for each in book.sent("h3") if isinstance(each, m.FailoverInstall)]
     assert asked.run == "r~1"
     assert again in asked.peers
     assert len({peer.name for peer in asked.peers}) == len(asked.peers)
@@ -122,7 +122,7 @@ def test_a_host_that_is_lost_as_it_joins_is_not_waited_for(make_book: Any, make_
     for host in ("h1", "h2"):
         book << got(host, m.Detached("r", 1)) >> ANY
     book << e.PeerJoined("r", H4) >> ANY  # nobody waits for the other one any more
-    assert [each.peer.name for each in book.sent("h1") if isinstance(each, m.Admit)] == ["h4"]
+    assert [each.peer.name for each in book.sent("h1") if isinstance(each, m.AddMember)] == ["h4"]
 
 
 def test_who_was_away_takes_no_run_that_cannot_be(make_book: Any, make_install: Any) -> None:
@@ -156,7 +156,7 @@ def _away(make_book: Any, make_install: Any) -> Playbook:
     """Return the client of a run with failover, which two hosts without nodes have left."""
     book: Playbook = make_book("client")
     install = make_install(others=("h3", "h4"))
-    book << e.RunRequested(m.Lasting.of(install, m.Failover()), None) >> ANY
+    book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
         book << got(host, m.Installed("r", host)) >> ANY
     for host in ("h3", "h4"):
@@ -184,7 +184,7 @@ def _says_hello(book: Playbook, peer: m.Peer, instance: str = "") -> list[m.Peer
     """Have a host that is away answer; return the hosts that h1 is told of."""
     limit = peer.max_partition_bytes
     book << got(peer.name, m.Welcome(peer.name, peer.control, peer.bulk, (), instance, limit)) >> ANY
-    return [each.peer for each in book.sent("h1") if isinstance(each, m.Admit)]
+    return [each.peer for each in book.sent("h1") if isinstance(each, m.AddMember)]
 
 
 @pytest.mark.parametrize("what", ["query", "placement"])
@@ -202,7 +202,7 @@ def test_hosts_that_do_not_join_keep_other_changes_waiting_for_one_of_them_at_mo
     else:
         book << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
     told = _wait_in_vain(book)
-    assert [type(each) for each in told if isinstance(each, m.Propose | m.Admit)] == [m.Propose]
+    assert [type(each) for each in told if isinstance(each, m.Propose | m.AddMember)] == [m.Propose]
 
 
 def test_a_host_that_has_not_joined_is_asked_less_and_less_often_until_it_is_started_again(
@@ -242,7 +242,7 @@ def test_a_host_that_answers_pings_and_not_what_all_are_told_is_lost(
     make_book: Any, make_install: Any, what: str, lasting: bool
 ) -> None:
     book, install = make_book("client"), make_install(others=("h3",))
-    book << e.RunRequested(m.Lasting.of(install, m.Failover()) if lasting else install, None) >> ANY
+    book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed("r", host)) >> ANY
     query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
@@ -295,7 +295,7 @@ def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_
 ) -> None:
     """All other hosts know that ``h3`` has joined, so ``o`` moves there before the client hears of it."""
     book, install = make_book("client"), make_install()
-    book << e.RunRequested(m.Lasting.of(install, m.Failover()) if lasting else install, None) >> ANY
+    book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2"):
         book << got(host, m.Installed("r", host)) >> ANY
     book << e.PeerJoined("r", H3) >> ANY

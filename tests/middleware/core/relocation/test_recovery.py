@@ -183,10 +183,10 @@ def test_a_killed_process_costs_the_application_nothing(use: str) -> None:
     assert took(True) == took(False)
 
 
-def lasting(install: Any, number: int, *starts: Start) -> m.Lasting:
+def lasting(install: Any, number: int, *starts: Start) -> m.FailoverInstall:
     """A run as its ``number``-th generation."""
     named = replace(install, run=install.run + (f"~{number}" if number else ""))
-    return replace(m.Lasting.of(named, Failover()), starts=starts)
+    return replace(m.FailoverInstall.of(named, Failover()), starts=starts)
 
 
 @pytest.mark.parametrize("drains", [True, False])
@@ -227,12 +227,12 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     host << got("h3", replace(state, inline=b"xy")) >> [e.RestoreState("r~1", "o", 1, b"xy", "", 1)]
     host << e.StateRestored("r~1", "o", 1, "not its digest", m.Cause(None, "Odd", trace)) >> ANY
     (said,) = host.sent("client")
-    assert type(said) is (m.Failed if trace else m.Lacks)
+    assert type(said) is (m.Failed if trace else m.StateMissing)
     client << e.RunRequested(install, None) >> ANY
     recovery = client.core.runs["r~1"].recovery
     recovery.known, recovery.bases = {"o": {4: {"h3"}}}, dict.fromkeys("sot", 0)
     client << got("h2", said) >> ANY
-    began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.Lasting)]
+    began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
     assert began == ([] if trace else [Start("o", 0)])
 
 
@@ -240,7 +240,7 @@ def test_the_client_keeps_account_of_no_more_replicas_than_there_may_be(make_boo
     client = make_book("client")
     client << e.RunRequested(lasting(make_install(), 0), None) >> ANY
     for index in range(1000):
-        client << got("h1", m.Stable("r", "o", index + 1, ("h1",))) >> ANY
+        client << got("h1", m.CheckpointStored("r", "o", index + 1, ("h1",))) >> ANY
     assert len(client.core.runs["r"].recovery.known["o"]) < 100
 
 
@@ -270,17 +270,25 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
 ) -> None:
     """Not from what it has: a client that comes after begins with the former. Of later ones three are kept."""
     client = make_book("client")
-    client << e.KeptRunRequested(m.Lasting.of(make_install(), Failover(every=4)), None) >> ANY
+    client << e.KeptRunRequested(m.FailoverInstall.of(make_install(), Failover(every=4)), None) >> ANY
     for host in ("h1", "h2"):
         client << got(host, m.Installed("r", host)) >> ANY
     client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
     if done is not None:
-        client << e.Had("r", "t", done) >> ANY
+        client << e.OutputCommitted("r", "t", done) >> ANY
     told = 0
     for index in (20, 4, 8, 12, 16):  # one that is ahead of all is for later
-        client << got("h1", m.Stable("r", "o", index, ("h1",))) >> ANY
+        client << got("h1", m.CheckpointStored("r", "o", index, ("h1",))) >> ANY
         told = max(
-            [told, *(line.index for each in client.sent("h1") if isinstance(each, m.Settled) for line in each.lines)]
+            [
+                told,
+                *(
+                    line.index
+                    for each in client.sent("h1")
+                    if isinstance(each, m.CheckpointsObsolete)
+                    for line in each.lines
+                ),
+            ]
         )
     assert told == least
 
@@ -288,18 +296,20 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
 def test_the_loss_of_an_operator_with_its_last_replica_takes_it_back_by_one(make_book: Any, make_install: Any) -> None:
     """The one before is kept as long as it is on another host, and no longer."""
     client = make_book("client")
-    client << e.RunRequested(m.Lasting.of(make_install(others=("h3", "h4")), Failover(every=4)), None) >> ANY
+    client << e.RunRequested(m.FailoverInstall.of(make_install(others=("h3", "h4")), Failover(every=4)), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
         client << got(host, m.Installed("r", host)) >> ANY
     client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
     told = []
     for index, holder in ((4, "h3"), (8, "h4"), (12, "h3"), (16, "h3")):
-        client << got(holder, m.Stable("r", "o", index, (holder, "h2"))) >> ANY
-        told += [line.index for each in client.sent("h2") if isinstance(each, m.Settled) for line in each.lines]
+        client << got(holder, m.CheckpointStored("r", "o", index, (holder, "h2"))) >> ANY
+        told += [
+            line.index for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete) for line in each.lines
+        ]
     assert told == [4, 8, 16]
-    client << got("h4", m.Stable("r", "o", 17, ("h4", "h2"))) >> ANY
-    assert not [each for each in client.sent("h2") if isinstance(each, m.Settled)]
+    client << got("h4", m.CheckpointStored("r", "o", 17, ("h4", "h2"))) >> ANY
+    assert not [each for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete)]
     for host in ("h4", "h2"):
         client << e.PeerLost("r", host, "is gone") >> ANY
-    (install,) = [each for each in client.sent("h3") if isinstance(each, m.Lasting)]
+    (install,) = [each for each in client.sent("h3") if isinstance(each, m.FailoverInstall)]
     assert [start for start in install.starts if start.node == "o"] == [Start("o", 16, "h3")]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from thalweg.middleware.core.machine import InvalidTransition
-from thalweg.middleware.core.relocation.renewal import PARTS, RENEWAL, Part, Phase, PhaseEvent, Renewal, part_of
+from thalweg.middleware.core.relocation.renewal import (
+    GENERATION,
+    RENEWAL,
+    GenerationState,
+    Phase,
+    PhaseEvent,
+    Renewal,
+    generation_state,
+)
 
 
 @pytest.mark.parametrize("events", [("started", "delivered"), ("delivered", "delivered", "started"), ("closed",)])
@@ -28,19 +36,21 @@ def test_a_generation_loses_hosts_once() -> None:
 @pytest.mark.parametrize(
     ("here", "asked", "late", "then"),
     [
-        (None, 0, False, Part.HAS),
-        (None, 3, False, Part.HAS),
-        (None, 3, True, Part.OVER),
-        (3, 3, False, Part.HAS),
-        (3, 4, False, Part.HAS),
-        (3, 2, False, Part.FENCED),
-        (3, 2, True, Part.OVER),
+        (None, 0, False, GenerationState.HAS),
+        (None, 3, False, GenerationState.HAS),
+        (None, 3, True, GenerationState.OVER),
+        (3, 3, False, GenerationState.HAS),
+        (3, 4, False, GenerationState.HAS),
+        (3, 2, False, GenerationState.FENCED),
+        (3, 2, True, GenerationState.OVER),
     ],
 )
-def test_what_a_host_does_that_is_asked_to_take_part(here: int | None, asked: int, late: bool, then: Part) -> None:
-    assert part_of(here, asked, late=late) is then
+def test_what_a_host_does_that_is_asked_to_take_part(
+    here: int | None, asked: int, late: bool, then: GenerationState
+) -> None:
+    assert generation_state(here, asked, late=late) is then
 
 
 def test_tables_lead_everywhere() -> None:
     assert {*RENEWAL.values()} == {*Phase}
-    assert {*PARTS.values()} | {Part.NONE} == {*Part}
+    assert {*GENERATION.values()} | {GenerationState.NONE} == {*GenerationState}

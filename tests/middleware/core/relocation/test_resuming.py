@@ -41,7 +41,7 @@ class Resuming(FaultyWorld):
         super().__init__(*about, **more)
         self.chance = chance = Random(f"{self.plan.seed} client")
         self.lag, self.told = chance.choice([0, 0, 1, 3, 7, 20]), chance.random() < 0.4
-        self.kept: e.Kept | None = None
+        self.kept: e.ResumableRun | None = None
         self.done_with: dict[str, int] = {}
         self.ended: set[str] = set()
         self.moves: Adaptation | None = None
@@ -72,7 +72,7 @@ class Resuming(FaultyWorld):
         if not command.end:
             done = max(self.done_with.get(command.sink, -1), command.index - self.lag)
             self.done_with[command.sink] = done
-            self._soon(host, e.Had(self.run_id, command.sink, done))
+            self._soon(host, e.OutputCommitted(self.run_id, command.sink, done))
 
     # --- the client -------------------------------------------------------------------------------------
 

@@ -85,21 +85,21 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
     return book
 
 
-def looked(book: Playbook) -> list[m.Wish]:
+def looked(book: Playbook) -> list[m.MoveRequest]:
     book << e.TimerFired("look r") >> ANY
-    return [each for each in book.sent("client") if isinstance(each, m.Wish)]
+    return [each for each in book.sent("client") if isinstance(each, m.MoveRequest)]
 
 
 def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> None:
     told = book.core.links.places.told
-    assert looked(book) == [m.Wish("r", "o", 1, "h1")]
+    assert looked(book) == [m.MoveRequest("r", "o", 1, "h1")]
     (record,) = (each for each in book.only(e.Record) if each.kind == "look")
     assert record.fields["value"] == pytest.approx(300 * 0.502 + 100 * 0.102)
     told["h1"] = there(0.0, host=HostFigures(load=0.5))
-    assert looked(book) == [m.Wish("r", "o", 1, "h3")]  # it was not heard, and says so again
+    assert looked(book) == [m.MoveRequest("r", "o", 1, "h3")]  # it was not heard, and says so again
     told["h3"] = there(0.1, host=HostFigures(memory_bytes=400))  # it takes 500
     told["h1"] = there(0.0, host=HostFigures(memory_bytes=400))
-    assert looked(book) == [m.Wish("r", "o", 1, "client")]
+    assert looked(book) == [m.MoveRequest("r", "o", 1, "client")]
     told["client"] = msgspec.structs.replace(there(0.4), count=SETTLED - 1)
     assert looked(book) == []  # it hardly knows where it is
 
@@ -122,17 +122,17 @@ def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], i
         book << got(host, m.Installed("r", host)) >> ANY
     proposer = book.core.runs["r"].proposer
     for sender, wish in (
-        ("h1", m.Wish("r", "o", 1, "h1")),  # where it is not
-        ("h2", m.Wish("r", "o", 0, "h1")),  # older
-        ("h2", m.Wish("r", "o", 1, "h9")),
-        ("h1", m.Wish("r", "s", 1, "h2")),  # a source
-        ("h2", m.Wish("r", "no", 1, "h1")),
+        ("h1", m.MoveRequest("r", "o", 1, "h1")),  # where it is not
+        ("h2", m.MoveRequest("r", "o", 0, "h1")),  # older
+        ("h2", m.MoveRequest("r", "o", 1, "h9")),
+        ("h1", m.MoveRequest("r", "s", 1, "h2")),  # a source
+        ("h2", m.MoveRequest("r", "no", 1, "h1")),
     ):
         book << got(sender, wish) >> ANY
         assert proposer.proposal is None
-    book << got("h2", m.Wish("r", "o", 1, "h1")) >> ANY
+    book << got("h2", m.MoveRequest("r", "o", 1, "h1")) >> ANY
     assert proposer.proposal is not None and proposer.proposal.number == 1
-    book << got("h2", m.Wish("r", "o", 1, "client")) >> ANY
+    book << got("h2", m.MoveRequest("r", "o", 1, "client")) >> ANY
     assert proposer.proposal.number == 1 and proposer.next is None
     (dropped,) = [each.fields["detail"] for each in book.only(e.Record)]
     assert (dropped["why"], dropped["moves"]) == ("another change is under way", [["o", "h2", "client"]])

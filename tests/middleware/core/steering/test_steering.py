@@ -62,32 +62,32 @@ def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_t
 ) -> None:
     book, far, near = client(GlobalMoves(period_s=60.0)), Link("h2", "h1"), Link("client", "h1")
     book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", latencies=frozenset({far, near})) >> ANY
+    book << e.PlanReady("r", latencies=frozenset({far, near})) >> ANY
     (request,), (echo,) = book.sent("h2"), book.sent("h1")
-    assert isinstance(request, m.SoundRequest) and [peer.name for peer in request.targets] == ["h1"]
+    assert isinstance(request, m.LatencyRequest) and [peer.name for peer in request.targets] == ["h1"]
     for later_s in (0.3, 0.7, 0.9):
         book.at(60.0 + later_s) << got("h1", m.Echo("r", echo.number, back=True)) >> ANY
         (echo,) = book.sent("h1") or (None,)
-    assert book.only(e.Plan) == []  # one is still waited for
+    assert book.only(e.RequestPlan) == []  # one is still waited for
     book.at(64.0) << e.TimerFired("plan r") >> ANY
-    assert [type(each) for each in book.sent("h2")] == [m.SoundRequest]  # once more
+    assert [type(each) for each in book.sent("h2")] == [m.LatencyRequest]  # once more
     book.at(68.0) << e.TimerFired("plan r") >> ANY
-    (plan,) = book.only(e.Plan)
+    (plan,) = book.only(e.RequestPlan)
     assert plan.latencies.keys() == {near, far} and plan.latencies[far] == Latency(math.inf, 0)
     assert plan.latencies[near].latency_s == pytest.approx(0.1)  # of round trips of 0.3, 0.4 and 0.2 s
-    book << e.Planned("r", NOW, worth=False) >> ANY
+    book << e.PlanReady("r", NOW, worth=False) >> ANY
     book.at(120.0) << e.TimerFired("plan r") >> ANY  # another look
-    book << e.Planned("r", latencies=frozenset({far})) >> ANY
-    book.at(121.0) << got("h2", m.Sounded("r", m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
-    (plan,) = book.only(e.Plan)
+    book << e.PlanReady("r", latencies=frozenset({far})) >> ANY
+    book.at(121.0) << got("h2", m.LatencyReply("r", m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
+    (plan,) = book.only(e.RequestPlan)
     assert plan.latencies[far] == Latency(0.005, 3, 0.0, 121.0)
 
 
 def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0))
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", 60.0)]
-    book.at(60.0) << e.TimerFired("plan r") >> [e.Plan("r", NOW, {}, {})]
-    planned = e.Planned("r", {**NOW, "o": "h3"}, detail={"predicted_s": 1.0})
+    book.at(60.0) << e.TimerFired("plan r") >> [e.RequestPlan("r", NOW, {}, {})]
+    planned = e.PlanReady("r", {**NOW, "o": "h3"}, detail={"predicted_s": 1.0})
     book.at(61.0) << planned >> ANY
     assert {type(message) for message in book.sent()} == {m.Propose}
     assert e.SetTimer("plan r", 120.0) in book.commands  # a period after the last began
@@ -100,23 +100,23 @@ def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Calla
         book << got(host, m.Vote("r", 1, host, -1, "it cannot")) >> ANY
     for host in hosts[:-1]:
         book << got(host, m.Done("r", 1, host)) >> ANY
-        assert book.only(e.Plan) == []
+        assert book.only(e.RequestPlan) == []
     book << got(hosts[-1], m.Done("r", 1, hosts[-1])) >> ANY
-    assert book.only(e.Plan) == [e.Plan("r", NOW, {}, {})]
+    assert book.only(e.RequestPlan) == [e.RequestPlan("r", NOW, {}, {})]
 
 
 @pytest.mark.parametrize(
     "planned",
     [
-        e.Planned("r", NOW),
-        e.Planned("r", {**NOW, "o": "h3"}, worth=False),
-        e.Planned("r", None),
-        e.Planned("r", {"stranger": "h3"}),
+        e.PlanReady("r", NOW),
+        e.PlanReady("r", {**NOW, "o": "h3"}, worth=False),
+        e.PlanReady("r", None),
+        e.PlanReady("r", {"stranger": "h3"}),
     ],
     ids=["as it is", "not worth it", "no placement", "an unknown node"],
 )
 def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
-    client: Callable[[Adaptation], Playbook], planned: e.Planned
+    client: Callable[[Adaptation], Playbook], planned: e.PlanReady
 ) -> None:
     book = client(GlobalMoves(period_s=60.0))
     book.at(60.0) << e.TimerFired("plan r") >> ANY
@@ -127,9 +127,9 @@ def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
 def test_no_more_is_planned_than_so_often(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0, looks=2))
     book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", NOW) >> [e.SetTimer("plan r", 120.0)]
+    book << e.PlanReady("r", NOW) >> [e.SetTimer("plan r", 120.0)]
     book.at(120.0) << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", NOW) >> []
+    book << e.PlanReady("r", NOW) >> []
 
 
 def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
@@ -137,17 +137,17 @@ def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
 ) -> None:
     book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     (request,) = book.sent("h1")
     assert [target.name for target in request.targets] == ["h2", "h3"]
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", 64.0)]
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
-    assert book.only(e.Plan) == []
+    assert book.only(e.RequestPlan) == []
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", 66.0)]  # as long as there is news, the others may follow
     book << got("h1", measured("h1", "h3", 2000)) >> ANY
-    (plan,) = book.only(e.Plan)
+    (plan,) = book.only(e.RequestPlan)
     assert {link: each.rate_bps for link, each in plan.view.items()} == {("h1", "h2"): 1000.0, ("h1", "h3"): 2000.0}
-    book << e.Planned("r", NOW) >> ANY
+    book << e.PlanReady("r", NOW) >> ANY
     (record,) = plans(book)
     assert (record["probed"], record["rounds"], record["links"]["h1>h3"]) == (2, 1, [2000.0, 1, 0.0, 0.0])
 
@@ -155,16 +155,16 @@ def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
 def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callable[[Adaptation], Playbook]) -> None:
     book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
     book.at(66.0) << e.TimerFired("plan r") >> ANY  # the request may have been lost
     assert [(each.to, [peer.name for peer in each.message.targets]) for each in book.only(e.Send)] == [("h1", ["h3"])]
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", 70.0)]
     known = LinkEstimate(1000.0, count=1, measured_at_s=62.0)
     slow = LinkEstimate(m.PROBE_BYTES * 8 / 10.0, count=0)  # waited for since 60 s
-    plan = e.Plan("r", NOW, {("h1", "h2"): known, ("h1", "h3"): slow}, {})
+    plan = e.RequestPlan("r", NOW, {("h1", "h2"): known, ("h1", "h3"): slow}, {})
     book.at(70.0) << e.TimerFired("plan r") >> [plan]
-    book << e.Planned("r", NOW) >> [e.SetTimer("plan r", 120.0)]
+    book << e.PlanReady("r", NOW) >> [e.SetTimer("plan r", 120.0)]
 
 
 @pytest.mark.parametrize(("probe_s", "period_s", "patience_s"), [(4.0, 10.0, 2.5), (4.0, 600.0, 4.0)])
@@ -174,7 +174,7 @@ def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_to
     assert probe_s == CONFIG.probe_s
     book = flowing(client(GlobalMoves(period_s)), period_s)
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", period_s + patience_s)]
 
 
@@ -192,7 +192,7 @@ def test_where_partitions_take_long_a_probe_may_have_to_wait_for_them(
 ) -> None:
     book = flowing(client(options), 6000.0, apart_s)
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", 6000.0 + patience_s)]
 
 
@@ -201,7 +201,7 @@ def test_where_nothing_has_come_yet_links_are_waited_for_the_longer_the_longer_t
 ) -> None:
     book = client(GlobalMoves(60.0, horizon_s=300.0))
     book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", 180.0)]
 
 
@@ -211,25 +211,25 @@ def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measure
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
     asked = frozenset({("h1", "h2"), ("h1", "h3")})
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=asked) >> ANY
+    book << e.PlanReady("r", needs=asked) >> ANY
     for now in (64.0, 68.0):
         book.at(now) << e.TimerFired("plan r") >> ANY
     slow_bps = m.PROBE_BYTES * 8 / 8.0  # waited for since 60 s
 
     def told() -> dict[tuple[str, str], float]:
-        (plan,) = book.only(e.Plan)
+        (plan,) = book.only(e.RequestPlan)
         assert plan.past is not None and not asked & plan.past.samples.keys() - {("h1", "h2")}
         return {link: each.rate_bps for link, each in plan.view.items()}
 
     assert told() == dict.fromkeys(asked, slow_bps)
-    book << e.Planned("r", NOW) >> ANY
+    book << e.PlanReady("r", NOW) >> ANY
     book.at(120.0) << e.TimerFired("plan r") >> ANY
     assert told() == dict.fromkeys(asked, slow_bps)
-    book << e.Planned("r", NOW) >> ANY
+    book << e.PlanReady("r", NOW) >> ANY
     book.at(130.0) << got("h1", measured("h1", "h2", 1000)) >> ANY  # it had to wait
     book.at(180.0) << e.TimerFired("plan r") >> ANY
     assert told() == {("h1", "h3"): slow_bps}
-    book << e.Planned("r", NOW) >> ANY
+    book << e.PlanReady("r", NOW) >> ANY
     book.at(369.0) << e.TimerFired("plan r") >> ANY
     assert told() == {}
 
@@ -239,18 +239,18 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
     book << e.PeerLost("r", "h3") >> ANY
     book.at(60.0) << e.TimerFired("plan r") >> ANY
     unusable = {("h1", "h3"): LinkEstimate(0.0, count=0)}
-    book << e.Planned("r", needs=frozenset({("h1", "h3")})) >> [e.Plan("r", NOW, unusable, {})]
-    book << e.Planned("r", needs=frozenset({("h3", "client"), ("h1", "h2")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h3")})) >> [e.RequestPlan("r", NOW, unusable, {})]
+    book << e.PlanReady("r", needs=frozenset({("h3", "client"), ("h1", "h2")})) >> ANY
     (request,) = [message for message in book.sent() if isinstance(message, m.ProbeRequest)]
     assert [target.name for target in request.targets] == ["h2"]
     book << got("h1", measured("h1", "h2", 1000)) >> ANY
-    (plan,) = book.only(e.Plan)
+    (plan,) = book.only(e.RequestPlan)
     assert {link: each.rate_bps for link, each in plan.view.items()} == {
         ("h1", "h3"): 0.0,
         ("h3", "client"): 0.0,
         ("h1", "h2"): 1000.0,
     }
-    book << e.Planned("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
+    book << e.PlanReady("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
     assert book.core.runs["r"].proposer.proposal is None
     assert [each["decision"] for each in plans(book)] == ["stay"]
 
@@ -261,19 +261,19 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
 ) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
     if news:
         book.core.links.monitor.heard([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
     for now in (64.0, 68.0):
         book.at(now) << e.TimerFired("plan r") >> ANY
-    (plan,) = book.only(e.Plan)
+    (plan,) = book.only(e.RequestPlan)
     assert (plan.view == {}) is news
-    book << e.Planned("r", NOW) >> ANY
+    book << e.PlanReady("r", NOW) >> ANY
     if not news:
         late = m.Estimate("h1", "h2", 1000, 0, 1, 1500)  # of 67.5 s
         book.at(69.0) << got("h1", m.ProbeResult("r", late)) >> ANY
     book.at(120.0) << e.TimerFired("plan r") >> ANY
-    (plan,) = book.only(e.Plan)
+    (plan,) = book.only(e.RequestPlan)
     assert plan.view == {}
     assert plan.past is not None and ("h1", "h2") in plan.past.samples
 
@@ -281,24 +281,24 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
 def test_the_links_of_a_host_that_is_lost_are_waited_for_no_longer(client: Callable[[Adaptation], Playbook]) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
     book << e.TimerFired("plan r") >> ANY
-    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     book.at(6001.0) << e.PeerLost("r", "h3") >> ANY
-    assert book.only(e.Plan) == []  # the other one may still be measured
+    assert book.only(e.RequestPlan) == []  # the other one may still be measured
     book.at(6002.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
-    (plan,) = book.only(e.Plan)
+    (plan,) = book.only(e.RequestPlan)
     assert plan.view["h1", "h3"].rate_bps == 0.0
-    book << e.Planned("r", needs=frozenset({("h2", "client")})) >> ANY
+    book << e.PlanReady("r", needs=frozenset({("h2", "client")})) >> ANY
     book << e.PeerLost("r", "h2") >> ANY  # which holds o
-    assert book.only(e.Plan) == []
+    assert book.only(e.RequestPlan) == []
     again = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
     again << e.TimerFired("plan r") >> ANY
-    again << e.Planned("r", needs=frozenset({("h1", "h3")})) >> ANY
+    again << e.PlanReady("r", needs=frozenset({("h1", "h3")})) >> ANY
     again.at(6001.0) << e.PeerLost("r", "h3") >> ANY
-    (plan,) = again.only(e.Plan)
+    (plan,) = again.only(e.RequestPlan)
     assert plan.view["h1", "h3"].rate_bps == 0.0
     rented = Link("h1", "h3", "fast")
-    again << e.Planned("r", needs=frozenset({rented})) >> ANY
-    (plan,) = again.only(e.Plan)
+    again << e.PlanReady("r", needs=frozenset({rented})) >> ANY
+    (plan,) = again.only(e.RequestPlan)
     assert plan.view[rented].rate_bps == 0.0
 
 
@@ -306,7 +306,7 @@ def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playboo
     book = client(GlobalMoves(period_s=60.0))
     book.at(60.0) << e.TimerFired("plan r") >> ANY
     book << e.RunAbandoned("r") >> ANY
-    book << e.Planned("r", {**NOW, "o": "h3"}) >> []
+    book << e.PlanReady("r", {**NOW, "o": "h3"}) >> []
     book << e.TimerFired("plan r") >> []
 
 
