@@ -58,7 +58,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "coming": lambda: state_diagram(handover.COMING, handover.ArrivalState.PREPARING),
     "proposal": lambda: state_diagram(proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
     "member": lambda: state_diagram(proposal.MEMBER, proposal.MemberState.FREE),
-    "renewal": lambda: state_diagram(renewal.RENEWAL, renewal.Phase.WHOLE),
+    "renewal": lambda: state_diagram(renewal.RENEWAL, renewal.RecoveryPhase.WHOLE),
     "part": lambda: state_diagram(renewal.GENERATION, renewal.GenerationState.NONE),
     "notes": lambda: interplay(HEARS),
 }

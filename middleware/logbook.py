@@ -30,64 +30,64 @@ FIELDS = ("event", "host", "run", "peer", "node", "index", "size_bytes", "durati
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """A kind of log record: its level, and whether R4 limits its rate."""
 
     level: int
     often: bool = False
 
 
-EVENTS: dict[str, Event] = {
-    "run-failed": Event(ERROR),
-    "node-failed": Event(ERROR),
-    "runtime-broke": Event(ERROR),
-    "host-stopped": Event(ERROR),
-    "records-missing": Event(ERROR),
-    "journal-failed": Event(ERROR),
-    "host-lost": Event(WARNING),
-    "host-refused": Event(WARNING, often=True),
-    "host-stays": Event(WARNING),
-    "host-slept": Event(WARNING),
-    "certificate-expires": Event(WARNING),
-    "certificate-expired": Event(ERROR),
-    "certificate-refused": Event(WARNING, often=True),
-    "client-lost": Event(WARNING),
-    "subscriber-lost": Event(WARNING),
-    "tree-lost": Event(WARNING),
-    "route-failed": Event(WARNING, often=True),
-    "peer-unreachable": Event(WARNING, often=True),
-    "message-refused": Event(WARNING, often=True),
-    "move-refused": Event(WARNING),
-    "planner-failed": Event(WARNING),
-    "query-refused": Event(WARNING),
-    "rows-late": Event(WARNING, often=True),
-    "rows-skipped": Event(WARNING, often=True),
-    "partition-skipped": Event(WARNING, often=True),
-    "consumer-slow": Event(WARNING, often=True),
-    "stream-waits": Event(WARNING, often=True),
-    "replica-missing": Event(WARNING, often=True),
-    "journal-trouble": Event(WARNING),
-    "journal-mended": Event(WARNING),
-    "run-begun": Event(INFO),
-    "run-over": Event(INFO),
-    "run-recovered": Event(INFO),
-    "host-joined": Event(INFO),
-    "host-drained": Event(INFO),
-    "operator-moved": Event(INFO),
-    "placement-changed": Event(INFO),
-    "tree-changed": Event(INFO),
-    "move-dropped": Event(INFO),
-    "plan-taken": Event(INFO),
-    "plan-dropped": Event(INFO),
-    "query-begun": Event(INFO),
-    "query-left": Event(INFO),
-    "sources-uneven": Event(INFO),
-    "plan-kept": Event(DEBUG),
-    "message-dropped": Event(DEBUG, often=True),
+EVENTS: dict[str, LogEvent] = {
+    "run-failed": LogEvent(ERROR),
+    "node-failed": LogEvent(ERROR),
+    "runtime-broke": LogEvent(ERROR),
+    "host-stopped": LogEvent(ERROR),
+    "records-missing": LogEvent(ERROR),
+    "journal-failed": LogEvent(ERROR),
+    "host-lost": LogEvent(WARNING),
+    "host-refused": LogEvent(WARNING, often=True),
+    "host-stays": LogEvent(WARNING),
+    "host-slept": LogEvent(WARNING),
+    "certificate-expires": LogEvent(WARNING),
+    "certificate-expired": LogEvent(ERROR),
+    "certificate-refused": LogEvent(WARNING, often=True),
+    "client-lost": LogEvent(WARNING),
+    "subscriber-lost": LogEvent(WARNING),
+    "tree-lost": LogEvent(WARNING),
+    "route-failed": LogEvent(WARNING, often=True),
+    "peer-unreachable": LogEvent(WARNING, often=True),
+    "message-refused": LogEvent(WARNING, often=True),
+    "move-refused": LogEvent(WARNING),
+    "planner-failed": LogEvent(WARNING),
+    "query-refused": LogEvent(WARNING),
+    "rows-late": LogEvent(WARNING, often=True),
+    "rows-skipped": LogEvent(WARNING, often=True),
+    "partition-skipped": LogEvent(WARNING, often=True),
+    "consumer-slow": LogEvent(WARNING, often=True),
+    "stream-waits": LogEvent(WARNING, often=True),
+    "replica-missing": LogEvent(WARNING, often=True),
+    "journal-trouble": LogEvent(WARNING),
+    "journal-mended": LogEvent(WARNING),
+    "run-begun": LogEvent(INFO),
+    "run-over": LogEvent(INFO),
+    "run-recovered": LogEvent(INFO),
+    "host-joined": LogEvent(INFO),
+    "host-drained": LogEvent(INFO),
+    "operator-moved": LogEvent(INFO),
+    "placement-changed": LogEvent(INFO),
+    "tree-changed": LogEvent(INFO),
+    "move-dropped": LogEvent(INFO),
+    "plan-taken": LogEvent(INFO),
+    "plan-dropped": LogEvent(INFO),
+    "query-begun": LogEvent(INFO),
+    "query-left": LogEvent(INFO),
+    "sources-uneven": LogEvent(INFO),
+    "plan-kept": LogEvent(DEBUG),
+    "message-dropped": LogEvent(DEBUG, often=True),
 }
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A log record's event and message, and its reason where there is one."""
 
     event: str
@@ -219,67 +219,73 @@ def _detail(fields: Fields) -> Mapping[str, Any]:
     return detail if isinstance(detail, Mapping) else {}
 
 
-def _fault(fields: Fields) -> Line | None:
+def _fault(fields: Fields) -> LogLine | None:
     detail, peer, node = _detail(fields), fields.get("peer", ""), fields.get("node", "")
     about, what = detail.get("about", "route"), detail.get("what", "")
     if about == "itself":  # the shell has logged it, once for all runs
         return None
     if about == "client":
-        return Line("client-lost", f"client {peer!r} has been silent for longer than its lease; its run ends here")
+        return LogLine("client-lost", f"client {peer!r} has been silent for longer than its lease; its run ends here")
     if about in LOST:
-        return Line(f"{about}-lost", f"{about} {peer!r} {what}", what)
+        return LogLine(f"{about}-lost", f"{about} {peer!r} {what}", what)
     if about == "version":
-        return Line("host-refused", f"host {peer!r} {what}", what)
+        return LogLine("host-refused", f"host {peer!r} {what}", what)
     if about == "replica":
-        return Line("replica-missing", f"there is no replica of {node!r}: {what}", what)
+        return LogLine("replica-missing", f"there is no replica of {node!r}: {what}", what)
     if about == "tree":
-        return Line("tree-lost", f"one of the trees of the stream has ended: {what}", what)
+        return LogLine("tree-lost", f"one of the trees of the stream has ended: {what}", what)
     via = f" over {detail['via']}" if detail.get("via") else ""
     via += f" by way of {', '.join(detail['relays'])}" if detail.get("relays") else ""
     of = f" of {node!r}" if node else ""
     what = what or "a transfer got stuck, or lost its connection"
     waited = "" if fields.get("duration_s") is None else f", for {in_seconds(fields['duration_s'])}"
-    return Line("route-failed", f"route to host {peer!r}{via}{of}: {what}{waited}", what)
+    return LogLine("route-failed", f"route to host {peer!r}{via}{of}: {what}{waited}", what)
 
 
-def _unexpected(fields: Fields) -> Line | None:
+def _unexpected(fields: Fields) -> LogLine | None:
     detail, node = _detail(fields), fields.get("node")
     if detail.get("late"):  # a host reports a lost host that is waited for, about once a second
         return None
     kind = detail.get("message", "a message")
     about = f" about {node!r}" if node else ""
     what = detail.get("what") or "the run does not allow it, or does not expect it now"
-    return Line("message-refused", f"{kind} of {fields.get('peer', '')!r}{about} changes nothing: {what}", what)
+    return LogLine("message-refused", f"{kind} of {fields.get('peer', '')!r}{about} changes nothing: {what}", what)
 
 
-def _undeliverable(fields: Fields) -> Line:
+def _undeliverable(fields: Fields) -> LogLine:
     text = f"partition {fields.get('index')} of {fields.get('peer', '')!r} cannot be forwarded: nobody has"
-    return Line("message-dropped", f"{text} {fields.get('node', '')!r}")
+    return LogLine("message-dropped", f"{text} {fields.get('node', '')!r}")
 
 
-def _late(fields: Fields) -> Line:
+def _late(fields: Fields) -> LogLine:
     rows, node, index = fields.get("value"), fields.get("node", ""), fields.get("index")
     what = "they came after the watermark"
-    return Line("rows-late", f"{rows} rows of {node!r} are left out of partition {index}: {what}", what)
+    return LogLine("rows-late", f"{rows} rows of {node!r} are left out of partition {index}: {what}", what)
 
 
-def _left_out(fields: Fields) -> Line:
+def _left_out(fields: Fields) -> LogLine:
     rows, node, index, why = fields.get("value"), fields.get("node", ""), fields.get("index"), _detail(fields)["why"]
     if rows is None:
-        return Line("partition-skipped", f"{node!r} leaves out partition {index}, and gives nothing there: {why}", why)
-    return Line("rows-skipped", f"{node!r} leaves {rows} row{'s' * (rows != 1)} out of partition {index}: {why}", why)
+        return LogLine(
+            "partition-skipped", f"{node!r} leaves out partition {index}, and gives nothing there: {why}", why
+        )
+    return LogLine(
+        "rows-skipped", f"{node!r} leaves {rows} row{'s' * (rows != 1)} out of partition {index}: {why}", why
+    )
 
 
-def _relocated(fields: Fields) -> Line:
+def _relocated(fields: Fields) -> LogLine:
     detail, node, peer, index = _detail(fields), fields.get("node"), fields.get("peer"), fields.get("index")
     why, reason = detail.get("why", ""), detail.get("reason", "")
     if detail.get("outcome") == "moved":
-        return Line("operator-moved", f"{node!r} has moved to host {peer!r} with partition {index} ({reason})", reason)
+        return LogLine(
+            "operator-moved", f"{node!r} has moved to host {peer!r} with partition {index} ({reason})", reason
+        )
     event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
-    return Line(event, f"{node!r} stays, and does not move to host {peer!r} ({reason}): {why}", why)
+    return LogLine(event, f"{node!r} stays, and does not move to host {peer!r} ({reason}): {why}", why)
 
 
-def _proposal(fields: Fields) -> Line | None:
+def _proposal(fields: Fields) -> LogLine | None:
     detail, index = _detail(fields), fields.get("index")
     why, reason = detail.get("why", ""), detail.get("reason", "")
     moves = ", ".join(f"{node!r} to host {target!r}" for node, _, target in detail.get("moves", ()))
@@ -290,72 +296,72 @@ def _proposal(fields: Fields) -> Line | None:
         after = 0 if index is None else index + 1
         if stayed := detail.get("stayed"):
             why = "; ".join(f"{node!r}: {text}" for node, text in stayed.items())
-            return Line("move-refused", f"from partition {after} on: {what} ({reason}), but {why}", why)
-        return Line("placement-changed", f"from partition {after} on: {what} ({reason})", reason)
+            return LogLine("move-refused", f"from partition {after} on: {what} ({reason}), but {why}", why)
+        return LogLine("placement-changed", f"from partition {after} on: {what} ({reason})", reason)
     dropped = detail.get("outcome") == "superseded" or why in NEVER_BEGUN
     event = "move-dropped" if dropped else "move-refused"
-    return Line(event, f"not moved: {what} ({reason}): {why}", why)
+    return LogLine(event, f"not moved: {what} ({reason}): {why}", why)
 
 
-def _reshaped(fields: Fields) -> Line:
+def _reshaped(fields: Fields) -> LogLine:
     detail = _detail(fields)
     why, reason = detail.get("why", ""), detail.get("reason", "")
     if detail.get("outcome") == "reshaped":
-        return Line("tree-changed", f"from partition {fields.get('index')} on: another tree ({reason})", reason)
+        return LogLine("tree-changed", f"from partition {fields.get('index')} on: another tree ({reason})", reason)
     event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
-    return Line(event, f"the tree stays as it is ({reason}): {why}", why)
+    return LogLine(event, f"the tree stays as it is ({reason}): {why}", why)
 
 
-def _query(fields: Fields) -> Line:
+def _query(fields: Fields) -> LogLine:
     detail = _detail(fields)
     guest, why = detail.get("guest"), detail.get("why", "")
     who = f"query {detail.get('query')}" if guest is None else f"subscriber {guest!r} of {detail.get('node')!r}"
     outcome = detail.get("outcome")
     if outcome == "begun":
-        return Line("query-begun", f"{who} begins with partition {fields.get('index')}")
+        return LogLine("query-begun", f"{who} begins with partition {fields.get('index')}")
     if outcome == "left":
-        return Line("query-left", f"{who} has left" + (f": {why}" if why else ""), why)
-    return Line("query-refused", f"{who} cannot begin: {why}", why)
+        return LogLine("query-left", f"{who} has left" + (f": {why}" if why else ""), why)
+    return LogLine("query-refused", f"{who} cannot begin: {why}", why)
 
 
-def _plan(fields: Fields) -> Line:
+def _plan(fields: Fields) -> LogLine:
     detail = _detail(fields)
     planner, why = f"planner {detail.get('planner', '')!r}", detail.get("why", "")
     if detail.get("failed"):
-        return Line("planner-failed", f"{planner} has given no plan, and operators stay: {why}", why)
+        return LogLine("planner-failed", f"{planner} has given no plan, and operators stay: {why}", why)
     if detail.get("decision") == "propose":
-        return Line("plan-taken", f"the plan of {planner} is carried out: {why}", why)
+        return LogLine("plan-taken", f"the plan of {planner} is carried out: {why}", why)
     if detail.get("differs"):
         why = detail.get("dropped") or why
         if "current_s" in detail and "predicted_s" in detail:
             now_s, then_s = detail["current_s"], detail["predicted_s"]
             why += f" (a partition costs {in_seconds(now_s)} now, and {in_seconds(then_s)} by the plan)"
-        return Line("plan-dropped", f"the plan of {planner} is not carried out: {why}", why)
-    return Line("plan-kept", f"{planner} keeps operators where they are")
+        return LogLine("plan-dropped", f"the plan of {planner} is not carried out: {why}", why)
+    return LogLine("plan-kept", f"{planner} keeps operators where they are")
 
 
-def _replaced(fields: Fields) -> Line | None:
+def _replaced(fields: Fields) -> LogLine | None:
     detail = _detail(fields)
     why = detail.get("why", "")
     if not why:
         return None
-    return Line("planner-failed", f"planner {detail.get('planner', '')!r} has not placed operators anew: {why}", why)
+    return LogLine("planner-failed", f"planner {detail.get('planner', '')!r} has not placed operators anew: {why}", why)
 
 
-def _recovered(fields: Fields) -> Line:
+def _recovered(fields: Fields) -> LogLine:
     detail, pause_s = _detail(fields), fields.get("duration_s")
     pause = "" if pause_s is None else f" after {in_seconds(pause_s)}"
     lost = "; ".join(f"host {host!r} {how}" for host, how in detail.get("hosts", {}).items())
-    return Line("run-recovered", f"the run goes on{pause} as generation {detail.get('generation')}: {lost}", lost)
+    return LogLine("run-recovered", f"the run goes on{pause} as generation {detail.get('generation')}: {lost}", lost)
 
 
-def _uneven(fields: Fields) -> Line:
+def _uneven(fields: Fields) -> LogLine:
     detail, index = _detail(fields), fields.get("index")
     ended, on = (", ".join(map(repr, detail.get(which, ()))) for which in ("ended", "went_on"))
-    return Line("sources-uneven", f"sources {ended} ended before partition {index}, which {on} had")
+    return LogLine("sources-uneven", f"sources {ended} ended before partition {index}, which {on} had")
 
 
-WORDS: dict[str, Callable[[Fields], Line | None]] = {
+WORDS: dict[str, Callable[[Fields], LogLine | None]] = {
     "fault": _fault,
     "unexpected": _unexpected,
     "undeliverable": _undeliverable,
@@ -369,6 +375,6 @@ WORDS: dict[str, Callable[[Fields], Line | None]] = {
     "replaced": _replaced,
     "recovered": _recovered,
     "uneven": _uneven,
-    "joined": lambda fields: Line("host-joined", f"host {fields.get('peer', '')!r} has joined the run"),
-    "drained": lambda fields: Line("host-drained", f"host {fields.get('peer', '')!r} was drained, and has left"),
+    "joined": lambda fields: LogLine("host-joined", f"host {fields.get('peer', '')!r} has joined the run"),
+    "drained": lambda fields: LogLine("host-drained", f"host {fields.get('peer', '')!r} was drained, and has left"),
 }

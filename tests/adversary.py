@@ -39,7 +39,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 PADDING = 18_000  # bytes of a state that has to travel as bulk
 FOREVER_S = 1e9
@@ -100,7 +100,7 @@ class Paced(Counting):
         super().__init__(node, world.state_bytes(), world.length, 0.0)
         self.world = world
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         made = super().make(index, inputs)
         return msgspec.structs.replace(made, size_bytes=self.world.output_bytes(), seconds=self.world.takes_s())
 

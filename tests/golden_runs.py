@@ -29,7 +29,7 @@ from thalweg.experiments.faults.graphs import ALLOW, Timed, numbers
 from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.experiments.simulation.befallen import BefallenWorld
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
-from thalweg.middleware.client.replanning import Search, ask_hints, first_ways
+from thalweg.middleware.client.replanning import Replanner, ask_hints, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable, complete_binary_tree
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff
@@ -520,7 +520,7 @@ def over_networks(
     hints = Hints({name: float(SOURCE_BYTES) for name in (*flow.sources, *flow.operators)})
     task = Task((flow,), world.names, view, hints, networks=networks, hops=hops)
     moves = GlobalMoves(period_s=10.0)
-    world.answer = Search(task, get_cost_model("period"), moves, AGAIN).answer
+    world.answer = Replanner(task, get_cost_model("period"), moves, AGAIN).answer
     world.ways, _ = first_ways(task, where, lambda links: {})
     world.run(flow, where, partitions, moves)
     return ended(seen, world)

@@ -24,7 +24,7 @@ from thalweg.middleware.planning.registry import Driver, RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "h3", "h4", "client")
 CODE, ADDS = Code("composite"), Code("running")
@@ -39,11 +39,11 @@ class Says(NodeCode):
     def __init__(self, length: float = math.inf) -> None:
         self.length = length
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         if index >= self.length:
-            return Made(None, 0, 0.0, True)
+            return NodeResult(None, 0, 0.0, True)
         assert all(each[0] == index for each in inputs), (index, inputs)
-        return Made((index, sum(each[1] for each in inputs) or 1), SIZE, 0.0)
+        return NodeResult((index, sum(each[1] for each in inputs) or 1), SIZE, 0.0)
 
 
 def relay(via: str) -> tuple[Dataflow, dict[str, str]]:
@@ -70,10 +70,10 @@ class Adds(NodeCode):
     def __init__(self) -> None:
         self.seen, self.sum = 0, 0
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         assert index == self.seen, (index, self.seen)
         self.seen, self.sum = index + 1, added(self.sum, inputs[0])
-        return Made((index, self.sum), SIZE, 0.0)
+        return NodeResult((index, self.sum), SIZE, 0.0)
 
     def snapshot(self) -> bytes:
         return f"{self.seen} {self.sum}".encode()

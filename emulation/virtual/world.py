@@ -47,7 +47,7 @@ from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.parts import PlacedGraph, whole
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell import node_code
-from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult, StateCall
 
 MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop
 
@@ -305,7 +305,7 @@ class World:
         if code is None:
             return
         made = node_code.make(code, command)
-        if not isinstance(made, Made):
+        if not isinstance(made, NodeResult):
             self._soon(host, made)
             return
         seconds = made.seconds * host.factor if command.inputs else made.seconds

@@ -14,7 +14,7 @@ from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.shell.security import (
     MEMBERS,
     PUBLIC,
-    Member,
+    MemberCertificate,
     check_members,
     new_certificate,
     read_certificate,
@@ -131,13 +131,13 @@ def listed(members: MembersOption = Path(MEMBERS), as_json: JsonOption = False) 
     end(wrong)
 
 
-def _until(member: Member) -> str:
+def _until(member: MemberCertificate) -> str:
     return f"{member.until}{' (has expired)' if member.expired else ''}"
 
 
-def _as_row(member: Member) -> dict[str, Any]:
+def _as_row(member: MemberCertificate) -> dict[str, Any]:
     return {name: getattr(member, name) for name in ("name", "role", "expires", "expired", "fingerprint")}
 
 
-def _told(member: Member) -> str:
+def _told(member: MemberCertificate) -> str:
     return f"{member.name}: {member.role}, expires {_until(member)}, fingerprint {member.fingerprint}"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
+from thalweg.middleware.shell.node_code import ENDED, NodeCode, NodeResult
 
 FREE = Code("free")  # of operators that combine in any order and grouping
 MERGING = Code("seen")  # of such that remember, and merge what they do
@@ -83,18 +83,18 @@ class Counting(NodeCode):
         self.seen: set[Seen] = set()
         self.told: tuple[int, set[Seen]] | None = (0, set()) if tells else None
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         if not inputs:
             if index >= self.length:
                 return ENDED
-            return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
+            return NodeResult((self.node.name, index, 0), self.size_bytes, DISK_S)
         if self.keeps_state:
             self.seen |= seen(inputs)
             value: Any = shown(index, self.seen)
         else:
             value = mixed(index, inputs) if self.reorderable else (self.node.name, index, self.before, *inputs)
         self.before += 1
-        return Made(value, 20_000, self.takes_s)
+        return NodeResult(value, 20_000, self.takes_s)
 
     def snapshot(self) -> bytes:
         self._tell()

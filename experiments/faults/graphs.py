@@ -17,7 +17,7 @@ import msgspec
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.parcels import NOTHING, Nothing
-from thalweg.middleware.shell.node_code import Made, OwnCode
+from thalweg.middleware.shell.node_code import NodeResult, OwnCode
 from thalweg.operators.interface import Operator, Source
 
 ALLOW = (*DEFAULT_ALLOW, __name__)
@@ -159,7 +159,7 @@ class Timed(OwnCode):
         self.size_bytes = size_bytes if self.is_source else MADE_BYTES
         self.takes_s = disk_s if self.is_source else takes_s
 
-    def make(self, index: int, inputs: tuple[object, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[object, ...]) -> NodeResult:
         made = super().make(index, inputs)
         if made.end:
             return made

@@ -46,7 +46,7 @@ from thalweg.experiments.faults.networks import Rerouter
 from thalweg.experiments.faults.queries import GUESTS, Callers
 from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
 from thalweg.experiments.faults.stripes import OneStripe
-from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.client.replanning import Replanner
 from thalweg.middleware.client.stripes import searches_of
 from thalweg.middleware.core.flow.missing import gaps_of
 from thalweg.middleware.dataflow import Dataflow, Reorderable
@@ -331,19 +331,19 @@ def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
     return propagate_hints(dataflow, sizes, partial(code_of, trial))
 
 
-def _with_queries(search: Search, trial: Trial, attached: Mapping[int, e.QueryStarted]) -> Search:
+def _with_queries(search: Replanner, trial: Trial, attached: Mapping[int, e.QueryStarted]) -> Replanner:
     """The same with what is known of the queries that have begun, as ``client.Run`` does."""
     for query, begun in attached.items():
         search = search.with_hints(_hints(trial, trial.queries[query - 1].dataflow), begun.names)
     return search
 
 
-def _search(trial: Trial, options: GlobalMoves) -> Search:
+def _search(trial: Trial, options: GlobalMoves) -> Replanner:
     dataflow, hints = trial.dataflow, _hints(trial, trial.dataflow)
     model = get_cost_model("critical-path")
     task = Task((dataflow,), trial.hosts, NetworkView({}), hints, CostParameters(startup_s=STARTUP_S))
     task = task.but(networks=trial.joined.networks, hops=2)
-    return Search(task, model, options, AGAIN)
+    return Replanner(task, model, options, AGAIN)
 
 
 def _result(

@@ -19,7 +19,7 @@ from thalweg.emulation.virtual.world import CodeBook, World
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
-from thalweg.middleware.client.replanning import Search, ask_hints, first_ways
+from thalweg.middleware.client.replanning import Replanner, ask_hints, first_ways
 from thalweg.middleware.client.stripes import divided, over_trees, searches_of, trees_of, with_state
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
@@ -44,7 +44,7 @@ from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.stripes import stripe_of
-from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
+from thalweg.middleware.shell.node_code import ENDED, NodeCode, NodeResult, OwnCode
 from thalweg.middleware.shell.values import size_of
 from thalweg.operators import Source
 
@@ -195,7 +195,7 @@ def run_ahead(
         moves = strategy.adaptation
         told = None if knows is None else lambda command: knows(command, world.now)
         task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
-        search = Search(task, work.model, moves, strategy.again, label, told)
+        search = Replanner(task, work.model, moves, strategy.again, label, told)
         searches = searches_of(search, trees) if len(trees) > 1 else [search]
         world.answer = lambda command: searches[stripe_of(command.run) or 0].answer(command)
     free = FIXED
@@ -265,9 +265,9 @@ class _SizedSource(NodeCode):
     def __init__(self, sizes: _Sizes, bytes_per_s: float) -> None:
         self.sizes, self.bytes_per_s = sizes, bytes_per_s
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         size = self.sizes.at(index)
-        return ENDED if size is None else Made(size, size, size / self.bytes_per_s)
+        return ENDED if size is None else NodeResult(size, size, size / self.bytes_per_s)
 
 
 class _SizedOperator(NodeCode):
@@ -277,9 +277,9 @@ class _SizedOperator(NodeCode):
         self.hints, self.factor = hints, factor
         self.reorderable = bool(getattr(hints, "reorderable", False))
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         size = round(self.hints.output_size_bytes(inputs))
-        return Made(size, size, self.hints.compute_s(inputs) * self.factor)
+        return NodeResult(size, size, self.hints.compute_s(inputs) * self.factor)
 
 
 class _Real(OwnCode):
@@ -289,7 +289,7 @@ class _Real(OwnCode):
         super().__init__(node, allow)
         self.disk_bytes_per_s, self.factor = disk_bytes_per_s, factor
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         made = super().make(index, inputs)
         seconds = 0.0
         if self.is_source:

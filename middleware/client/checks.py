@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.dataflow import MOST_AHEAD
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, one_line, shown, words
 from thalweg.middleware.network.networks import Network, check_networks, where_joined
@@ -71,7 +71,7 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
 
 
 def joined_networks(
-    networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: Roster, hops: int = HOPS
+    networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: HostRegistry, hops: int = HOPS
 ) -> dict[str, Network]:
     """The networks of a run, where hosts have them. Raises UsageError for a rate or a number of hops that is out of
     range."""

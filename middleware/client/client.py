@@ -27,19 +27,19 @@ from thalweg.middleware.client.checks import (
 from thalweg.middleware.client.cluster import LocalCluster, addresses_of
 from thalweg.middleware.client.codes import check_codes_here
 from thalweg.middleware.client.feeds import Feed, fill
-from thalweg.middleware.client.hearing import Hearing
+from thalweg.middleware.client.hearing import CommandDispatcher
 from thalweg.middleware.client.hello import agree, say_hello
-from thalweg.middleware.client.journal import Asked, Found, Journal, Stream
+from thalweg.middleware.client.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
 from thalweg.middleware.client.leaving import keep_in_mind, weakly
 from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.moves import Moves
-from thalweg.middleware.client.opened import Opened
-from thalweg.middleware.client.preparing import Preparing
-from thalweg.middleware.client.replanning import Search, first_ways
-from thalweg.middleware.client.resuming import Here, Moving, Resumer, find, go_on, go_on_over, options_of
-from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.opened import OpenStreams
+from thalweg.middleware.client.preparing import RunPlanning
+from thalweg.middleware.client.replanning import Replanner, first_ways
+from thalweg.middleware.client.resuming import Moving, Resumer, ResumingClient, find, go_on, go_on_over, options_of
+from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.stream import Home
+from thalweg.middleware.client.stream import ClientServices
 from thalweg.middleware.client.striped import StripedRun, run_of
 from thalweg.middleware.client.stripes import (
     Stripes,
@@ -157,11 +157,11 @@ class Client:
         expect(networks, Mapping, "networks are a mapping of names to endpoints")
         words((*networks, *networks.values()), "names of networks and endpoints are texts")
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
-        self._roster = Roster(name, addresses, there, self._keys)
+        self._roster = HostRegistry(name, addresses, there, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
-        self._opened = Opened(self._roster, Moves(weakly(self._tell)))
+        self._opened = OpenStreams(self._roster, Moves(weakly(self._tell)))
         join = weakly(self._join) if joins else None
-        self._hearing = Hearing(self._roster, self._opened, self._journal, join)
+        self._hearing = CommandDispatcher(self._roster, self._opened, self._journal, join)
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -184,7 +184,7 @@ class Client:
         if self._journal is not None:
             self._journal.logbook = self.shell.logbook
         self._measuring = Measuring(self._roster, self.shell.tell, self.shell.me)
-        self._preparing = Preparing(self._roster, self._measuring, self._allow, config.core.capacity)
+        self._preparing = RunPlanning(self._roster, self._measuring, self._allow, config.core.capacity)
         self._numbers = itertools.count()
         keep_in_mind(self)
         if isinstance(hosts, LocalCluster):
@@ -394,17 +394,19 @@ class Client:
         search, free = None, FIXED
         if isinstance(adaptation, GlobalMoves):
             cost = get_cost_model(model) if isinstance(model, str) else model
-            search = Search(task, cost, adaptation, planner, name or "global")
+            search = Replanner(task, cost, adaptation, planner, name or "global")
             free = reorderable((graph.by_name[name].code for name in graph.operators), self._allow)
         run = run_of(going, self._home(), run_id, search, strict=strict, nothing=nothing)
         run.ways, run.networks, run.ahead = ways, asked, depth
         self._opened.begin(run)
         run._first, run._journal = start, self._journal
         if self._journal is not None:
-            self._journal.begun(run_id, given, Asked(dict(asked), wanted_hz, hops))
+            self._journal.begun(run_id, given, RequestedNetworks(dict(asked), wanted_hz, hops))
         if self._journal is not None and isinstance(run, StripedRun):
             end = None if partitions is None else start + partitions
-            run.keep(Stream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover))
+            run.keep(
+                ResumableStream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover)
+            )
         asks = e.RunRequested if self._journal is None or several else e.KeptRunRequested
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
         if isinstance(run, StripedRun):
@@ -457,7 +459,7 @@ class Client:
         self._opened.check_not_here(run_id)
         if start is not None:
             check_start(start)
-        if isinstance(found.kept, Stream):
+        if isinstance(found.kept, ResumableStream):
             return self._resume_stream(
                 run_id, found, start,
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
@@ -480,12 +482,12 @@ class Client:
         self._tell_gone(run_id)
         return again
 
-    def _resume_stream(self, run_id: str, found: Found, start: int | None, **options: Any) -> Run[Any]:
+    def _resume_stream(self, run_id: str, found: JournaledRun, start: int | None, **options: Any) -> Run[Any]:
         """Go on with a stream over several trees: as another run over them."""
         kept, journal = found.kept, self._journal
-        assert isinstance(kept, Stream)
+        assert isinstance(kept, ResumableStream)
         assert journal is not None
-        on = go_on_over(run_id, found, start, Here(self.name, self.hosts, self._allow))
+        on = go_on_over(run_id, found, start, ResumingClient(self.name, self.hosts, self._allow))
         first = on.trees[0]
         again = self.run(first.dataflow, first.placement, **options_of(kept, on, found.by, options))
         again.begin_after(on.had)
@@ -499,10 +501,10 @@ class Client:
         for host, how in list(self._roster.gone.items()):
             self.shell.tell(e.PeerLost(run_id, host, how))
 
-    def _home(self) -> Home:
+    def _home(self) -> ClientServices:
         tell, me = self.shell.tell, self.shell.me
         prepare, moves = self._preparing.prepare, self._opened.moves
-        return Home(
+        return ClientServices(
             self.name, lambda: self.hosts, self._allow, tell, self._closed, prepare, me, moves, self.shell.logbook
         )
 

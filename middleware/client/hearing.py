@@ -7,18 +7,18 @@ import threading
 from collections.abc import Callable
 
 from thalweg.middleware.client.journal import Journal
-from thalweg.middleware.client.opened import Opened
-from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.opened import OpenStreams
+from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
-class Hearing:
+class CommandDispatcher:
     """Hands each command to its part. ``join``: adds a host that says that it is there, or None: none is added."""
 
     def __init__(
-        self, roster: Roster, opened: Opened, journal: Journal | None, join: Callable[[m.Peer], None] | None
+        self, roster: HostRegistry, opened: OpenStreams, journal: Journal | None, join: Callable[[m.Peer], None] | None
     ) -> None:
         self._roster, self._opened, self._journal, self._join = roster, opened, journal, join
 

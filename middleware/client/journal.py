@@ -76,7 +76,7 @@ _FORGET_OVER = (
 _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 
 
-class Stream(msgspec.Struct, frozen=True):
+class ResumableStream(msgspec.Struct, frozen=True):
     """What a client has to know to go on with a stream over several trees that another has begun.
 
     ``trees``: as they are now; ``start``: the first partition, ``end``: the one after the last, if that was said. The
@@ -94,7 +94,7 @@ class Stream(msgspec.Struct, frozen=True):
     failover: m.Failover | None = None
 
 
-class Query(msgspec.Struct, frozen=True):
+class JournaledQuery(msgspec.Struct, frozen=True):
     """A query that was attached to a run and has begun: its graph, and what its nodes are called in the run.
 
     ``shared``: nodes that the run had before; ``first``: its first partition.
@@ -111,7 +111,7 @@ class Query(msgspec.Struct, frozen=True):
         return tuple([self.names[name] for name in self.dataflow.sinks])
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestedNetworks(msgspec.Struct, frozen=True):
     """The further networks with which a run was begun, as for ``Client.run``."""
 
     networks: dict[str, Network]
@@ -119,7 +119,7 @@ class Asked(msgspec.Struct, frozen=True):
     hops: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class JournaledRun(msgspec.Struct, frozen=True):
     """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
 
     ``said``: what was damaged; ``by``: the name of the placement with which it was begun, if that had one; ``asked``:
@@ -129,12 +129,12 @@ class Found(msgspec.Struct, frozen=True):
     ``doubt``: why there may be more. ``term``: the latest term of the run that the mark or the file has.
     """
 
-    kept: e.ResumableRun | Stream
+    kept: e.ResumableRun | ResumableStream
     had: dict[str, int]
     said: str = ""
     by: str = ""
-    asked: Asked | None = None
-    queries: dict[int, Query] = {}
+    asked: RequestedNetworks | None = None
+    queries: dict[int, JournaledQuery] = {}
     left: frozenset[int] = frozenset()
     missing: dict[str, tuple[int, int]] = {}
     lost: tuple[str, ...] = ()
@@ -143,16 +143,16 @@ class Found(msgspec.Struct, frozen=True):
 
     def next_of(self, sink: str) -> int:
         """The partition with which a sink goes on."""
-        if isinstance(self.kept, Stream):
+        if isinstance(self.kept, ResumableStream):
             return max(self.kept.start, self.had.get(sink, -1) + 1)
         bases = [self.kept.bases.get(name, 0) for name in self.kept.install.dataflow.below(sink)]
         return self.had.get(sink, min(bases) - 1) + 1
 
 
 _kept = msgspec.msgpack.Decoder(e.ResumableRun)
-_stream = msgspec.msgpack.Decoder(Stream)
-_asked = msgspec.msgpack.Decoder(Asked)
-_query = msgspec.msgpack.Decoder(Query | None)
+_stream = msgspec.msgpack.Decoder(ResumableStream)
+_asked = msgspec.msgpack.Decoder(RequestedNetworks)
+_query = msgspec.msgpack.Decoder(JournaledQuery | None)
 _Entry = TypeVar("_Entry")
 
 
@@ -282,12 +282,12 @@ class Journal:
 
     # --- writing --------------------------------------------------------------------------------------
 
-    def keep(self, run: str, kept: e.ResumableRun | Stream) -> None:
+    def keep(self, run: str, kept: e.ResumableRun | ResumableStream) -> None:
         """Write what is needed to go on with a run.
 
         If a commit is being synced, an entry about replicas alone is left to it: sockets are not to wait for a disk.
         """
-        if isinstance(kept, Stream):
+        if isinstance(kept, ResumableStream):
             self._write(run, "stream", msgspec.msgpack.encode(kept))
             return
         install, term = kept.install, term_of(kept.install.run)
@@ -303,7 +303,7 @@ class Journal:
         else:
             self._later[run] = body, shape
 
-    def begun(self, run: str, by: str, asked: Asked | None = None) -> None:
+    def begun(self, run: str, by: str, asked: RequestedNetworks | None = None) -> None:
         """Write down that a run was begun with the placement of that name, if it has one, and these networks."""
         if by:
             self._write(run, "by", by.encode())
@@ -314,7 +314,7 @@ class Journal:
         """R3: write down that the application has had a partition, and all before. The last entry of a sink counts."""
         self._write(run, f"had {sink}", str(index).encode())
 
-    def query(self, run: str, number: int, query: Query | None) -> None:
+    def query(self, run: str, number: int, query: JournaledQuery | None) -> None:
         """Write down that a query of the run has begun, or, if it is None, that nothing is left of it to be had."""
         self._write(run, f"query {number}", msgspec.msgpack.encode(query))
 
@@ -475,10 +475,10 @@ class Journal:
 
     # --- reading --------------------------------------------------------------------------------------
 
-    def runs(self) -> Mapping[str, Found | None]:
+    def runs(self) -> Mapping[str, JournaledRun | None]:
         """R1: return the runs in the order in which they were begun; None for a run that is over."""
         rows, damaged = self._read()
-        found: dict[str, Found | None] = {}
+        found: dict[str, JournaledRun | None] = {}
         for run in dict.fromkeys(row[1] for row in rows):
             own = [row for row in rows if row[1] == run]
             live = self._count.live.get(run)
@@ -552,29 +552,29 @@ def _close_to_others(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _kept_of(own: Iterable[Row]) -> e.ResumableRun | Stream | None:
+def _kept_of(own: Iterable[Row]) -> e.ResumableRun | ResumableStream | None:
     """Return what is needed to go on with a run; None if there is nothing."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     return _last(entries, "stream", _stream) or _last(entries, "kept", _kept)
 
 
-def _found(kept: e.ResumableRun | Stream, own: Sequence[Row], live: Live, damaged: str) -> Found:
+def _found(kept: e.ResumableRun | ResumableStream, own: Sequence[Row], live: Live, damaged: str) -> JournaledRun:
     """Return what the entries of a run say, and R6: what is missing of them."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     had = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}
     newest = {kind: number for number, _, kind, _, _ in own}
     lost = tuple([kind for kind, number in live.last.items() if newest.get(kind, 0) < number])
     by = next((body.decode() for kind, body in entries if kind == "by"), "")
-    found = Found(kept, had, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
+    found = JournaledRun(kept, had, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
     missing = {sink: (found.next_of(sink), index + 1) for sink, index in live.had.items() if had.get(sink, -1) < index}
     return msgspec.structs.replace(
         found, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt, term=live.term
     )
 
 
-def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, Query], frozenset[int]]:
+def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, JournaledQuery], frozenset[int]]:
     """Those that go on, and the numbers of those that are over."""
-    going, left = dict[int, Query](), set[int]()
+    going, left = dict[int, JournaledQuery](), set[int]()
     for kind in dict.fromkeys(kind for kind, _ in entries if kind.startswith("query ")):
         number, last = int(kind.removeprefix("query ")), _last(entries, kind, _query)
         if last is None:

@@ -24,7 +24,7 @@ from thalweg.middleware.platform.processes import in_forked_children
 T = TypeVar("T")
 
 
-class Leaves(Protocol):
+class ClosedAtExit(Protocol):
     """A client, or a cluster."""
 
     def close(self) -> None: ...
@@ -34,10 +34,10 @@ class Leaves(Protocol):
 
 
 _numbers = itertools.count()
-_open: weakref.WeakValueDictionary[int, Leaves] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[int, ClosedAtExit] = weakref.WeakValueDictionary()
 
 
-def keep_in_mind(each: Leaves) -> None:
+def keep_in_mind(each: ClosedAtExit) -> None:
     """Somebody may leave it open, or fork."""
     _open[next(_numbers)] = each
 

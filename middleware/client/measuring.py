@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import HostLostError, UsageError, nearest, shown, words
 from thalweg.middleware.network.figures import HostFigures
@@ -23,7 +23,7 @@ Measured = TypeVar("Measured", LinkEstimate, Latency, Place)
 class Measuring:
     """What hosts report, and who waits for it. ``tell``: the client's own core, which is the host ``me``."""
 
-    def __init__(self, roster: Roster, tell: Callable[[e.Event], None], me: m.Peer) -> None:
+    def __init__(self, roster: HostRegistry, tell: Callable[[e.Event], None], me: m.Peer) -> None:
         self._roster, self._tell, self._me = roster, tell, me
         self._reports: dict[type[Any], dict[Link, Any]] = {LinkEstimate: {}, Latency: {}, Place: {}}
         self.figures: dict[str, HostFigures] = {}

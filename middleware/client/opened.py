@@ -8,7 +8,7 @@ from typing import Any
 
 from thalweg.middleware.client.feeds import Channel
 from thalweg.middleware.client.moves import Moves
-from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.subscription import Subscription
 from thalweg.middleware.errors import UsageError
@@ -18,10 +18,10 @@ from thalweg.middleware.protocol.stripes import stream_of
 from thalweg.middleware.shell.shell import Shell
 
 
-class Opened:
+class OpenStreams:
     """The only writer of that, and of what hosts still have of it (``there``), by run."""
 
-    def __init__(self, roster: Roster, moves: Moves) -> None:
+    def __init__(self, roster: HostRegistry, moves: Moves) -> None:
         self._roster, self.moves = roster, moves
         self.there: set[str] = set()
         self.runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it

@@ -9,9 +9,9 @@ import msgspec
 from thalweg.middleware.client.checks import check_failover, check_mapping, check_told
 from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.replanning import MEASURED, ask_hints
-from thalweg.middleware.client.roster import Roster
-from thalweg.middleware.client.stream import Offered, Wanted
-from thalweg.middleware.client.stripes import Going, Stripes, alike, check_below, divided, located, over_trees
+from thalweg.middleware.client.roster import HostRegistry
+from thalweg.middleware.client.stream import PreparedQuery, QueryRequest
+from thalweg.middleware.client.stripes import StripedGraph, Stripes, alike, check_below, divided, located, over_trees
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
@@ -38,10 +38,10 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.parts import SplitGraph
 
 
-class Preparing:
+class RunPlanning:
     """Plans on a client's hosts. ``allow``: packages whose code may be asked for hints; ``capacity``: the client's."""
 
-    def __init__(self, roster: Roster, measuring: Measuring, allow: Allow, capacity: HostFigures) -> None:
+    def __init__(self, roster: HostRegistry, measuring: Measuring, allow: Allow, capacity: HostFigures) -> None:
         self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
 
     def plan(
@@ -101,13 +101,13 @@ class Preparing:
         self._roster.check_there(full, lasting=lasting)
         return full
 
-    def going(self, stripes: Sequence[Stripe], parts: SplitGraph, *, lasting: bool = False) -> Going:
+    def going(self, stripes: Sequence[Stripe], parts: SplitGraph, *, lasting: bool = False) -> StripedGraph:
         """How a stream goes over several trees, completed, where it can; DataflowError for a tree of another stream.
 
         ``parts``: of the first.
         """
         if len(stripes) == 1:
-            return Going(tuple(stripes))
+            return StripedGraph(tuple(stripes))
         first = stripes[0].dataflow
         found = []
         upper = () if parts.above is None else parts.above.operators
@@ -119,7 +119,9 @@ class Preparing:
             found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
         return divided(found, upper)
 
-    def above(self, install: m.Install, going: Going, failover: m.Failover | None, start: int) -> m.Install | None:
+    def above(
+        self, install: m.Install, going: StripedGraph, failover: m.Failover | None, start: int
+    ) -> m.Install | None:
         """What runs once above the trees of a stream, installed like these; nothing plans its moves."""
         if going.above is None:
             return None
@@ -152,7 +154,7 @@ class Preparing:
         known = hints or ask_hints(dataflow, self._allow)
         return Task((dataflow,), self._roster.hosts, NetworkView({}), known, costs or MEASURED)
 
-    def prepare(self, offered: Offered, tree: tuple[Dataflow, Placement]) -> Wanted:
+    def prepare(self, offered: QueryRequest, tree: tuple[Dataflow, Placement]) -> PreparedQuery:
         """A query that is to begin in a run that is ``tree``: what it does not share is placed. Raises UsageError for
         what only a run that begins can be given."""
         dataflow, hints = self.begin_here(offered.dataflow), offered.hints
@@ -185,4 +187,4 @@ class Preparing:
         full = self.placed(dataflow, {**given, **there})
         grafts = join(present, dataflow, full, 0, (), apart).grafts
         check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
-        return Wanted(dataflow, full, hints, apart)
+        return PreparedQuery(dataflow, full, hints, apart)

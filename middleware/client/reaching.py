@@ -28,7 +28,7 @@ LARGE_BYTES = 16_384  # several packets of any path
 RUN = "thalweg-doctor"
 
 
-class Reached(NamedTuple):
+class Reachability(NamedTuple):
     """Whether messages of a kind get to an endpoint and are answered. ``detail``: how soon, or what to look at."""
 
     what: str
@@ -37,7 +37,7 @@ class Reached(NamedTuple):
     detail: str
 
 
-def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WAIT_S) -> Iterator[Reached]:
+def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WAIT_S) -> Iterator[Reachability]:
     """Send small and large messages to each port of the host that listens at ``endpoint``.
 
     Raises UsageError for an endpoint that is none, and for keys without the host's ``name``.
@@ -51,10 +51,10 @@ def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WA
             peer = say_hello({name or _name_at(context, endpoint, wait_s): endpoint}, keys, wait_s)
         except HostAbsentError as error:
             detail = str(error).removeprefix(f"host {error.host!r} at {endpoint} ")
-            yield Reached("control", endpoint, False, detail)
+            yield Reachability("control", endpoint, False, detail)
             return
         (host,) = peer.values()
-        yield Reached("control", endpoint, True, f"host {host.name!r} answers after {_ms(begun_s)}")
+        yield Reachability("control", endpoint, True, f"host {host.name!r} answers after {_ms(begun_s)}")
         with closing(_Dealer(context, endpoint, host.name, keys)) as dealer:
             yield dealer.check("large control", [frames.encode(m.Ping(RUN + "." * LARGE_BYTES))], wait_s, small=True)
         for network, end in host.ends.items():
@@ -113,11 +113,11 @@ class _Dealer:
         except ProtocolError:
             return None
 
-    def check(self, what: str, message: list[bytes], wait_s: float, *, small: bool) -> Reached:
+    def check(self, what: str, message: list[bytes], wait_s: float, *, small: bool) -> Reachability:
         """Send a message. ``small``: smaller ones have passed here."""
         begun_s, end = time.monotonic(), self._endpoint
         if self.ask(message, wait_s) is not None:
-            return Reached(what, end, True, f"answered after {_ms(begun_s)}")
+            return Reachability(what, end, True, f"answered after {_ms(begun_s)}")
         port = end.rpartition(":")[2]
         cause = "smaller messages pass; is the path MTU smaller?" if small else f"is port {port} open?"
-        return Reached(what, end, False, f"no answer within {wait_s:g} s; {cause}")
+        return Reachability(what, end, False, f"no answer within {wait_s:g} s; {cause}")

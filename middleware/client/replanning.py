@@ -66,7 +66,7 @@ def _needing(command: e.RequestPlan, needed: LinksNeeded) -> e.PlanReady:
     return e.PlanReady(command.run, needs=needed.links)
 
 
-class Search(msgspec.Struct, frozen=True):
+class Replanner(msgspec.Struct, frozen=True):
     """What a run's planner goes by, besides what is known of the network, and where operators are.
 
     ``task``: as the run begins. ``knows``: tells what is known instead, where an emulator can: an ``Outlook`` for a
@@ -115,11 +115,11 @@ class Search(msgspec.Struct, frozen=True):
             command.run, check_placement(task.dataflow, plan.placement, command.there), detail={"planner": self.label}
         )
 
-    def among(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> Search:
+    def among(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> Replanner:
         """The same on these hosts, which are joined to these networks."""
         return msgspec.structs.replace(self, task=self.task.but(hosts=hosts, networks=networks))
 
-    def of(self, dataflow: Dataflow | None) -> Search:
+    def of(self, dataflow: Dataflow | None) -> Replanner:
         """The same for another tree of the same sources, whose operators are like those of this one."""
         task = self.task
         old, given = task.dataflow, task.hints
@@ -139,7 +139,7 @@ class Search(msgspec.Struct, frozen=True):
         hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=given.disk_bytes)
         return msgspec.structs.replace(self, task=task.but(dataflows=(dataflow,), hints=hints))
 
-    def with_hints(self, hints: Hints, names: Mapping[str, str]) -> Search:
+    def with_hints(self, hints: Hints, names: Mapping[str, str]) -> Replanner:
         """The same with what a query's nodes mean, which have these names in the run."""
         given = self.task.hints
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from thalweg.middleware.client.journal import Asked, Found, Journal, Query, Stream
+from thalweg.middleware.client.journal import Journal, JournaledQuery, JournaledRun, RequestedNetworks, ResumableStream
 from thalweg.middleware.client.mark import Live
-from thalweg.middleware.client.preparing import Preparing
-from thalweg.middleware.client.replanning import Search, first_ways
-from thalweg.middleware.client.roster import Roster
+from thalweg.middleware.client.preparing import RunPlanning
+from thalweg.middleware.client.replanning import Replanner, first_ways
+from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.client.stripes import with_state
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
@@ -31,7 +31,7 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 def find(
     journal: Journal | None, run: str | None, *, accept_loss: bool = False, start: int | None = None
-) -> tuple[str, Found]:
+) -> tuple[str, JournaledRun]:
     """Return the run of that name in a journal, or the only one that is not over.
 
     Args:
@@ -77,7 +77,7 @@ def _refuse_gone(folder: Path, gone: Mapping[str, Live], run: str) -> NoReturn:
     raise JournalGapError(f"{why}: {', '.join([*counts, begin])}", run=run, missing=missing)
 
 
-def _see_gap(journal: Journal, run: str, found: Found, *, accept_loss: bool, start: int | None) -> None:
+def _see_gap(journal: Journal, run: str, found: JournaledRun, *, accept_loss: bool, start: int | None) -> None:
     """Raise JournalGapError if entries of a run are missing that are needed, unless the application accepts that."""
     parts = [
         f"partitions {first} to {until - 1} of sink {shown(sink)} were committed, and have no entries"
@@ -117,14 +117,14 @@ class Resumer(NamedTuple):
     ``process``: the number of this process (``protocol.generations``).
     """
 
-    roster: Roster
-    preparing: Preparing
+    roster: HostRegistry
+    preparing: RunPlanning
     probe: Probe
     allow: Allow
     process: int
 
 
-class GoingOn(msgspec.Struct, frozen=True):
+class ResumedRun(msgspec.Struct, frozen=True):
     """How a client goes on with a run: where its nodes are, what each sink gets first, which queries are left.
 
     ``search``, ``moves`` and ``free``: what plans its moves, when, and which operators may change places in the tree;
@@ -134,8 +134,8 @@ class GoingOn(msgspec.Struct, frozen=True):
     install: m.FailoverInstall
     where: Placement
     starts: dict[str, int]
-    queries: dict[int, Query]
-    search: Search | None
+    queries: dict[int, JournaledQuery]
+    search: Replanner | None
     moves: GlobalMoves | None
     free: Reorderable
     ways: tuple[m.RoutePreference, ...]
@@ -149,14 +149,14 @@ class GoingOn(msgspec.Struct, frozen=True):
         return e.KeptRunRequested(self.install, self.moves, self.free.codes, (), self.free.merging, kept=kept)
 
 
-def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resumer) -> GoingOn:
+def go_on(run_id: str, found: JournaledRun, start: int | None, moving: Moving, by: Resumer) -> ResumedRun:
     """How a client goes on with a run that was found, on the hosts that are there.
 
     ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to
     be had.
     """
     kept, roster = found.kept, by.roster
-    assert not isinstance(kept, Stream)
+    assert not isinstance(kept, ResumableStream)
     starts = _starts(run_id, found, kept, start, roster.name)
     there = {host: roster.peers[host] for host in roster.hosts}
     install = resumed(kept, starts, there, roster.name, by.process, found.term)
@@ -169,7 +169,7 @@ def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resu
         if isinstance(strategy.adaptation, GlobalMoves):
             moves, planner = strategy.adaptation, strategy.again
     search, free, flow = None, FIXED, install.dataflow
-    asked = found.asked or Asked({}, None, HOPS)
+    asked = found.asked or RequestedNetworks({}, None, HOPS)
     networks = where_joined(asked.networks, roster.ends)
     if networks or moves is not None:
         task = by.preparing.task(flow, None, None)
@@ -177,14 +177,14 @@ def go_on(run_id: str, found: Found, start: int | None, moving: Moving, by: Resu
     ways = first_ways(task, where, by.probe)[0] if networks else ()
     if moves is not None:
         costing = get_cost_model(moving.model) if isinstance(moving.model, str) else moving.model
-        search = Search(task, costing, moves, planner, found.by or "global")
+        search = Replanner(task, costing, moves, planner, found.by or "global")
         free = reorderable((flow.by_name[name].code for name in flow.operators), by.allow)
         install = msgspec.structs.replace(install, news=needs_while(moves, planner) or True)
     left = {number: query for number, query in found.queries.items() if starts.keys() >= {*query.sinks}}
-    return GoingOn(install, where, starts, left, search, moves, free, ways, asked.networks, kept)
+    return ResumedRun(install, where, starts, left, search, moves, free, ways, asked.networks, kept)
 
 
-def _starts(run_id: str, found: Found, kept: e.ResumableRun, start: int | None, client: str) -> dict[str, int]:
+def _starts(run_id: str, found: JournaledRun, kept: e.ResumableRun, start: int | None, client: str) -> dict[str, int]:
     """What each sink gets first."""
     _check_owner(run_id, kept.install.client, client)
     firsts = {sink: query.first for query in found.queries.values() for sink in query.sinks}
@@ -198,7 +198,7 @@ def _starts(run_id: str, found: Found, kept: e.ResumableRun, start: int | None, 
     return starts
 
 
-class Onward(NamedTuple):
+class ResumedStream(NamedTuple):
     """How another client goes on with a stream over several trees: over these, begun with partition ``start``.
 
     ``had``: by sink the last partition that the application has had, where that is none before ``start``.
@@ -209,7 +209,7 @@ class Onward(NamedTuple):
     had: Mapping[str, int]
 
 
-def options_of(kept: Stream, on: Onward, by: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(kept: ResumableStream, on: ResumedStream, by: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """With which arguments ``Client.run`` goes on with a stream over several trees.
 
     ``by``: the name of the placement with which it was begun, which says how operators move, where ``options`` do not.
@@ -225,7 +225,7 @@ def options_of(kept: Stream, on: Onward, by: str, options: Mapping[str, Any]) ->
     }  # fmt: skip
 
 
-class Here(NamedTuple):
+class ResumingClient(NamedTuple):
     """The client that goes on with a stream: its name, the hosts that are there, and whose code it loads."""
 
     client: str
@@ -233,14 +233,14 @@ class Here(NamedTuple):
     allow: Allow
 
 
-def go_on_over(run_id: str, found: Found, start: int | None, here: Here) -> Onward:
+def go_on_over(run_id: str, found: JournaledRun, start: int | None, here: ResumingClient) -> ResumedStream:
     """How a client goes on with a stream that was found: over the trees whose hosts are there, if any has all of them.
 
     It begins with the next partition; where operators have state above the trees, with the first one again, as nobody
     has what they remembered. Raises UsageError where nothing is left to be had.
     """
     kept = found.kept
-    assert isinstance(kept, Stream)
+    assert isinstance(kept, ResumableStream)
     _check_owner(run_id, kept.client, here.client)
     flow = kept.trees[0].dataflow
     firsts = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
@@ -249,7 +249,7 @@ def go_on_over(run_id: str, found: Found, start: int | None, here: Here) -> Onwa
     _say(found, here.client)
     whole = tuple(tree for tree in kept.trees if {*tree.placement.values()} <= {*here.hosts})
     begin = kept.start if with_state(flow, here.allow) else first
-    return Onward(whole or kept.trees, begin, {sink: each - 1 for sink, each in firsts.items() if each > begin})
+    return ResumedStream(whole or kept.trees, begin, {sink: each - 1 for sink, each in firsts.items() if each > begin})
 
 
 def _check_owner(run_id: str, owner: str, client: str) -> None:
@@ -262,6 +262,6 @@ def _check_left(run_id: str, first: int, end: int | None) -> None:
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
 
 
-def _say(found: Found, client: str) -> None:
+def _say(found: JournaledRun, client: str) -> None:
     if found.said:
         Logbook(client).write("journal-trouble", found.said, reason=found.said)

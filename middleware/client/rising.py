@@ -22,14 +22,14 @@ from thalweg.middleware.protocol.parts import PlacedGraph, feeding, inlet_of, in
 ENDS = "\0"  # the name of a sink, which no node has
 
 
-class Tree(NamedTuple):
+class LowerTree(NamedTuple):
     """What goes over one tree; ``places``: by place, which inputs of its sink feed which sources above."""
 
     below: PlacedGraph
     places: dict[int, int]
 
     @classmethod
-    def first(cls, below: PlacedGraph) -> Tree:
+    def first(cls, below: PlacedGraph) -> LowerTree:
         """A tree as a stream begins, each input of whose sink feeds the source of its own place."""
         return cls(below, {place: place for place in feeding(below.dataflow)})
 
@@ -38,7 +38,7 @@ class Tree(NamedTuple):
         """By place the nodes that feed sources above."""
         return feeding(self.below.dataflow, self.places)
 
-    def pruned(self, places: Collection[int]) -> Tree:
+    def pruned(self, places: Collection[int]) -> LowerTree:
         """Without what is made for other places alone."""
         kept = {place: name for place, name in self.feeding.items() if place in places}
         return self._ending(self.below.dataflow.nodes, self.below.placement, kept)
@@ -53,8 +53,8 @@ class Tree(NamedTuple):
         return {name: tuple(places) for name, places in found.items()}
 
     def with_query(
-        self, query: Dataflow, rises: Rises, placement: Placement, number: int
-    ) -> tuple[Tree, dict[str, str]]:
+        self, query: Dataflow, rises: SplitQuery, placement: Placement, number: int
+    ) -> tuple[LowerTree, dict[str, str]]:
         """With what the tree is to make for a query, and what its nodes are called there.
 
         ``placement``: where nodes of the query are to be that are not there.
@@ -72,7 +72,7 @@ class Tree(NamedTuple):
         fed |= {place: names[name] for name, place in rises.made.items()}
         return self._ending(nodes, where, fed), names
 
-    def _ending(self, nodes: Iterable[Node], placement: Mapping[str, str], fed: Mapping[int, str]) -> Tree:
+    def _ending(self, nodes: Iterable[Node], placement: Mapping[str, str], fed: Mapping[int, str]) -> LowerTree:
         """A tree of some of these nodes, which feeds those places."""
         (sink,) = self.below.dataflow.sinks
         inputs = tuple(dict.fromkeys(fed.values()))
@@ -80,14 +80,14 @@ class Tree(NamedTuple):
         kept = flow.below(sink)
         flow = Dataflow(tuple([node for node in flow.nodes if node.name in kept]))
         where = {name: placement[name] for name in flow.by_name}
-        return Tree(PlacedGraph(flow, where), {place: inputs.index(name) for place, name in fed.items()})
+        return LowerTree(PlacedGraph(flow, where), {place: inputs.index(name) for place, name in fed.items()})
 
 
 def _with(node: Node, inputs: tuple[str, ...]) -> Node:
     return msgspec.structs.replace(node, inputs=inputs)
 
 
-class Rises(NamedTuple):
+class SplitQuery(NamedTuple):
     """A query in two: ``above``, with what comes from the trees as its sources, and what these are to make.
 
     ``known``: what they make already, and ``made``: what they do not, by their names in the query; and their places.
@@ -102,7 +102,7 @@ class Rises(NamedTuple):
         """Those of all that it takes above."""
         return frozenset(inlet_of(node) for node in self.above.nodes if is_inlet(node))
 
-    def without(self, there: Collection[int]) -> Rises:
+    def without(self, there: Collection[int]) -> SplitQuery:
         """The same where only these places are made: what it takes of others is to be made."""
         gone = {name: place for name, place in self.known.items() if place in self.places and place not in there}
         known = {name: place for name, place in self.known.items() if name not in gone}
@@ -121,7 +121,7 @@ def in_two(
     remembering: Collection[str],
     client: str,
     fresh: int,
-) -> Rises:
+) -> SplitQuery:
     """A query, whose operators ``remembering`` have state, in two.
 
     ``known``: what trees make of it, by place; ``fresh``: no place from that one on was ever used.
@@ -146,7 +146,7 @@ def in_two(
             made[name] = fresh + len(made)
             found[name] = inlet_source(name, made[name], client, node.ahead)
     above = Dataflow(tuple([found[name] for name in query.by_name if name in found]))
-    return Rises(above, dict(known), made)
+    return SplitQuery(above, dict(known), made)
 
 
 def _lowered(query: Dataflow, made: Iterable[str], given: Collection[str]) -> Dataflow:

@@ -14,7 +14,7 @@ from thalweg.middleware.shell.endpoints import usually_beside
 from thalweg.middleware.shell.security import Keys
 
 
-class Roster:
+class HostRegistry:
     """The hosts of client ``name``: ``peers`` all that were there once, ``gone`` those that are not, and how they went.
 
     ``there``: where those listen that are asked who they are. ``news`` is of what changes here, and of all else that

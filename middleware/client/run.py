@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.client.journal import Journal, Query
+from thalweg.middleware.client.journal import Journal, JournaledQuery
 from thalweg.middleware.client.moves import MoveHandle
-from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.client.stream import Home, Offered, Stream, T, Wanted, error_of
+from thalweg.middleware.client.replanning import Replanner
+from thalweg.middleware.client.stream import ClientServices, PreparedQuery, QueryRequest, Stream, T, error_of
 from thalweg.middleware.client.subscription import ticket_of
 from thalweg.middleware.core.flow.missing import Gap, all_gaps
 from thalweg.middleware.core.flow.tree import without
@@ -45,11 +45,11 @@ class Run(Stream[T]):
 
     def __init__(
         self,
-        home: Home,
+        home: ClientServices,
         run_id: str,
         placement: Placement,
         dataflow: Dataflow,
-        search: Search | None,
+        search: Replanner | None,
         *,
         strict: bool = False,
         nothing: bool = False,
@@ -159,10 +159,10 @@ class Run(Stream[T]):
         """What goes on under the run's own name is that now."""
         self.dataflow, self.placement = tree
 
-    def _plan_aside(self, search: Search, command: e.RequestPlan) -> None:
+    def _plan_aside(self, search: Replanner, command: e.RequestPlan) -> None:
         threading.Thread(target=self._plan, args=(search, command), name="thalweg-planner", daemon=True).start()
 
-    def _plan(self, search: Search, command: e.RequestPlan) -> None:
+    def _plan(self, search: Replanner, command: e.RequestPlan) -> None:
         """One look for a better placement, beside the flow."""
         begun = time.perf_counter()
         answer = search.answer(command)
@@ -288,7 +288,7 @@ class Run(Stream[T]):
         that has nothing in common with it or means another node by a name of the run's, PlacementError, UsageError.
         """
         self._check_open()
-        wanted, begin = self._prepare(Offered(dataflow, placement, hints, radius_s))
+        wanted, begin = self._prepare(QueryRequest(dataflow, placement, hints, radius_s))
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         with self._sharing:
             self._check_open()
@@ -303,18 +303,18 @@ class Run(Stream[T]):
             other.allow(*allowed)
         return other
 
-    def _prepare(self, offered: Offered) -> tuple[Wanted, Callable[[int], None]]:
+    def _prepare(self, offered: QueryRequest) -> tuple[PreparedQuery, Callable[[int], None]]:
         """A query as it is to begin, and what has it begin under its number."""
         assert self._home.prepare is not None
         wanted = self._home.prepare(offered, self.tree)
         where = wanted.placement, wanted.apart
         return wanted, lambda number: self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, *where))
 
-    def _take_up(self, queries: Mapping[int, Query], starts: Mapping[str, int], left: Collection[int]) -> None:
+    def _take_up(self, queries: Mapping[int, JournaledQuery], starts: Mapping[str, int], left: Collection[int]) -> None:
         """Go on with the queries that another client attached; ``left``: what is over of the others."""
         for number, query in queries.items():
             where = {name: self.placement[there] for name, there in query.names.items()}
-            wanted = Wanted(query.dataflow, where)
+            wanted = PreparedQuery(query.dataflow, where)
             other: Attached[Any] = Attached(self, number, wanted, strict=self._strict, nothing=self._nothing)
             other._go_on(query, min(starts[sink] for sink in query.sinks))
             self._queries[number] = self.attached[number] = other
@@ -411,7 +411,7 @@ class Attached(Run[T]):
     as a sink does.
     """
 
-    def __init__(self, of: Run[Any], number: int, wanted: Wanted, *, strict: bool, nothing: bool) -> None:
+    def __init__(self, of: Run[Any], number: int, wanted: PreparedQuery, *, strict: bool, nothing: bool) -> None:
         super().__init__(of._home, of.id, wanted.placement, wanted.dataflow, None, strict=strict, nothing=nothing)
         self._journal = of._journal
         self.query, self.hints, self.apart = number, wanted.hints, wanted.apart
@@ -434,10 +434,10 @@ class Attached(Run[T]):
             self.shared = tuple([name for name in self.dataflow.by_name if command.names.get(name) in before])
             self._called = {command.names[name]: name for name in self._sinks}
         if self._journal is not None:
-            query = Query(self.dataflow, self.names, self.shared, self._first)
+            query = JournaledQuery(self.dataflow, self.names, self.shared, self._first)
             self._journal.query(self.id, self.query, query)
 
-    def _go_on(self, query: Query, first: int) -> None:
+    def _go_on(self, query: JournaledQuery, first: int) -> None:
         """Another client began it, and has had what comes before the partition ``first``."""
         self.names, self.shared, self._first = query.names, query.shared, first
         self._called = {query.names[name]: name for name in self._sinks}

@@ -62,7 +62,7 @@ class Delivered(msgspec.Struct, Generic[T], frozen=True):
     missing: Mapping[str, tuple[Gap, ...]] = {}
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PreparedQuery(msgspec.Struct, frozen=True):
     """A query as it is to begin: its graph, where its nodes are to be, and what they mean for planning."""
 
     dataflow: Dataflow
@@ -71,7 +71,7 @@ class Wanted(msgspec.Struct, frozen=True):
     apart: dict[str, float] = {}  # what is there, and too far away
 
 
-class Offered(msgspec.Struct, frozen=True):
+class QueryRequest(msgspec.Struct, frozen=True):
     """What the application says of a query that is to begin."""
 
     dataflow: Dataflow
@@ -88,10 +88,10 @@ class _Queued(NamedTuple):
     missing: Mapping[str, tuple[Gap, ...]]
 
 
-Prepare = Callable[[Offered, tuple[Dataflow, Placement]], Wanted]
+Prepare = Callable[[QueryRequest, tuple[Dataflow, Placement]], PreparedQuery]
 
 
-class Home(msgspec.Struct, frozen=True):
+class ClientServices(msgspec.Struct, frozen=True):
     """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what.
 
     ``prepare``: checks a query that is to begin in a run's graph, and places what that does not have. ``me``: where it
@@ -136,7 +136,7 @@ class Stream(ABC, Generic[T]):
     _after: Mapping[str, int] = {}  # R5
 
     def __init__(
-        self, home: Home, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
+        self, home: ClientServices, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
     ) -> None:
         self.id = run_id
         self.skipped = 0

@@ -10,13 +10,21 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from thalweg.middleware.client.journal import Stream
+from thalweg.middleware.client.journal import ResumableStream
 from thalweg.middleware.client.moves import MoveHandle
-from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.client.rising import Rises, Tree, in_two, known_in
+from thalweg.middleware.client.replanning import Replanner
+from thalweg.middleware.client.rising import LowerTree, SplitQuery, in_two, known_in
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.stream import Home, Offered, T, Wanted
-from thalweg.middleware.client.stripes import Going, check_sources, in_parts, located, same_of, searches_of, with_state
+from thalweg.middleware.client.stream import ClientServices, PreparedQuery, QueryRequest, T
+from thalweg.middleware.client.stripes import (
+    StripedGraph,
+    check_sources,
+    in_parts,
+    located,
+    same_of,
+    searches_of,
+    with_state,
+)
 from thalweg.middleware.core.relocation.sharing import shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, UsageError, expect
@@ -28,14 +36,14 @@ from thalweg.middleware.protocol.parts import PlacedGraph, inlet_of, is_inlet, r
 from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
 
 
-class Beginning(NamedTuple):
+class StripedQuery(NamedTuple):
     """A query that is to begin in a stream: in two parts, where its nodes are to be in each tree, and what there was.
 
     ``names``: by tree, what its nodes are called there.
     """
 
-    wanted: Wanted
-    rises: Rises
+    wanted: PreparedQuery
+    rises: SplitQuery
     wheres: tuple[Placement, ...]
     before: frozenset[str]
     names: tuple[dict[str, str], ...] = ()
@@ -59,31 +67,34 @@ class StripedRun(Run[T]):
 
     def __init__(
         self,
-        home: Home,
+        home: ClientServices,
         run_id: str,
-        going: Going,
-        search: Search | None,
+        going: StripedGraph,
+        search: Replanner | None,
         *,
         strict: bool = False,
         nothing: bool = False,
     ) -> None:
         assert going.above is not None
-        self._trees = [Tree.first(PlacedGraph(tree.dataflow, tree.placement)) for tree in going.trees]
+        self._trees = [LowerTree.first(PlacedGraph(tree.dataflow, tree.placement)) for tree in going.trees]
         self._above = going.above
         first = self._whole(0)
         super().__init__(home, run_id, first.placement, first.dataflow, None, strict=strict, nothing=nothing)
         self._searches, self._search = searches_of(search, going.trees), search
         self._shares = [tree.share for tree in going.trees]
-        self._kept: Stream | None = None
+        self._kept: ResumableStream | None = None
         self._like: e.RunRequested | None = None  # R2: how the run of a tree begins
-        self._base, self._coming = 0, list[Tree]()  # R2: the first of the trees' numbers; those that are to take over
+        self._base, self._coming = (
+            0,
+            list[LowerTree](),
+        )  # R2: the first of the trees' numbers; those that are to take over
         self._shares_coming = self._shares
         self._requested = len(self._trees)  # trees that were ever asked for
         self._fresh = len(self._trees[0].places)  # no place from that one on was ever used
         self._own = frozenset(self._trees[0].places)  # places that the stream itself takes
         self._changes: deque[int | None] = deque()  # R2: queries that are to begin; None: one has left
-        self._beginning: dict[int, Beginning] = {}
-        self._told: dict[int, Beginning] = {}  # queries of which is said what their nodes mean for planning
+        self._beginning: dict[int, StripedQuery] = {}
+        self._told: dict[int, StripedQuery] = {}  # queries of which is said what their nodes mean for planning
 
     @property
     def _there(self) -> list[int]:
@@ -108,7 +119,7 @@ class StripedRun(Run[T]):
         install = msgspec.structs.replace(request.install, partitions=None, afresh=False)
         self._like = msgspec.structs.replace(request, install=install, known=())
 
-    def keep(self, stream: Stream) -> None:
+    def keep(self, stream: ResumableStream) -> None:
         """Have the journal keep what another client needs to go on, now and as the trees change."""
         assert self._journal is not None
         self._kept = stream
@@ -158,7 +169,7 @@ class StripedRun(Run[T]):
             self._keep_trees()
             self._show()
 
-    def _numbered(self, number: int | None) -> tuple[list[Tree], int | None]:
+    def _numbered(self, number: int | None) -> tuple[list[LowerTree], int | None]:
         """Among which trees that one is, and as the how manieth; None: it is what is above them."""
         if number is None:
             return self._trees, None
@@ -176,7 +187,7 @@ class StripedRun(Run[T]):
 
     # --- R2: queries ----------------------------------------------------------------------------------------
 
-    def _prepare(self, offered: Offered) -> tuple[Wanted, Callable[[int], None]]:
+    def _prepare(self, offered: QueryRequest) -> tuple[PreparedQuery, Callable[[int], None]]:
         prepare = self._home.prepare
         assert prepare is not None
         if offered.radius_s is not None:
@@ -184,7 +195,7 @@ class StripedRun(Run[T]):
         with self._news:
             trees, wholes = [self._trees[number] for number in self._there], [*map(self._whole, self._there)]
             before = frozenset((*trees[0].below.dataflow.by_name, *self._above.dataflow.by_name))
-        found: list[Wanted] = []
+        found: list[PreparedQuery] = []
         for number, tree in enumerate(wholes):
             alike = wholes.index(tree)
             found.append(found[alike] if alike < number else prepare(offered, tree))
@@ -198,7 +209,7 @@ class StripedRun(Run[T]):
             rise = in_two(query, known, remembering, self._home.name, self._fresh)
             self._fresh += len(rise.made)
         names = shared(wholes[0].dataflow, query)
-        beginning = Beginning(wanted, rise, tuple([each.placement for each in found]), before, (names,))
+        beginning = StripedQuery(wanted, rise, tuple([each.placement for each in found]), before, (names,))
 
         def begin(number: int) -> None:
             with self._news:
@@ -212,7 +223,7 @@ class StripedRun(Run[T]):
 
         return wanted, begin
 
-    def _asked(self, number: int, beginning: Beginning) -> e.AttachRequested:
+    def _asked(self, number: int, beginning: StripedQuery) -> e.AttachRequested:
         """What is to begin above, where no node of a tree is called the same."""
         above, where = beginning.rises.above, beginning.wanted.placement
         placement = {
@@ -238,7 +249,7 @@ class StripedRun(Run[T]):
                 self._shares_coming = [self._shares[number] for number in self._there]
                 self._tell_change(query)
 
-    def _changed(self, query: int | None) -> list[Tree]:
+    def _changed(self, query: int | None) -> list[LowerTree]:
         """The trees with what a query takes, and without what nobody does; none where these are what there is."""
         needed = {inlet_of(node) for node in self._above.dataflow.nodes if is_inlet(node)}
         for each in self._beginning.values():
@@ -377,7 +388,9 @@ class StripedRun(Run[T]):
         return stripe_name(self.id, self._base + stripe)
 
 
-def run_of(going: Going, home: Home, run_id: str, search: Search | None, *, strict: bool, nothing: bool) -> Run[Any]:
+def run_of(
+    going: StripedGraph, home: ClientServices, run_id: str, search: Replanner | None, *, strict: bool, nothing: bool
+) -> Run[Any]:
     """What the application has of a run over these trees."""
     if len(going.trees) > 1:
         return StripedRun(home, run_id, going, search, strict=strict, nothing=nothing)

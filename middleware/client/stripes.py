@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.client.replanning import Replanner
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
 from thalweg.middleware.errors import DataflowError, OperatorError, UsageError, expect
 from thalweg.middleware.loading import Allow, keeps_state, load_code
@@ -158,7 +158,7 @@ def alike(trees: Sequence[Stripe], upper: Collection[str]) -> tuple[Stripe, ...]
     return tuple(found)
 
 
-class Going(NamedTuple):
+class StripedGraph(NamedTuple):
     """A stream over several trees: what of its graph goes over each, and what is once above them; of one all is its."""
 
     trees: tuple[Stripe, ...]
@@ -173,14 +173,14 @@ class Going(NamedTuple):
         return tuple([Stripe(*whole(below, above), share) for below, share in placed])
 
 
-def divided(trees: Sequence[Stripe], upper: Collection[str]) -> Going:
+def divided(trees: Sequence[Stripe], upper: Collection[str]) -> StripedGraph:
     """Whole graphs as what goes over several trees, and what is above, which is the same of all of them.
 
     ``upper``: operators above, at least all that have state. Raises DataflowError where a tree has something else above
     than the first, or elsewhere.
     """
     if len(trees) == 1:
-        return Going(tuple(trees))
+        return StripedGraph(tuple(trees))
     placed = [in_parts(tree, upper) for tree in trees]
     (below, above), *others = placed
     for like, other in others:
@@ -189,7 +189,9 @@ def divided(trees: Sequence[Stripe], upper: Collection[str]) -> Going:
                 "stripes of a stream are the same above their trees: all operators with state, what is made of theirs,"
                 " and where they are"
             )
-    return Going(tuple([Stripe(*each, tree.share) for (each, _), tree in zip(placed, trees, strict=True)]), above)
+    return StripedGraph(
+        tuple([Stripe(*each, tree.share) for (each, _), tree in zip(placed, trees, strict=True)]), above
+    )
 
 
 def in_parts(tree: Stripe, upper: Collection[str]) -> tuple[PlacedGraph, PlacedGraph]:
@@ -208,7 +210,7 @@ def same_of(below: PlacedGraph, above: PlacedGraph) -> tuple[list[set[str]], dic
 
 
 def request_of(
-    request: e.RunRequested, going: Going, window: int | None, start: int, above: m.Install | None
+    request: e.RunRequested, going: StripedGraph, window: int | None, start: int, above: m.Install | None
 ) -> e.RunRequested | e.StripesRequested:
     """What the core is asked for: a run like ``request`` for each tree, where there are several.
 
@@ -240,7 +242,7 @@ def located(placement: Placement) -> tuple[m.Location, ...]:
     return tuple([m.Location(node, host, 1) for node, host in placement.items()])
 
 
-def searches_of(search: Search | None, trees: Sequence[Stripe]) -> list[Search]:
+def searches_of(search: Replanner | None, trees: Sequence[Stripe]) -> list[Replanner]:
     """What looks for better trees, one at a time, each beside the others; none where nothing does."""
     known = {str(number): tree for number, tree in enumerate(trees)}
     return [] if search is None else [

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from thalweg.middleware.client.stream import Home, Stream, T
+from thalweg.middleware.client.stream import ClientServices, Stream, T
 from thalweg.middleware.errors import UsageError, shown
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -49,7 +49,9 @@ class Subscription(Stream[T]):
 
     _first = -1
 
-    def __init__(self, home: Home, ticket: Ticket, node: str, *, strict: bool = False, nothing: bool = False) -> None:
+    def __init__(
+        self, home: ClientServices, ticket: Ticket, node: str, *, strict: bool = False, nothing: bool = False
+    ) -> None:
         super().__init__(home, ticket.run, (node,), strict=strict, nothing=nothing)
         self.node, self.number, self._owner = node, next(_numbers), ticket.owner.name
         self._sink = ""  # as it is called in the run

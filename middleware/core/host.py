@@ -53,7 +53,7 @@ from thalweg.middleware.core.monitoring.silence import StallAction
 from thalweg.middleware.core.notes import HostLost
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.renewal import GenerationState, generation_state
-from thalweg.middleware.core.relocation.visit import Visit, check_visit
+from thalweg.middleware.core.relocation.visit import RunSubscriptions, check_visit
 from thalweg.middleware.core.run import MESSAGES
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -450,7 +450,7 @@ class HostCore(Runs):
                     self._lease.by(self.out.now + self.config.lease_s / 2)
         out.send(sender, m.Installed(run_id, self.host, error))
 
-    def _visit(self, install: m.Install, visit: Visit, before: str) -> None:
+    def _visit(self, install: m.Install, visit: RunSubscriptions, before: str) -> None:
         """Take part in another client's run, or go on in its next generation with what is here (R5 of ``visit``)."""
         old, wanted = self.runs.get(before), list[str]()
         if old is not None and isinstance(install, m.FailoverInstall):

@@ -57,7 +57,7 @@ NOTED = frozenset(  # kinds of records that shells also log: they are made where
 
 
 @dataclass(slots=True)
-class Desk:
+class HostContext:
     """What the outboxes of one host share: the clock, and what lies there for the shell and for the host itself."""
 
     host: str
@@ -75,7 +75,7 @@ class Outbox:
 
     __slots__ = ("desk", "failed", "host", "run")
 
-    def __init__(self, desk: Desk, run: str = "") -> None:
+    def __init__(self, desk: HostContext, run: str = "") -> None:
         self.desk, self.run = desk, run
         self.host = desk.host
         self.failed = ""  # why the run cannot go on, as the application was told
@@ -169,7 +169,7 @@ class Alarm:
         self.at_s = None
 
 
-class Setting(msgspec.Struct, frozen=True):
+class RunContext(msgspec.Struct, frozen=True):
     """What the parts of a run have in common, and none of them changes."""
 
     out: Outbox

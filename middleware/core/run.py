@@ -29,16 +29,16 @@ from thalweg.middleware.core import notes as n
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
-from thalweg.middleware.core.flow.flow import Flow, Survivor
+from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.ways import told
-from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
+from thalweg.middleware.core.outbox import Alarm, Outbox, RunContext, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.checkpoints import Checkpoints
 from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.growth import Growth
-from thalweg.middleware.core.relocation.guests import Guests
+from thalweg.middleware.core.relocation.growth import QueryAttachment
+from thalweg.middleware.core.relocation.guests import Subscribers
 from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.membership import Membership
@@ -47,8 +47,8 @@ from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
 from thalweg.middleware.core.relocation.survivors import survivors
-from thalweg.middleware.core.relocation.visit import Visit
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.relocation.visit import RunSubscriptions
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.core.steering.local import EpochSteering, FlowParts
 from thalweg.middleware.core.steering.looks import CoordinateSteering
@@ -77,7 +77,7 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Invited: (Proposer.on_invited,),
     n.Vacating: (Proposer.on_vacating,),
     n.Leaving: (Proposer.on_leaving,),
-    n.Refused: (Guests.on_refused,),
+    n.Refused: (Subscribers.on_refused,),
     n.NotJoined: (Recovery.on_not_joined, Proposer.on_not_joined),
     n.HostLost: (
         Flow.peer_gone,
@@ -85,7 +85,7 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
         Arrivals.on_lost,
         Checkpoints.on_lost,
         Recovery.on_lost,
-        Guests.on_lost,
+        Subscribers.on_lost,
         Membership.on_lost,
         Proposer.on_lost,
         Queries.on_lost,
@@ -102,7 +102,7 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.PlacementProposed: (Proposer.on_placement_proposed,),
     e.AttachRequested: (Proposer.on_attach_requested,),
     e.DetachRequested: (Proposer.on_detach_requested,),
-    e.SubscribersAllowed: (Guests.on_allowed,),
+    e.SubscribersAllowed: (Subscribers.on_allowed,),
     e.PeerJoined: (Proposer.on_peer_joined,),
     e.PlanReady: (CentralSteering.on_planned,),
     e.RecoveryPlanReady: (Recovery.on_planned_anew,),
@@ -129,10 +129,10 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Abort: Member.on_abort,
     m.Retire: Member.on_retire,
     m.Done: Proposer.on_done,
-    m.Detach: Growth.on_detach,
+    m.Detach: QueryAttachment.on_detach,
     m.Detached: Queries.on_detached,
-    m.AddMember: Growth.on_admit,
-    m.Unsubscribe: Guests.on_unsubscribe,
+    m.AddMember: QueryAttachment.on_admit,
+    m.Unsubscribe: Subscribers.on_unsubscribe,
     m.Leave: Membership.on_leave,
     m.Relocated: Departures.on_relocated,
     m.MoveRequest: Proposer.on_wish,
@@ -155,10 +155,15 @@ class RunCore:
     """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's."""
 
     def __init__(
-        self, install: m.Install, out: Outbox, limits: CoreConfig, shared: Shared, visit: Visit | None = None
+        self,
+        install: m.Install,
+        out: Outbox,
+        limits: CoreConfig,
+        shared: HostServices,
+        visit: RunSubscriptions | None = None,
     ) -> None:
         self.id, self.install, self.out = install.run, install, out
-        self.setting = setting = Setting(out, limits, install)
+        self.setting = setting = RunContext(out, limits, install)
         self.heard_s = out.now  # from the client
         self._host, self._shared = out.host, shared
         self._alarm = Alarm(out, Timer.MOVE)
@@ -176,9 +181,9 @@ class RunCore:
         self.recovery = Recovery(setting, tree, directory, flow)
         ways = OperatorTransfers(departures, self.arrivals, self.inheritance)
         reshaping = Reshaping(setting, tree, directory, flow, ways)
-        self.growth = Growth(setting, tree, directory, flow, ways, visit)
+        self.growth = QueryAttachment(setting, tree, directory, flow, ways, visit)
         self.queries = Queries(setting, tree, directory)
-        self.guests = Guests(setting, tree, directory, flow, self.queries)
+        self.guests = Subscribers(setting, tree, directory, flow, self.queries)
         membership = Membership(setting, tree, directory, self.queries)
         self.proposer = Proposer(setting, tree, directory, flow, self.queries, self.guests, membership)
         self.member = Member(setting, directory, flow, ways, reshaping, self.growth)
@@ -211,12 +216,12 @@ class RunCore:
         begins = message.sink not in nodes and self.flow.nodes.keys().isdisjoint(nodes)
         return begins and install.number > self.install.number
 
-    def survivors(self, install: m.Install) -> dict[str, Survivor]:
+    def survivors(self, install: m.Install) -> dict[str, CarriedOver]:
         """What goes on here in the run's next generation."""
         waiting = {*self.checkpoints.waiting, *self.inheritance.heirs}
         return survivors(self.setting, self.tree, self.flow, waiting, install)
 
-    def begin(self, event: e.RunRequested | None, survivors: Mapping[str, Survivor]) -> None:
+    def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
         """Take part in the run; with ``event`` as its client. ``survivors`` go on from the generation before."""
         self.flow.take_over(survivors)
         self.out.emit(e.Meet(self.id, self.install.peers))

@@ -8,7 +8,7 @@ import msgspec
 
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import Monitor
-from thalweg.middleware.core.monitoring.places import Places
+from thalweg.middleware.core.monitoring.places import CoordinateTable
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.monitoring.soundings import LatencyProber
@@ -16,7 +16,7 @@ from thalweg.middleware.core.outbox import Alarm
 from thalweg.middleware.protocol import messages as m
 
 
-class Shared(msgspec.Struct, frozen=True):
+class HostServices(msgspec.Struct, frozen=True):
     """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its room.
 
     ``occupied``: how many operators are here or on their way, of all runs. ``replicas_of``: those that it keeps of a
@@ -26,7 +26,7 @@ class Shared(msgspec.Struct, frozen=True):
     monitor: Monitor
     prober: Prober
     soundings: LatencyProber
-    places: Places
+    places: CoordinateTable
     meters: Meters
     silence: Suspicions
     retries: Alarm

@@ -31,7 +31,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.packing import HEADS_KNOWN
 from thalweg.middleware.shell.redialling import Redialling
 from thalweg.middleware.shell.relays import Passage, has_room
-from thalweg.middleware.shell.sockets import Line, Sockets, name_of
+from thalweg.middleware.shell.sockets import HostConnections, Sockets, name_of
 from thalweg.middleware.shell.stalls import LOOK_S, End, Stalls
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
@@ -132,7 +132,7 @@ class Bulk:
         size_bytes = value.size_bytes if type(value) is Parcel else total
         self._shell.handle(e.MessageReceived(origin, message, value, size_bytes, via), now)
 
-    def _hold(self, line: Line, credit: tuple[int, int, float, float], now: float) -> None:
+    def _hold(self, line: HostConnections, credit: tuple[int, int, float, float], now: float) -> None:
         """R1: the last credit of a transfer."""
         if self.due_s == math.inf:
             self.due_s = now + CREDIT_HOLD_S
@@ -353,7 +353,9 @@ class Bulk:
             for out in list(busy[end].values()):
                 self._tell_of(out.to, out.message, idle_s, now)
 
-    def _tell_of(self, line: Line, message: m.Partition | m.Probe | m.State, idle_s: float, now: float) -> None:
+    def _tell_of(
+        self, line: HostConnections, message: m.Partition | m.Probe | m.State, idle_s: float, now: float
+    ) -> None:
         stalled = e.TransferStalled(line.host, message, idle_s * self._time_scale, line.via)
         self._shell.handle(stalled, now)
 

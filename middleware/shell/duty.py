@@ -26,7 +26,7 @@ PATIENT = 4  # a host of which nothing is long is looked at 12 times a second, n
 MOST_LOST = 16  # threads in calls that do not return, each in a node of its own
 
 
-class Duty:
+class StandbyLoop:
     """Runs ``loop`` in daemon threads until it returns True; False means that it has lost the duty."""
 
     def __init__(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator
 
 from thalweg.middleware.logbook import Logbook
-from thalweg.middleware.shell.security import Keys, Member
+from thalweg.middleware.shell.security import Keys, MemberCertificate
 
 AHEAD_S = 14 * 86_400.0
 AGAIN_S = 86_400.0
@@ -24,8 +24,8 @@ class Expiry:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._logged_s: dict[Member, float] = {}
-        self._over: set[Member] = set()
+        self._logged_s: dict[MemberCertificate, float] = {}
+        self._over: set[MemberCertificate] = set()
 
     def look(self, peers: Collection[str], logbook: Logbook) -> Iterator[tuple[str, str]]:
         """Log what expires soon, and return what has expired since the last call: the name, and how to go on."""

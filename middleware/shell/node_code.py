@@ -43,7 +43,7 @@ OURS = str(Path(__file__).parents[2]) + os.sep
 TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a longer one is left out
 
 
-class Made(msgspec.Struct, frozen=True, gc=False):
+class NodeResult(msgspec.Struct, frozen=True, gc=False):
     """What a node's code made, in ``seconds`` where time is simulated. ``end``: its stream is over (no value).
 
     ``late_rows``: rows that came after the watermark had passed them, and were left out. ``left_out``: what the code
@@ -58,7 +58,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
     left_out: e.LeftOut | None = None
 
 
-ENDED = Made(None, 0, end=True)
+ENDED = NodeResult(None, 0, end=True)
 NO_VALUE = "return NOTHING for an index without a value"
 SEALED = re.compile("read-only|WRITEABLE")  # as numpy, memoryviews and others say of what cannot be written
 
@@ -85,7 +85,7 @@ class NodeCode(ABC):
         return 1
 
     @abstractmethod
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         """Partition ``index`` of the output, from the inputs' (none for a source)."""
 
     def abandon(self) -> None:
@@ -132,25 +132,25 @@ class OwnCode(NodeCode):
     def state_version(self) -> int:
         return int(getattr(self.code, "state_version", 1))
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         if inputs and Parcel in map(type, inputs):
             return self._make_of_parcels(index, inputs)
         value = returned_by(self._call, (index,) if self.is_source else (inputs, index), inputs)
         if type(value) is ndarray:  # by far the most frequent
-            return Made(value, value.nbytes)
+            return NodeResult(value, value.nbytes)
         if type(value) is Parcel:
             return self._made_parcel(index, value)
         if value is not None:
-            return Made(value, size_of(value))
+            return NodeResult(value, size_of(value))
         if not self.is_source:
             raise OperatorError(f"combine returned None for partition {index}; {NO_VALUE}")
         return ENDED
 
-    def _make_of_parcels(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def _make_of_parcels(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         marks = [each.watermark_s if type(each) is Parcel else None for each in inputs]
         watermark_s = None if None in marks else min(each for each in marks if each is not None)  # R5
         if all(map(is_nothing, inputs)) and not getattr(self.code, "on_nothing", False):  # R4
-            return Made(marked(inputs[0], watermark_s), 0)
+            return NodeResult(marked(inputs[0], watermark_s), 0)
         for position, each in enumerate(inputs):
             self._check_schema(each, f"input {position}", index)
         if hasattr(self.code, "watermark_s"):
@@ -163,12 +163,12 @@ class OwnCode(NodeCode):
             raise OperatorError(f"combine returned None for partition {index}; {NO_VALUE}")
         if type(value) is Parcel:
             return self._made_parcel(index, value, late_rows)
-        return Made(value, size_of(value), late_rows=late_rows)
+        return NodeResult(value, size_of(value), late_rows=late_rows)
 
-    def _made_parcel(self, index: int, value: Parcel, late_rows: int = 0) -> Made:
+    def _made_parcel(self, index: int, value: Parcel, late_rows: int = 0) -> NodeResult:
         self._check_schema(value, "what it returned", index)
         value = marked(value, getattr(self.code, "watermark_s", None))
-        return Made(value, value.size_bytes, late_rows=late_rows, left_out=getattr(self.code, "left_out", None))
+        return NodeResult(value, value.size_bytes, late_rows=late_rows, left_out=getattr(self.code, "left_out", None))
 
     def _check_schema(self, value: Any, what: str, index: int) -> None:
         """R7."""
@@ -246,7 +246,7 @@ def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
     return None
 
 
-def make(code: NodeCode, command: e.RunOperator) -> Made | e.OperatorFailed:
+def make(code: NodeCode, command: e.RunOperator) -> NodeResult | e.OperatorFailed:
     """Run the code once."""
     try:
         return code.make(command.index if command.stands_for is UNSET else command.stands_for, command.inputs)
@@ -255,7 +255,7 @@ def make(code: NodeCode, command: e.RunOperator) -> Made | e.OperatorFailed:
         return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.of_stream))
 
 
-def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.OperatorFinished:
+def finished(command: e.RunOperator, made: NodeResult, duration_s: float) -> e.OperatorFinished:
     """What the core is told of a call that took ``duration_s`` seconds."""
     return e.OperatorFinished(
         command.run, command.node, command.index,

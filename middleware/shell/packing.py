@@ -35,14 +35,14 @@ MICRO_S, FOREVER = 1_000_000, 2**63 - 1  # a watermark's unit on the wire, and t
 # --- on the wire ----------------------------------------------------------------------------------------
 
 
-class Reached(Protocol):
+class ValueReceiver(Protocol):
     """Where a value is sent: ``heads`` has the digests of those that are known there."""
 
     @property
     def heads(self) -> Collection[str]: ...
 
 
-def parcel_frames(value: Parcel, to: Reached | None) -> tuple[str, tuple[int, ...], memoryview]:
+def parcel_frames(value: Parcel, to: ValueReceiver | None) -> tuple[str, tuple[int, ...], memoryview]:
     """Kind and digest, length of the head and watermark, and bytes of a parcel, for ``to``."""
     kind, head, body = value.kind, value.head, value.body
     if to is not None and value.digest and value.digest in to.heads:  # R7

@@ -22,7 +22,7 @@ import msgspec
 
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.sockets import Line
+from thalweg.middleware.shell.sockets import HostConnections
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, LARGE_CHUNKS, MAX_CHUNK_BYTES, WINDOW_CHUNKS, Sending
 
 PASSAGES = 64
@@ -46,7 +46,9 @@ class Passage(Sending):
 
     __slots__ = ("_last", "_waiting", "came", "credits", "first", "identity", "sender")
 
-    def __init__(self, number: int, to: Line, first: m.RelayedChunk, sender: str, identity: bytes, now: float) -> None:
+    def __init__(
+        self, number: int, to: HostConnections, first: m.RelayedChunk, sender: str, identity: bytes, now: float
+    ) -> None:
         super().__init__(number, to, first.message, first.total_bytes, now)
         self.first, self.sender, self.identity = first, sender, identity
         self.came = 0  # bytes

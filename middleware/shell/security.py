@@ -51,7 +51,7 @@ _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", m
 _Z85 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z")]
 
 
-class Member(msgspec.Struct, frozen=True):
+class MemberCertificate(msgspec.Struct, frozen=True):
     """A public certificate: whose it is, for what, until when (UTC), and the key in Z85 text."""
 
     name: _Name
@@ -84,7 +84,7 @@ class Member(msgspec.Struct, frozen=True):
         return "\n".join(lines) + "\n"
 
 
-def read_certificate(path: Path) -> tuple[Member, str]:
+def read_certificate(path: Path) -> tuple[MemberCertificate, str]:
     """A certificate, and its secret key or an empty text. UsageError for a file that is none."""
     try:
         text = read_bounded(path, MAX_CERTIFICATE_BYTES).decode()
@@ -92,7 +92,7 @@ def read_certificate(path: Path) -> tuple[Member, str]:
         if "public" not in keys:
             raise ValueError("it has no public key")
         said = {**_metadata(text), "public": keys["public"]}
-        return msgspec.convert(said, Member, strict=False), keys.get("secret", "")
+        return msgspec.convert(said, MemberCertificate, strict=False), keys.get("secret", "")
     except OSError as error:
         raise UsageError(f"cannot read the certificate {path}: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:
@@ -115,13 +115,15 @@ def _metadata(text: str) -> dict[str, str]:
     return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
 
 
-def new_certificate(name: str, role: Role, out: Path, days: float | None = None) -> tuple[Member, Path, Path]:
+def new_certificate(
+    name: str, role: Role, out: Path, days: float | None = None
+) -> tuple[MemberCertificate, Path, Path]:
     """A key pair of its own: the member, and its public and its secret file in folder ``out``. None is overwritten."""
     public, secret = zmq.curve_keypair()
     expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
     try:
         said = {"name": name, "role": role, "public": public.decode(), "expires": expires}
-        member = msgspec.convert(said, Member)
+        member = msgspec.convert(said, MemberCertificate)
     except msgspec.ValidationError:
         raise UsageError(f"{name!r} is no name of a certificate; use letters, digits, '.', '_' and '-'") from None
     files = out / f"{name}{PUBLIC}", out / f"{name}{SECRET}"
@@ -158,13 +160,13 @@ def check_members(folder: Path) -> None:
         ) from None
 
 
-def read_members(folder: Path) -> tuple[list[Member], list[str]]:
+def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
     """The public certificates of a folder, expired ones too, by name; and what is wrong with files that are none.
 
     R5: a file that others could change is none, and in a folder that others could change nobody is a member. Of two
     files with one key neither counts.
     """
-    found: dict[Path, Member] = {}
+    found: dict[Path, MemberCertificate] = {}
     wrong = []
     try:
         if why := why_unsafe(folder, "members folder"):
@@ -192,7 +194,7 @@ def read_members(folder: Path) -> tuple[list[Member], list[str]]:
     return [member for path, member in found.items() if len(by_key[member.public]) == 1], wrong
 
 
-def _read_safe(path: Path, what: str, *, secret: bool = False) -> tuple[Member, str]:
+def _read_safe(path: Path, what: str, *, secret: bool = False) -> tuple[MemberCertificate, str]:
     """Read a certificate that nobody else could change, a ``secret`` one or not. Raises UsageError for any other."""
     why = ""
     with contextlib.suppress(OSError):  # which reading it explains
@@ -211,11 +213,11 @@ class Members:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.version = 0  # counts how often others were found in it
-        self._by_key: dict[str, Member] = {}
-        self._by_name: dict[str, Member] = {}
-        self._heard: dict[tuple[bytes, str], Member] = {}  # by connection: its identity and its key
+        self._by_key: dict[str, MemberCertificate] = {}
+        self._by_name: dict[str, MemberCertificate] = {}
+        self._heard: dict[tuple[bytes, str], MemberCertificate] = {}  # by connection: its identity and its key
         self.wrong: list[str] = []  # why files of it admit nobody
-        self.all: dict[str, Member] = {}  # by name, with those that have expired
+        self.all: dict[str, MemberCertificate] = {}  # by name, with those that have expired
         self._seen: object = None
         self._until_s = -math.inf  # when somebody expires
         self._folder_seen: object = None
@@ -256,7 +258,7 @@ class Members:
         """Whether that was a member's key when the folder was looked at last."""
         return public in self._by_key
 
-    def sender(self, identity: bytes, public: str) -> Member:
+    def sender(self, identity: bytes, public: str) -> MemberCertificate:
         """R2: the member that a message is from, by its connection. ProtocolError for nobody, or another's identity."""
         heard = self._heard
         member = heard.get((identity, public))
@@ -314,7 +316,7 @@ def _look_inside(folder: Path) -> object:
 class Keys(msgspec.Struct, frozen=True):
     """A host's or a client's own certificate, with its secret key, and the members it talks to."""
 
-    own: Member
+    own: MemberCertificate
     secret: str
     members: Members
 
@@ -399,7 +401,9 @@ def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None, host: str) -> No
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
 
 
-def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove | m.AddMember | m.InstallSubscriber) -> None:
+def check_leader(
+    keys: Keys, sender: MemberCertificate, message: m.Install | m.Remove | m.AddMember | m.InstallSubscriber
+) -> None:
     """R4, and that this host knows who is in the run; ProtocolError says what is wrong."""
     if sender.role != "client":
         raise ProtocolError(f"{sender.name!r} has the certificate of a host, which leads no runs")

@@ -45,7 +45,7 @@ from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.awake import SLACK_S, STALE_S, WOKE_S, Awake
 from thalweg.middleware.shell.bounds import EARLY_S
 from thalweg.middleware.shell.bulk import Bulk
-from thalweg.middleware.shell.duty import Duty
+from thalweg.middleware.shell.duty import StandbyLoop
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.rejections import Rejections
 from thalweg.middleware.shell.security import Keys
@@ -157,7 +157,7 @@ class Shell:
         if self._sockets.guard is not None:
             self._bulk.watch()
             self._poller.register(self._sockets.guard.news, READABLE)
-        self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
+        self._duty = StandbyLoop(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 _recv = zmq.backend.Socket.recv  # as a function: pyzmq's sockets look names up in Python
 
 
-class Line:
+class HostConnections:
     """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message.
 
     Over each further network a line of its own, one of ``others``, has the dealer for bulk there.
@@ -102,7 +102,9 @@ class Line:
         self.peer = peer
         self.via = via
         self.ends: set[End] = {(end, peer.name) for end in (peer.control, *peer.ends.values())}
-        self.others = {name: Line(run, peer, name, version) for name in peer.ends if name != NET} if via == NET else {}
+        self.others = (
+            {name: HostConnections(run, peer, name, version) for name in peer.ends if name != NET} if via == NET else {}
+        )
         self.used = True  # since it was looked at last, at ``used_s``
         self.used_s = time.monotonic()
         self.control: Socket | None = None
@@ -191,10 +193,10 @@ class Sockets:
         except BaseException:
             self.destroy(0)
             raise
-        self.lines: dict[str, dict[str, Line]] = {}  # by run and host
+        self.lines: dict[str, dict[str, HostConnections]] = {}  # by run and host
         self.dealers: dict[End, Socket] = {}
         self._dialled: dict[End, str] = {}  # the keys that dealers demand, with keys
-        self.holding: set[Line] = set()  # those on which credits wait
+        self.holding: set[HostConnections] = set()  # those on which credits wait
         self._lines_at: Counter[End] = Counter()
         self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
         self.drainers: dict[bytes, int] = {}  # connections that hear what becomes of a drain, and in which version
@@ -228,7 +230,7 @@ class Sockets:
         for peer in peers:
             line = lines.pop(peer.name, None)
             if line is None or line.peer != peer or line.version != version:
-                line = self._line_in_place_of(line, Line(run, peer, NET, version))
+                line = self._line_in_place_of(line, HostConnections(run, peer, NET, version))
             lines[peer.name] = line  # the latest is the last
         while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:  # R2
             self._forget(lines.pop(next(iter(lines))))
@@ -237,7 +239,7 @@ class Sockets:
         """Of that run, in all of its generations, this version is spoken from now on; any thread."""
         self._versions[base_of(run)] = version
 
-    def _line_in_place_of(self, before: Line | None, line: Line) -> Line:
+    def _line_in_place_of(self, before: HostConnections | None, line: HostConnections) -> HostConnections:
         self._lines_at.update(line.ends)
         if before is not None:
             line.credits = before.credits[:]
@@ -246,7 +248,7 @@ class Sockets:
                 self.holding.add(line)
         return line
 
-    def _forget(self, line: Line) -> None:
+    def _forget(self, line: HostConnections) -> None:
         line.hang_up()
         line.credits.clear()
         self.holding.discard(line)
@@ -297,7 +299,7 @@ class Sockets:
         for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
             self._close(end)
 
-    def line(self, run: str, host: str, via: str = NET) -> Line | None:
+    def line(self, run: str, host: str, via: str = NET) -> HostConnections | None:
         """The way to a host, over a network; None where it has none there, or the run has no such host."""
         try:
             line = self.lines[run][host]
@@ -305,7 +307,7 @@ class Sockets:
         except KeyError:
             return None
 
-    def approach(self, line: Line) -> bool:
+    def approach(self, line: HostConnections) -> bool:
         """Connect, if that is still to be done; False where no socket can be had now."""
         try:
             if line.via == NET:
@@ -401,7 +403,7 @@ class Sockets:
         for end in ends:
             self._close(end)
 
-    def _all_lines(self) -> Iterator[Line]:
+    def _all_lines(self) -> Iterator[HostConnections]:
         return (line for lines in self.lines.values() for line in lines.values())
 
     def _make_room(self) -> None:
@@ -433,12 +435,12 @@ class Sockets:
 
     # --- sending ---------------------------------------------------------------------------------------
 
-    def hold(self, line: Line, credit: tuple[int, int, float, float]) -> None:
+    def hold(self, line: HostConnections, credit: tuple[int, int, float, float]) -> None:
         """Let the last credit of a transfer wait for a message to ride on: transfer, bytes, gap, when it had come."""
         line.credits.append(credit)
         self.holding.add(line)
 
-    def post_held(self, line: Line) -> bool:
+    def post_held(self, line: HostConnections) -> bool:
         """Send the credit that has waited longest, with the others to the same host; False when that was refused."""
         credit = line.credits.pop(0)
         if not line.credits:
@@ -494,7 +496,7 @@ class Sockets:
                 return True
         return False
 
-    def send_chunk(self, line: Line, chunk: m.Chunk, piece: memoryview) -> bool:
+    def send_chunk(self, line: HostConnections, chunk: m.Chunk, piece: memoryview) -> bool:
         """Send a piece of a transfer; False when there is no room for it now."""
         if line.bulk is None and not self.approach(line):
             return False

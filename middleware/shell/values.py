@@ -25,7 +25,7 @@ from numpy import frombuffer, ndarray  # numpy answers for unknown names, so eac
 from thalweg.middleware.errors import OperatorError, ProtocolError
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol.messages import MAX_DIMENSIONS, MAX_PARTITION_BYTES
-from thalweg.middleware.shell.packing import Reached, parcel_frames, parcel_from, parcel_of
+from thalweg.middleware.shell.packing import ValueReceiver, parcel_frames, parcel_from, parcel_of
 
 # bits of array.flags.num, which takes one look where their names take one each
 ORDERLY, OWN_MEMORY, WRITEABLE = 0x101, 0x4, 0x400  # numpy/ndarraytypes.h: C_CONTIGUOUS and ALIGNED, OWNDATA, WRITEABLE
@@ -130,7 +130,7 @@ def _root(array: ndarray[Any, Any]) -> tuple[ndarray[Any, Any], Any]:
 # --- on the wire ----------------------------------------------------------------------------------------
 
 
-def frames_of(value: Any, to: Reached | None = None) -> tuple[str, tuple[int, ...], memoryview]:
+def frames_of(value: Any, to: ValueReceiver | None = None) -> tuple[str, tuple[int, ...], memoryview]:
     """dtype, shape and bytes of a value, for ``to``."""
     if type(value) is not ndarray:
         return ("", (), memoryview(value)) if type(value) is bytes else parcel_frames(value, to)

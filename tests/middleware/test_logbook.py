@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from thalweg.middleware.core.outbox import NOTED, Desk, Outbox
+from thalweg.middleware.core.outbox import NOTED, HostContext, Outbox
 from thalweg.middleware.logbook import EVENTS, FIELDS, QUIET_S, REMEMBERED, SLOW_S, WORDS, Logbook
 from thalweg.middleware.protocol import events as e
 
@@ -160,7 +160,7 @@ def test_a_record_of_a_core_is_logged_in_words_with_all_fields(
 
 def test_every_kind_that_is_logged_is_tested_and_recorded_without_an_event_log() -> None:
     assert {kind for kind, *_ in RECORDS} == WORDS.keys() == NOTED
-    desk = Desk("h1", recording=False)
+    desk = HostContext("h1", recording=False)
     out = Outbox(desk, "r")
     for kind in ("estimate", *sorted(NOTED)):
         out.record(kind)

@@ -86,7 +86,7 @@ class Sent(msgspec.Struct, gc=False):
 
 
 @dataclass(slots=True)
-class Taker:
+class ConsumerState:
     """A consumer, as the node knows it."""
 
     demanded: int = -1  # highest index it asked for; before its first demand that which comes before its first one
@@ -97,7 +97,7 @@ class Taker:
     sent: dict[int, Sent] = field(default_factory=dict)  # where several may be under way: those not acknowledged
 
     @classmethod
-    def of(cls, first: int) -> Taker:
+    def of(cls, first: int) -> ConsumerState:
         """One that takes partitions from ``first`` on; with ``LAST`` none."""
         return cls(first if first == LAST else first - 1, first=first)
 
@@ -143,9 +143,9 @@ class Taker:
         """Whether it has been sent that, and it has arrived."""
         return self.landed == index or (index in self.sent and self.sent[index].landed)
 
-    def of_last(self, index: int) -> Taker:
+    def of_last(self, index: int) -> ConsumerState:
         """What is known of it with the last partition alone."""
         sent = self.sent.get(index)
         if sent is None:
-            return Taker(index, self.sending, self.landed, to=self.to)
-        return Taker(index, sent.under_way, index if sent.landed else -1, to=sent.host)
+            return ConsumerState(index, self.sending, self.landed, to=self.to)
+        return ConsumerState(index, sent.under_way, index if sent.landed else -1, to=sent.host)

@@ -40,12 +40,12 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
+    ConsumerState,
     Dispatch,
     Hand,
     Output,
     Renounce,
     RunCode,
-    Taker,
     Turned,
 )
 from thalweg.middleware.core.flow.beginning import begun
@@ -56,19 +56,19 @@ from thalweg.middleware.core.flow.failures import Failures
 from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
 from thalweg.middleware.core.flow.laggards import Laggards
-from thalweg.middleware.core.flow.made import MadeBooks
+from thalweg.middleware.core.flow.made import OutputSchedule
 from thalweg.middleware.core.flow.newcomers import Newcomers
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, LIGHT, RUNNING
 from thalweg.middleware.core.flow.pace import Pace
-from thalweg.middleware.core.flow.riders import Riders
+from thalweg.middleware.core.flow.riders import SharedTransfers
 from thalweg.middleware.core.flow.room import Room
 from thalweg.middleware.core.flow.tails import Tails
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
 from thalweg.middleware.core.notes import Note, Notes
-from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -126,7 +126,9 @@ class Demands:
         "tails",
     )
 
-    def __init__(self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, books: Books) -> None:
+    def __init__(
+        self, setting: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: Books
+    ) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
@@ -159,10 +161,10 @@ class Demands:
         self._newcomers = Newcomers(setting.out)
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
         self._pace = Pace(setting.out)
-        self._riders = Riders()
+        self._riders = SharedTransfers()
         self._under_way = self._riders.under_way
         self._failures = Failures(setting, directory)
-        self.made = MadeBooks()
+        self.made = OutputSchedule()
         self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
         self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
@@ -222,7 +224,7 @@ class Demands:
         told = self._perform(node, actions) if actions else NO_NOTES
         return (*told, *self._recall(node, node.leave_heard())) if unheard else told
 
-    def _see_where(self, taker: Taker, demand: m.Demand) -> None:
+    def _see_where(self, taker: ConsumerState, demand: m.Demand) -> None:
         """R13: what has come to where the consumer was is to be sent again."""
         for index, sent in taker.sent.items():
             if not sent.under_way and sent.host != self._directory.host_of(demand.consumer, index):

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.state_ways import StateWays
+from thalweg.middleware.core.flow.state_ways import StateTransfers
 from thalweg.middleware.core.flow.ways import RouteChoice
 from thalweg.middleware.core.monitoring.monitor import Monitor
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -60,7 +60,7 @@ def guests_of(install: m.Install) -> set[str]:
 class Directory:
     """The only writer of a run's locations, and of the hosts that have a part in it."""
 
-    def __init__(self, setting: Setting, monitor: Monitor) -> None:
+    def __init__(self, setting: RunContext, monitor: Monitor) -> None:
         install = setting.install
         self._out, self._leads = setting.out, setting.leads
         self._first = install.number  # what was told before is of before
@@ -86,7 +86,7 @@ class Directory:
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = setting.lasting is not None, False  # something is on a host that is lost
         self.ways = RouteChoice(setting)
-        self.states = StateWays(setting.out, self.ways, self.peers, monitor)
+        self.states = StateTransfers(setting.out, self.ways, self.peers, monitor)
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order

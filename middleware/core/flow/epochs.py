@@ -35,7 +35,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.messages import BookState
@@ -175,7 +175,7 @@ class EpochBook:
 class Books:
     """The books of the operators that are here, where operators decide for themselves; none elsewhere."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: RunContext) -> None:
         self._out, self._options = setting.out, setting.by_epochs
         self._origin_s = setting.out.now
         self._waves: tuple[Dataflow | None, dict[str, int], int] = (None, {}, 0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -23,7 +23,7 @@ class Failures:
 
     __slots__ = ("_directory", "_lasts", "_out", "_to", "said")
 
-    def __init__(self, setting: Setting, directory: Directory) -> None:
+    def __init__(self, setting: RunContext, directory: Directory) -> None:
         self._out, self._to, self._lasts = setting.out, setting.install.client, setting.lasting is not None
         self._directory = directory
         self.said: dict[str, m.Failed | m.StateMissing] = {}

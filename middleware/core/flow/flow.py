@@ -27,7 +27,7 @@ import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core import notes
-from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode, Taker
+from thalweg.middleware.core.flow.actions import LAST, Action, Ask, ConsumerState, Renounce, RunCode
 from thalweg.middleware.core.flow.beginning import equip, firsts
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
 from thalweg.middleware.core.flow.entries import Expected
@@ -40,7 +40,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
-class Survivor(msgspec.Struct, frozen=True):
+class CarriedOver(msgspec.Struct, frozen=True):
     """An operator that goes on in the next generation of a run.
 
     ``run``: what its code is still to be run on, ``called``: the run of which it has been called already, and not
@@ -59,16 +59,16 @@ class Flow(Demands):
 
     # --- generations ----------------------------------------------------------------------------------
 
-    def survivor(self, name: str, node: Node, install: m.FailoverInstall) -> Survivor | None:
+    def survivor(self, name: str, node: Node, install: m.FailoverInstall) -> CarriedOver | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
         if name in self.tails.kept or name in self._failures.said:
             return None
         called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
         begins = firsts(install.dataflow.consumers[name], self._tree, install)
-        return Survivor(core.going_on(node, begins), run, called)
+        return CarriedOver(core.going_on(node, begins), run, called)
 
-    def take_over(self, survivors: Mapping[str, Survivor]) -> None:
+    def take_over(self, survivors: Mapping[str, CarriedOver]) -> None:
         """R7: these have gone on from the generation before."""
         self.kept = tuple([m.Start(name, each.node.got) for name, each in survivors.items()])
         for name, survivor in survivors.items():
@@ -76,7 +76,7 @@ class Flow(Demands):
             if survivor.called:
                 self.called[name] = survivor.called
 
-    def go_on(self, survivors: Mapping[str, Survivor]) -> None:
+    def go_on(self, survivors: Mapping[str, CarriedOver]) -> None:
         """R7: have them demand what they wait for, and their code run if that is still to be.
 
         In a graph all say at once where they go on, and those that begin anew gather.
@@ -211,12 +211,12 @@ class Flow(Demands):
         told, last = state.demanded, state.index - 1
         given = (m.Taken(consumers[0], told, state.book),) if isinstance(told, int) else told
         known = {taken.consumer: taken for taken in given}
-        takers: dict[str, Taker] = {}
+        takers: dict[str, ConsumerState] = {}
         for each in consumers:  # R4
             first, taken = tree.first.get(each, 0), known.get(each)
             if taken is not None and state.index < taken.demanded < LAST:  # it goes on there
                 first = max(first, taken.demanded)
-            takers[each] = Taker(max(first - 1, last) if taken is None else taken.demanded, first=first)
+            takers[each] = ConsumerState(max(first - 1, last) if taken is None else taken.demanded, first=first)
         if state.tail:
             waiting = {each for each, taker in takers.items() if taker.demanded <= last}
             if waiting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from thalweg.middleware.core.flow.actions import LAST, Output, Taker
+from thalweg.middleware.core.flow.actions import LAST, ConsumerState, Output
 from thalweg.middleware.core.flow.node_states import ENDED, HOLDING, IDLE, NodeState
 from thalweg.middleware.core.flow.retained import Retained
 from thalweg.middleware.core.machine import Machine
@@ -12,7 +12,7 @@ from thalweg.middleware.dataflow import Node
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Keeper(Machine):
+class SendingSide(Machine):
     """A node as its consumers have to do with it.
 
     ``takers`` are its consumers by name; where there is one, whoever it is, it is ``taker``, of no name.
@@ -22,8 +22,8 @@ class Keeper(Machine):
     limit: int | None = None  # how many partitions the run has, None: until the sources end
     state: NodeState = IDLE
     index: int = 0  # of the next output
-    takers: dict[str, Taker] = field(default_factory=lambda: {"": Taker()})
-    taker: Taker | None = None  # the only one
+    takers: dict[str, ConsumerState] = field(default_factory=lambda: {"": ConsumerState()})
+    taker: ConsumerState | None = None  # the only one
     retained: Output | None = None  # dispatched last, not yet acknowledged by all
     older: list[Output] = field(default_factory=list)  # dispatched before, for consumers that lag behind
     log: Retained[Output] | None = None  # R11: what it has dispatched
@@ -36,11 +36,11 @@ class Keeper(Machine):
     def __post_init__(self) -> None:
         self.taker = self.takers.get("")
 
-    def taker_of(self, consumer: str) -> Taker:
+    def taker_of(self, consumer: str) -> ConsumerState:
         """What is known of a consumer."""
         return self.taker or self.takers[consumer]
 
-    def _hear(self, taker: Taker, consumer: str, index: int) -> bool:
+    def _hear(self, taker: ConsumerState, consumer: str, index: int) -> bool:
         """R11: a consumer goes on with partition ``index``; whether it can be given that."""
         free = self.free and self.state is IDLE
         if index == LAST:
@@ -121,11 +121,11 @@ class Keeper(Machine):
         least = min([taker.demanded for taker in self.takers.values()])
         return [name for name, taker in self.takers.items() if taker.demanded == least]
 
-    def _upto(self, taker: Taker) -> int:
+    def _upto(self, taker: ConsumerState) -> int:
         """R12: the last partition that a consumer may be sent now."""
         return taker.demanded if taker.demanded < taker.first else taker.demanded + self.depth - 1
 
-    def _may_have(self, taker: Taker, index: int) -> bool:
+    def _may_have(self, taker: ConsumerState, index: int) -> bool:
         """Whether a consumer may be sent that partition now."""
         return taker.demanded < LAST and taker.first <= index <= self._upto(taker)
 
@@ -134,7 +134,7 @@ class Keeper(Machine):
         """What has been dispatched and not been acknowledged by all."""
         return self.older if self.retained is None else [*self.older, self.retained]
 
-    def sent_to(self, taker: Taker, index: int) -> Output | None:
+    def sent_to(self, taker: ConsumerState, index: int) -> Output | None:
         """The output that a consumer was sent, or of several can be: partition ``index``."""
         last = self.retained
         if (self.taker is not None and self.depth == 1) or last is None or last.index == index:

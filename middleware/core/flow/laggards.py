@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import messages as m
 
@@ -30,7 +30,7 @@ class Laggards:
 
     __slots__ = ("_directory", "_held_up_s", "_install", "_limit_s", "_looked_s", "_nodes", "_out")
 
-    def __init__(self, setting: Setting, directory: Directory, nodes: Mapping[str, NodeCore]) -> None:
+    def __init__(self, setting: RunContext, directory: Directory, nodes: Mapping[str, NodeCore]) -> None:
         self._out, self._install, self._directory, self._nodes = setting.out, setting.install, directory, nodes
         self._limit_s = setting.limits.guest_s
         self._looked_s: float | None = None  # None: the run has no guests, and nobody looks

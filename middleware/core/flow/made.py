@@ -26,7 +26,7 @@ class Due(msgspec.Struct, frozen=True):
     at_s: float
 
 
-class MadeBooks:
+class OutputSchedule:
     """When each node is heard of next; ``taken_bytes``: of inputs, which whoever hands them to a node adds to."""
 
     __slots__ = ("_due", "taken_bytes")

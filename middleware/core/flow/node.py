@@ -51,17 +51,17 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
+    ConsumerState,
     Dispatch,
     Hand,
     Lighten,
     Output,
     Renounce,
     RunCode,
-    Taker,
     Turned,
     Verdict,
 )
-from thalweg.middleware.core.flow.keeper import Keeper
+from thalweg.middleware.core.flow.keeper import SendingSide
 from thalweg.middleware.core.flow.node_states import (
     DELIVERED,
     DEMANDED,
@@ -88,7 +88,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class NodeCore(Keeper):
+class NodeCore(SendingSide):
     """The state of one node. Every method that changes what it has in hand returns what is to be done, in order."""
 
     TABLE = TRANSITIONS
@@ -109,7 +109,7 @@ class NodeCore(Keeper):
     def of(cls, node: Node, limit: int | None, consumers: tuple[str, ...], index: int = 0) -> NodeCore:
         """A node that begins, with partition ``index``."""
         several = consumers if len(consumers) > 1 else ("",)
-        return cls(node, limit, index=index, takers={name: Taker.of(index) for name in several})
+        return cls(node, limit, index=index, takers={name: ConsumerState.of(index) for name in several})
 
     @classmethod
     def resumed(cls, node: Node, limit: int | None, index: int, firsts: Mapping[str, int]) -> NodeCore:
@@ -118,10 +118,12 @@ class NodeCore(Keeper):
         With ``LAST`` nobody wants anything more of it, or of it by that consumer.
         """
         if index == LAST:
-            return cls(node, limit, ENDED, takers={name: Taker(LAST) for name in firsts or ("",)}, renounced=True)
+            return cls(
+                node, limit, ENDED, takers={name: ConsumerState(LAST) for name in firsts or ("",)}, renounced=True
+            )
         if len({*firsts.values(), index}) == 1:
             return cls.of(node, limit, tuple(firsts), index)
-        return cls(node, limit, index=index, takers={name: Taker.of(first) for name, first in firsts.items()})
+        return cls(node, limit, index=index, takers={name: ConsumerState.of(first) for name, first in firsts.items()})
 
     @classmethod
     def anew(cls, node: Node, limit: int | None, start: m.Start, firsts: Mapping[str, int | None]) -> NodeCore:
@@ -148,7 +150,7 @@ class NodeCore(Keeper):
         )  # fmt: skip
 
     @classmethod
-    def come(cls, node: Node, limit: int | None, index: int, takers: dict[str, Taker]) -> NodeCore:
+    def come(cls, node: Node, limit: int | None, index: int, takers: dict[str, ConsumerState]) -> NodeCore:
         """A node that has just come from another host, light."""
         return cls(node, limit, LIGHT, index, takers)
 
@@ -231,7 +233,7 @@ class NodeCore(Keeper):
             return self._gather()
         return self._begin() if any(self.index <= taker.demanded < LAST for taker in self.takers.values()) else []
 
-    def _demanded(self, taker: Taker, consumer: str, index: int) -> list[Action]:
+    def _demanded(self, taker: ConsumerState, consumer: str, index: int) -> list[Action]:
         """One of several consumers wants what it has not been sent yet."""
         taker.demanded, taker.sending = index, False
         output = self.sent_to(taker, index) if index < self.index else None
@@ -241,7 +243,7 @@ class NodeCore(Keeper):
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
         return actions + (self._begin() if self.state is IDLE else self._go_on())
 
-    def _credited(self, taker: Taker, index: int, again: bool, consumer: str) -> tuple[Verdict, list[Action]]:
+    def _credited(self, taker: ConsumerState, index: int, again: bool, consumer: str) -> tuple[Verdict, list[Action]]:
         """R12: a consumer may have ``depth`` partitions from ``index`` on."""
         if index < taker.demanded:
             return "late", []
@@ -263,7 +265,7 @@ class NodeCore(Keeper):
             return "taken", actions + self._turn()
         return "taken", actions + (self._begin() if self.state is IDLE else self._go_on())
 
-    def _demanded_early(self, taker: Taker, consumer: str) -> tuple[Verdict, list[Action]]:
+    def _demanded_early(self, taker: ConsumerState, consumer: str) -> tuple[Verdict, list[Action]]:
         """R9: what is to come yet."""
         if taker.demanded >= taker.first:
             return "duplicate", []
@@ -388,7 +390,7 @@ class NodeCore(Keeper):
         """R9: there are more consumers, from partition ``first`` on; ``only``: who was the only one, if there was."""
         if self.taker is not None:
             self.takers, self.taker = {only: self.taker}, None
-        self.takers |= {name: Taker.of(first) for name in consumers}
+        self.takers |= {name: ConsumerState.of(first) for name in consumers}
         return self._go_on()
 
     def part(self, consumers: Collection[str]) -> list[Action]:
@@ -484,7 +486,7 @@ class NodeCore(Keeper):
         names = [name for name, output in zip(self.node.inputs, inputs, strict=True) if not output.end]
         return [Renounce(tuple(names))] if names else []
 
-    def _renounced(self, taker: Taker, consumer: str) -> list[Action]:
+    def _renounced(self, taker: ConsumerState, consumer: str) -> list[Action]:
         """R8: a consumer has all that it wants, which is answered as often as it is said."""
         answer: list[Action] = [Dispatch(Output(LAST, end=True), consumer=consumer)]
         if self.state is LIGHT:
@@ -586,7 +588,7 @@ class NodeCore(Keeper):
         assert not self.early or self.turns_after is not None, self
 
 
-def _unheard(firsts: Mapping[str, int | None]) -> tuple[dict[str, Taker], set[str]]:
+def _unheard(firsts: Mapping[str, int | None]) -> tuple[dict[str, ConsumerState], set[str]]:
     """R11: what is known of consumers, and of which it is not yet."""
-    takers = {name: Taker() if first is None else Taker.of(first) for name, first in firsts.items()}
+    takers = {name: ConsumerState() if first is None else ConsumerState.of(first) for name, first in firsts.items()}
     return takers, {name for name, first in firsts.items() if first is None}

@@ -7,25 +7,25 @@ import msgspec
 from thalweg.middleware.protocol import messages as m
 
 
-class Carried(msgspec.Struct):
+class SharedTransfer(msgspec.Struct):
     """A partition under way to a host for one consumer, and for these others there."""
 
     host: str
     riders: list[str] = []
 
 
-class Riders:
+class SharedTransfers:
     """The only writer of who rides with which partition, in one run."""
 
     __slots__ = ("under_way",)
 
     def __init__(self) -> None:
         # by producer, index, and for whom it was sent: one dict for ever, as others look whether there is anything
-        self.under_way: dict[tuple[str, int, str], Carried] = {}
+        self.under_way: dict[tuple[str, int, str], SharedTransfer] = {}
 
     def sent(self, part: m.Partition, host: str) -> None:
         """Its transfer has begun."""
-        self.under_way[part.producer, part.index, part.consumer] = Carried(host)
+        self.under_way[part.producer, part.index, part.consumer] = SharedTransfer(host)
 
     def board(self, producer: str, index: int, consumer: str, host: str) -> bool:
         """Whether that partition is under way to ``host``, where the consumer is, which rides along from now on."""

@@ -35,7 +35,7 @@ class _UnderWay(msgspec.Struct, frozen=True):
     rate_bps: float
 
 
-class StateWays:
+class StateTransfers:
     """The transfers of states from this host, in one run."""
 
     def __init__(self, out: Outbox, ways: RouteChoice, peers: Mapping[str, m.Peer], monitor: Monitor) -> None:

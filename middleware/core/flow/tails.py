@@ -17,13 +17,13 @@ from typing import Literal
 
 import msgspec
 
-from thalweg.middleware.core.flow.actions import Output, Taker
+from thalweg.middleware.core.flow.actions import ConsumerState, Output
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.hops import LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.protocol import messages as m
 
 
@@ -31,7 +31,7 @@ class Tail(msgspec.Struct):
     """The last output of a node for consumers that it does not serve from here any more, until they acknowledge it."""
 
     output: Output
-    takers: dict[str, Taker]
+    takers: dict[str, ConsumerState]
 
     def is_due(self, demand: m.Demand) -> bool:
         """Whether the consumer is to be sent it now: it is not on its way, and did not land while this was said."""
@@ -86,7 +86,7 @@ class Tails:
         "left",
     )
 
-    def __init__(self, setting: Setting, silence: Suspicions, tree: Tree, directory: Directory) -> None:
+    def __init__(self, setting: RunContext, silence: Suspicions, tree: Tree, directory: Directory) -> None:
         self._out, self._host, self._to = setting.out, setting.out.host, setting.install.client
         self._retry_max_s, self._lasts = setting.limits.retry_max_s, setting.lasting is not None
         self._silence, self._tree, self._directory = silence, tree, directory

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thalweg.middleware.core.monitoring.monitor import Monitor
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol import messages as m
 
@@ -69,7 +69,7 @@ class _Landed:
 class RouteChoice:
     """The networks from this host to others, in one run."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: RunContext) -> None:
         self._out, self._client, self.least_s = setting.out, setting.install.client, LEAST * setting.limits.retry_s
         self._again_s = setting.limits.monitor.max_age_s
         self.table: tuple[m.RoutePreference, ...] = ()  # of all hosts, as the client said last

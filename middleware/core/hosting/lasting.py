@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core.monitoring.coordinator import CoordinatorHooks
-from thalweg.middleware.core.outbox import Desk
+from thalweg.middleware.core.outbox import HostContext
 from thalweg.middleware.core.relocation.checkpoints import Replicas
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.protocol import events as e
@@ -28,7 +28,7 @@ from thalweg.middleware.protocol.generations import base_of, generation_of
 class FailoverRuns:
     """What a host keeps of such runs, and at their client how they began, and since when they lack a host."""
 
-    def __init__(self, desk: Desk, runs: Mapping[str, RunCore]) -> None:
+    def __init__(self, desk: HostContext, runs: Mapping[str, RunCore]) -> None:
         self._desk, self._runs = desk, runs
         self.replicas: dict[tuple[str, str], Replicas] = {}  # R1, by client and run
         self.led: dict[str, tuple[e.RunRequested, str]] = {}  # of this application, and their generations

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar
 
 from thalweg.middleware.core.flow.ways import told
-from thalweg.middleware.core.monitoring.finding import Finding
+from thalweg.middleware.core.monitoring.finding import CoordinateSearch
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import LONG_S, Ends, Monitor, estimate_fields
-from thalweg.middleware.core.monitoring.places import Places
+from thalweg.middleware.core.monitoring.places import CoordinateTable
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.soundings import LatencyProber
 from thalweg.middleware.core.notes import Notes
-from thalweg.middleware.core.outbox import Desk, Outbox
+from thalweg.middleware.core.outbox import HostContext, Outbox
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
@@ -29,14 +29,16 @@ from thalweg.middleware.protocol.limits import CoreConfig
 class Links:
     """The parts that measure, and who may have them do so. What they find is for all runs to hear."""
 
-    def __init__(self, out: Outbox, desk: Desk, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]) -> None:
+    def __init__(
+        self, out: Outbox, desk: HostContext, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]
+    ) -> None:
         self._out, self._desk, self._host, self._runs = out, desk, me.name, runs
         self.monitor = Monitor(me.name, config.monitor)
         self.prober = Prober(out, me, self.monitor)
         self.meters = Meters(config.capacity)
-        self.places = Places(out, config.monitor, self.meters)
+        self.places = CoordinateTable(out, config.monitor, self.meters)
         self.soundings = LatencyProber(out, me, config.monitor, self.meters, self.places)
-        self.finding = Finding(out, me, config.monitor, self.places, self.soundings)
+        self.finding = CoordinateSearch(out, me, config.monitor, self.places, self.soundings)
 
     def forget(self) -> None:
         """What was measured before says nothing."""

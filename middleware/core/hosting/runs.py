@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.core.flow.flow import Survivor
+from thalweg.middleware.core.flow.flow import CarriedOver
 from thalweg.middleware.core.hosting.lasting import FailoverRuns
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.hosting.visits import Visits
+from thalweg.middleware.core.hosting.visits import SubscriptionTable
 from thalweg.middleware.core.monitoring.coordinator import Coordinator, CoordinatorHooks
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.notes import Notes
-from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
+from thalweg.middleware.core.outbox import Alarm, HostContext, Local, Outbox, Timer
 from thalweg.middleware.core.past import EndedRuns
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -31,7 +31,7 @@ class Runs:
     def __init__(self, me: m.Peer, config: CoreConfig) -> None:
         self.me, self.host, self.config = me, me.name, config
         self.runs: dict[str, RunCore] = {}
-        self.desk = Desk(me.name)
+        self.desk = HostContext(me.name)
         self.out = out = Outbox(self.desk)
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
@@ -39,7 +39,7 @@ class Runs:
         self._lasting = FailoverRuns(self.desk, self.runs)  # R7
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
-        self._shared = Shared(
+        self._shared = HostServices(
             links.monitor,
             links.prober,
             links.soundings,
@@ -55,7 +55,7 @@ class Runs:
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.past = EndedRuns(self.config)
-        self._visits = Visits(out, me, self.config, self.runs, self._close)
+        self._visits = SubscriptionTable(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
 
     # --- runs -----------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class Runs:
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
-        survivors: dict[str, Survivor] = {}
+        survivors: dict[str, CarriedOver] = {}
         for other in self._generations(install.client, install.run):
             survivors = self.runs[other].survivors(install)
             self._close(other, follows=install.run, kept=tuple(survivors))

@@ -1,4 +1,4 @@
-"""What this host's application takes of other clients' runs, by run: each is a ``Visit``.
+"""What this host's application takes of other clients' runs, by run: each is a ``RunSubscriptions``.
 
 A run is known here by its own id, whatever its generation: so it is asked for, and so the application hears of it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from thalweg.middleware.core.outbox import Outbox
-from thalweg.middleware.core.relocation.visit import Visit
+from thalweg.middleware.core.relocation.visit import RunSubscriptions
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -16,7 +16,7 @@ from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 
 
-class Visits:
+class SubscriptionTable:
     """Its subscriptions, of the runs that are ``known``.
 
     ``close`` has a run end here, and with it what is taken of it (``end``).
@@ -26,9 +26,9 @@ class Visits:
         self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore], close: Callable[[str], None]
     ) -> None:
         self._out, self._me, self._config, self._runs, self._close = out, me, config, runs, close
-        self.known: dict[str, Visit] = {}
+        self.known: dict[str, RunSubscriptions] = {}
 
-    def get(self, run_id: str, owner: str) -> Visit | None:
+    def get(self, run_id: str, owner: str) -> RunSubscriptions | None:
         """What is taken of that run of that client, whatever its generation."""
         visit = self.known.get(base_of(run_id))
         return visit if visit is not None and visit.owner.name == owner else None
@@ -53,7 +53,7 @@ class Visits:
                 why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
                 out.fail(why, node=event.node, host=self._me.name, query=event.number)
                 return
-            self.known[run_id] = Visit(out, self._me, event.owner, self._config)
+            self.known[run_id] = RunSubscriptions(out, self._me, event.owner, self._config)
         self.known[run_id].request(event.number, event.node)
 
     def leave(self, event: e.UnsubscribeRequested) -> None:

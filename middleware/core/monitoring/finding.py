@@ -11,7 +11,7 @@ R3. Of more than ``MOST`` who ask, or hosts that are to be measured, the first a
 
 from __future__ import annotations
 
-from thalweg.middleware.core.monitoring.places import Places, as_message, as_place
+from thalweg.middleware.core.monitoring.places import CoordinateTable, as_message, as_place
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, MOST
 from thalweg.middleware.core.monitoring.soundings import TIMES, LatencyProber
 from thalweg.middleware.core.outbox import Outbox
@@ -22,11 +22,11 @@ from thalweg.middleware.protocol.limits import MonitorConfig
 ENOUGH = 192  # measurements: then coordinates hardly get better
 
 
-class Finding:
+class CoordinateSearch:
     """A host's part, asked or asking."""
 
     def __init__(
-        self, out: Outbox, me: m.Peer, config: MonitorConfig, places: Places, soundings: LatencyProber
+        self, out: Outbox, me: m.Peer, config: MonitorConfig, places: CoordinateTable, soundings: LatencyProber
     ) -> None:
         self._out, self._me, self._config = out, me, config
         self._places, self._soundings = places, soundings

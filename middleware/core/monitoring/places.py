@@ -30,7 +30,7 @@ SAMPLES = 10  # of a link: section 3.1.1
 LINKS = 256  # to hosts that were measured last
 
 
-class Places:
+class CoordinateTable:
     """A host's, and what it knows of others; shared by all its runs."""
 
     def __init__(self, out: Outbox, config: MonitorConfig, meters: Meters) -> None:

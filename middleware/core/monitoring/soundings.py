@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from thalweg.middleware.core.monitoring.meters import Meters
-from thalweg.middleware.core.monitoring.places import Places, as_figures, host_told
+from thalweg.middleware.core.monitoring.places import CoordinateTable, as_figures, host_told
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, MOST
 from thalweg.middleware.core.notes import LatencyMeasured, Notes
 from thalweg.middleware.core.outbox import Outbox
@@ -77,7 +77,7 @@ class PiggybackedFigures(NamedTuple):
 class LatencyProber:
     """What a host knows of latencies: what it measures, and what others tell of their links."""
 
-    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters, places: Places) -> None:
+    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters, places: CoordinateTable) -> None:
         self._out, self._me, self._config, self._meters, self._places = out, me, config, meters, places
         self.own: dict[str, _Series] = {}  # by host, the latest measured last
         self.told: dict[Pair, Latency] = {}

@@ -26,7 +26,7 @@ MOST_LACKING, PER = 8, 16
 DOUBLED = 4  # times that the rest of a host doubles
 
 
-class Life(msgspec.Struct):
+class RejoinRecord(msgspec.Struct):
     """A host: what the application ``had`` when it came or went, how often that was in vain, when it may be back."""
 
     had: int = -1
@@ -42,26 +42,26 @@ class Vain(msgspec.Struct):
     until_s: float = 0.0
 
 
-class Standing:
+class RejoinPolicy:
     """``accused``: by which host, the first of which it has said that it does not answer."""
 
     def __init__(self) -> None:
         self.barred: set[str] = set()
         self.waited: set[str] = set()
         self.accused: dict[str, str] = {}
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, RejoinRecord] = {}
         self._vain: dict[str, Vain] = {}
         self._lacked = Counter[str]()
         self._disowned = set[str]()
 
     def came(self, host: str, had: int) -> None:
         """A host has taken its part, when the application had so many partitions."""
-        self._lives.setdefault(host, Life()).had = had
+        self._lives.setdefault(host, RejoinRecord()).had = had
         self._vain.pop(host, None)
 
     def lost(self, host: str, had: int, now: float, retry_s: float, wait_s: float) -> int:
         """R2: a host is lost; how often in a row before anything more came."""
-        life = self._lives.setdefault(host, Life(had))
+        life = self._lives.setdefault(host, RejoinRecord(had))
         life.in_vain = life.in_vain + 1 if had <= life.had else 0
         life.had = had  # it may never come again
         if life.in_vain > FEW:

@@ -20,9 +20,9 @@ from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import HostLost, Notes, OperatorLocated, Prepared, Unprepared
-from thalweg.middleware.core.outbox import Alarm, Setting
+from thalweg.middleware.core.outbox import Alarm, RunContext
 from thalweg.middleware.core.relocation.handover import COMING, ArrivalEvent, ArrivalState
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -50,7 +50,7 @@ class Arrivals:
     """The operators of one run that may come to this host, or appear on it."""
 
     def __init__(
-        self, setting: Setting, shared: Shared, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
+        self, setting: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
     ) -> None:
         self._out, self._limits, self._occupied = setting.out, setting.limits, shared.occupied
         self._partitions = setting.install.partitions

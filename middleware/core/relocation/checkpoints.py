@@ -51,10 +51,10 @@ from thalweg.middleware.core.flow.made import Due
 from thalweg.middleware.core.flow.missing import is_right
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import HostLost, OutputMade
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.holders import domain_of, holders
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
@@ -106,7 +106,13 @@ class Checkpoints:
     """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
 
     def __init__(
-        self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, flow: Flow, departures: Departures
+        self,
+        setting: RunContext,
+        shared: HostServices,
+        tree: Tree,
+        directory: Directory,
+        flow: Flow,
+        departures: Departures,
     ) -> None:
         self._out, self._limits, self._client = setting.out, setting.limits, setting.install.client
         self._tree, self._directory, self._flow, self._departures = tree, directory, flow, departures

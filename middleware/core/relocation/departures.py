@@ -23,7 +23,7 @@ from thalweg.middleware.core.notes import (
     Notes,
     OperatorLocated,
 )
-from thalweg.middleware.core.outbox import Alarm, Setting
+from thalweg.middleware.core.outbox import Alarm, RunContext
 from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, too_large
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -59,7 +59,7 @@ class Departures:
     """The operators of one run that are to leave this host."""
 
     def __init__(
-        self, setting: Setting, alarm: Alarm, tree: Tree, directory: Directory, books: Books, flow: Flow
+        self, setting: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: Books, flow: Flow
     ) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow

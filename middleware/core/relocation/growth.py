@@ -30,9 +30,9 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Notes
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.core.relocation.reshaping import OperatorTransfers
-from thalweg.middleware.core.relocation.visit import Visit
+from thalweg.middleware.core.relocation.visit import RunSubscriptions
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
@@ -58,17 +58,17 @@ def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
 REMEMBERED = 4096  # nodes of queries that have left: far more than commits that are still on their way
 
 
-class Growth:
+class QueryAttachment:
     """What a host does about queries that begin and leave, told by the barrier and by the client."""
 
     def __init__(
         self,
-        setting: Setting,
+        setting: RunContext,
         tree: Tree,
         directory: Directory,
         flow: Flow,
         ways: OperatorTransfers,
-        visit: Visit | None,
+        visit: RunSubscriptions | None,
     ) -> None:
         self._out, self._install, self._max_nodes = setting.out, setting.install, setting.limits.max_nodes
         self._leads, self._visit = setting.leads, visit

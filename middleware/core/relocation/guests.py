@@ -39,8 +39,8 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import HostLost, Invited, Leaving, Notes, Refused
-from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.relocation.queries import Guest, Queries
+from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.relocation.queries import Queries, Subscriber
 from thalweg.middleware.core.relocation.shape import fresh_name
 from thalweg.middleware.core.relocation.sharing import SharedQuery
 from thalweg.middleware.dataflow import Node
@@ -51,17 +51,17 @@ from thalweg.middleware.protocol import messages as m
 MOST = 64  # subscriptions of one guest
 
 
-class Guests:
+class Subscribers:
     """A run's guests, as its client knows them."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
+    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
         self._setting, self._out, self._limits = setting, setting.out, setting.limits
         self._tree, self._directory, self._flow, self._queries = tree, directory, flow, queries
         self.allowed: dict[int, frozenset[str]] = {}  # by query
         self._count = 0
         self._entering: tuple[int, float] | None = None  # R2: which query's guest is let in, and since when
 
-    def follow(self, before: Guests) -> None:
+    def follow(self, before: Subscribers) -> None:
         """R6: go on as the next generation of the run."""
         self.allowed, self._count = before.allowed, before._count
         self._directory.returning = {guest.peer.name for guest in self._queries.guests.values()}
@@ -140,7 +140,7 @@ class Guests:
             sink = fresh_name(sink, self._count, used)
         out.emit(e.Meet(out.run, (peer,)))
         out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows its end
-        queries.guests[-self._count] = Guest(peer, message.number, message.node, sink)
+        queries.guests[-self._count] = Subscriber(peer, message.number, message.node, sink)
         queries.sinks[-self._count] = ()
         out.send(sender, m.Pong(out.run))
         yield Invited(-self._count)
@@ -218,7 +218,7 @@ class Guests:
         self._queries.tell(words | {host: m.AddMember(run, number, guest.peer) for host in hosts})
         return True
 
-    def _enrolment(self, guest: Guest) -> m.InstallSubscriber:
+    def _enrolment(self, guest: Subscriber) -> m.InstallSubscriber:
         """What a guest is told of its subscription, and of the run as it is."""
         directory = self._directory
         said = msgspec.structs.replace(

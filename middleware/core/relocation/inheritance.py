@@ -25,7 +25,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Merged, Notes, OutputMade
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.handover import too_large
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -69,7 +69,7 @@ class Heir:
 class Inheritance:
     """A host's part in it, on both sides."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow) -> None:
+    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._limits, self._client = setting.out, setting.limits, setting.install.client
         self._tree, self._directory, self._flow = tree, directory, flow
         self.legacies: dict[str, Legacy] = {}  # by the operators here that disappear

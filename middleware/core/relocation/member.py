@@ -6,8 +6,8 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import HandoverFinished, Merged, Notes, Prepared, Unprepared
-from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.relocation.growth import Growth
+from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.relocation.growth import QueryAttachment
 from thalweg.middleware.core.relocation.proposal import MEMBER, MemberEvent, MemberState
 from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
 from thalweg.middleware.protocol import events as e
@@ -22,12 +22,12 @@ class Member(Machine):
 
     def __init__(
         self,
-        setting: Setting,
+        setting: RunContext,
         directory: Directory,
         flow: Flow,
         ways: OperatorTransfers,
         reshaping: Reshaping,
-        growth: Growth,
+        growth: QueryAttachment,
     ) -> None:
         self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last

@@ -25,7 +25,7 @@ import msgspec
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import HostLost, Notes, NotJoined, Vacating
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -34,7 +34,7 @@ from thalweg.middleware.protocol import messages as m
 class Membership:
     """A run's hosts, as its client knows them to come."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, queries: Queries) -> None:
+    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, queries: Queries) -> None:
         self._setting, self._out, self._limits = setting, setting.out, setting.limits
         self._tree, self._directory, self._queries = tree, directory, queries
         self._entering: tuple[m.Peer, float, int] | None = (

@@ -26,9 +26,9 @@ from thalweg.middleware.core.notes import (
     Started,
     Vacating,
 )
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.growth import extended
-from thalweg.middleware.core.relocation.guests import Guests
+from thalweg.middleware.core.relocation.guests import Subscribers
 from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.outcomes import Outcomes
 from thalweg.middleware.core.relocation.proposal import (
@@ -61,12 +61,12 @@ class Proposer:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: RunContext,
         tree: Tree,
         directory: Directory,
         flow: Flow,
         queries: Queries,
-        guests: Guests,
+        guests: Subscribers,
         membership: Membership,
     ) -> None:
         self._queries, self._guests, self.membership = queries, guests, membership

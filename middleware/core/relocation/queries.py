@@ -22,14 +22,14 @@ import msgspec
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import HostLost, Left, Notes, Refused
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 REMEMBERED = 1024  # queries of guests that are over
 
 
-class Guest(msgspec.Struct, frozen=True):
+class Subscriber(msgspec.Struct, frozen=True):
     """Another client that wants the partitions of ``node``, by its subscription ``number``; its sink in the run."""
 
     peer: m.Peer
@@ -41,13 +41,13 @@ class Guest(msgspec.Struct, frozen=True):
 class Queries:
     """The client's list of one run's queries."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory) -> None:
+    def __init__(self, setting: RunContext, tree: Tree, directory: Directory) -> None:
         self._out, self._limits = setting.out, setting.limits
         self._tree, self._directory = tree, directory
         self.sinks: dict[int, tuple[str, ...]] = {0: tree.dataflow.sinks}
         self.joining = False  # R3
         self.expected = 0  # queries that are to be proposed
-        self.guests: dict[int, Guest] = {}  # R5
+        self.guests: dict[int, Subscriber] = {}  # R5
         self.why: dict[int, str] = {}  # those of guests leave
         self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
         self._leaving: list[int] = []
@@ -134,7 +134,7 @@ class Queries:
         word = m.Detach(self._out.run, self._directory.new_number(), gone, guests)
         self.tell(dict.fromkeys(self._directory.everyone, word))
 
-    def _dismiss(self, query: int) -> Guest:
+    def _dismiss(self, query: int) -> Subscriber:
         """R5: tell a guest that its query is over."""
         guest, why = self.guests[query], self.why.get(query, "")
         self.over[guest.peer.name, guest.number] = why

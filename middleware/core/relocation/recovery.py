@@ -67,10 +67,10 @@ from thalweg.middleware.core.flow.missing import (
 )
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
-from thalweg.middleware.core.monitoring.standing import Standing
+from thalweg.middleware.core.monitoring.standing import RejoinPolicy
 from thalweg.middleware.core.notes import ChangedOver, HostLost, Left, Notes, NotJoined, PartitionDelivered, Started
-from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.relocation.renewal import Phase, PhaseEvent, Renewal
+from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.relocation.renewal import RecoveryEvent, RecoveryPhase, RunGeneration
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -164,7 +164,7 @@ def place(
 class Recovery:
     """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow) -> None:
+    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._setting, self._client = setting.out, setting, setting.install.client
         self._tree, self._directory, self._flow = tree, directory, flow
         self.known: Known = {}
@@ -172,7 +172,7 @@ class Recovery:
         self.keeps = False  # R7
         self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
         self.bases: dict[str, int] = {}
-        self.standing = Standing()
+        self.standing = RejoinPolicy()
         starts = setting.lasting.starts if setting.lasting is not None else ()
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
         self._begun_s = setting.out.now
@@ -187,7 +187,7 @@ class Recovery:
         self._chosen: dict[str, str] = {}
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
-        self.renewal = Renewal(setting.out.run)
+        self.renewal = RunGeneration(setting.out.run)
         self._wanted = 0  # what the application wanted next when this generation began
         self._kept: set[str] = set()  # R10: operators that have gone on
 
@@ -581,7 +581,7 @@ class Recovery:
         self.installed(self._flow.kept)
         if missing := all_gaps(self._tree.dataflow):
             self._begun["missing"] = missing
-        self.renewal.to(PhaseEvent.LOST)
+        self.renewal.to(RecoveryEvent.LOST)
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.tell()
 
@@ -621,22 +621,22 @@ class Recovery:
     def on_started(self, _: Started) -> Notes:
         """All hosts that are needed have the run: what the application wanted is demanded again."""
         self._phases_s["ready"] = self._out.now
-        self._to(PhaseEvent.STARTED)
+        self._to(RecoveryEvent.STARTED)
         yield from self._demand()
 
     def on_delivered(self, _: PartitionDelivered) -> None:
-        if self.renewal.state is not Phase.WHOLE:
+        if self.renewal.state is not RecoveryPhase.WHOLE:
             self._phases_s.setdefault("first", self._out.now)
-            self._to(PhaseEvent.DELIVERED)
+            self._to(RecoveryEvent.DELIVERED)
 
     def close(self) -> None:
         """Another generation follows, or the run is over."""
-        self._to(PhaseEvent.CLOSED)
+        self._to(RecoveryEvent.CLOSED)
 
-    def _to(self, event: PhaseEvent) -> None:
+    def _to(self, event: RecoveryEvent) -> None:
         """Record how this generation began when it is whole, if that is still to be done."""
         self.renewal.to(event)
-        if self.renewal.state is not Phase.WHOLE:
+        if self.renewal.state is not RecoveryPhase.WHOLE:
             return
         begun, now, phases_s = self._begun, self._out.now, self._phases_s
         if begun is not None:

@@ -11,44 +11,44 @@ from __future__ import annotations
 from thalweg.middleware.core.machine import Machine, Term
 
 
-class Phase(Term):
+class RecoveryPhase(Term):
     WHOLE = "whole"
     DECIDED = "decided"  # all hosts that are needed are being asked
     RESTORED = "restored"  # they have it; nothing has come
     FLOWING = "flowing"  # something has come; not all of them have it
 
 
-class PhaseEvent(Term):
+class RecoveryEvent(Term):
     LOST = "lost"  # hosts were, with the generation before
     STARTED = "started"  # all hosts that are needed have their part
     DELIVERED = "delivered"
     CLOSED = "closed"  # it is over, or another generation follows
 
 
-RENEWAL: dict[tuple[Phase, PhaseEvent], Phase] = {
-    (Phase.WHOLE, PhaseEvent.LOST): Phase.DECIDED,
-    (Phase.DECIDED, PhaseEvent.STARTED): Phase.RESTORED,
-    (Phase.DECIDED, PhaseEvent.DELIVERED): Phase.FLOWING,
-    (Phase.DECIDED, PhaseEvent.CLOSED): Phase.WHOLE,
-    (Phase.RESTORED, PhaseEvent.DELIVERED): Phase.WHOLE,
-    (Phase.RESTORED, PhaseEvent.STARTED): Phase.RESTORED,
-    (Phase.RESTORED, PhaseEvent.CLOSED): Phase.WHOLE,
-    (Phase.FLOWING, PhaseEvent.STARTED): Phase.WHOLE,
-    (Phase.FLOWING, PhaseEvent.DELIVERED): Phase.FLOWING,
-    (Phase.FLOWING, PhaseEvent.CLOSED): Phase.WHOLE,
-    (Phase.WHOLE, PhaseEvent.STARTED): Phase.WHOLE,
-    (Phase.WHOLE, PhaseEvent.CLOSED): Phase.WHOLE,
+RENEWAL: dict[tuple[RecoveryPhase, RecoveryEvent], RecoveryPhase] = {
+    (RecoveryPhase.WHOLE, RecoveryEvent.LOST): RecoveryPhase.DECIDED,
+    (RecoveryPhase.DECIDED, RecoveryEvent.STARTED): RecoveryPhase.RESTORED,
+    (RecoveryPhase.DECIDED, RecoveryEvent.DELIVERED): RecoveryPhase.FLOWING,
+    (RecoveryPhase.DECIDED, RecoveryEvent.CLOSED): RecoveryPhase.WHOLE,
+    (RecoveryPhase.RESTORED, RecoveryEvent.DELIVERED): RecoveryPhase.WHOLE,
+    (RecoveryPhase.RESTORED, RecoveryEvent.STARTED): RecoveryPhase.RESTORED,
+    (RecoveryPhase.RESTORED, RecoveryEvent.CLOSED): RecoveryPhase.WHOLE,
+    (RecoveryPhase.FLOWING, RecoveryEvent.STARTED): RecoveryPhase.WHOLE,
+    (RecoveryPhase.FLOWING, RecoveryEvent.DELIVERED): RecoveryPhase.FLOWING,
+    (RecoveryPhase.FLOWING, RecoveryEvent.CLOSED): RecoveryPhase.WHOLE,
+    (RecoveryPhase.WHOLE, RecoveryEvent.STARTED): RecoveryPhase.WHOLE,
+    (RecoveryPhase.WHOLE, RecoveryEvent.CLOSED): RecoveryPhase.WHOLE,
 }
 
 
-class Renewal(Machine):
+class RunGeneration(Machine):
     """A generation at its client."""
 
     __slots__ = ("run",)
     TABLE = RENEWAL
 
     def __init__(self, run: str) -> None:
-        self.run, self.state = run, Phase.WHOLE
+        self.run, self.state = run, RecoveryPhase.WHOLE
 
     def __repr__(self) -> str:
         return f"run {self.run} is {self.state}"

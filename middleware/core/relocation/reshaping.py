@@ -26,7 +26,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Notes
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.inheritance import Inheritance
@@ -47,7 +47,9 @@ class OperatorTransfers(msgspec.Struct, frozen=True):
 class Reshaping:
     """What a host does about another shape, told by the barrier."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers) -> None:
+    def __init__(
+        self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers
+    ) -> None:
         self._out, self._leads, self._max_nodes = setting.out, setting.leads, setting.limits.max_nodes
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance

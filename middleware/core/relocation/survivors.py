@@ -29,17 +29,17 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.flow.flow import Flow, Survivor
+from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.flow.node_states import IDLE
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
 
 
 def survivors(
-    setting: Setting, tree: Tree, flow: Flow, waiting: Collection[str], install: m.Install
-) -> dict[str, Survivor]:
+    setting: RunContext, tree: Tree, flow: Flow, waiting: Collection[str], install: m.Install
+) -> dict[str, CarriedOver]:
     """R2: the operators of a generation that go on here in the next one, which is that of ``install``.
 
     Args:
@@ -53,7 +53,7 @@ def survivors(
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
     changed = {cut.node for cut in install.cuts if cut.generation > generation_of(setting.install.run)}  # R6
-    found: dict[str, Survivor] = {}
+    found: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())
         if node is None or where[name] != setting.out.host or node.kind != "operator" or core.state is IDLE:

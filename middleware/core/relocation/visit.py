@@ -47,7 +47,7 @@ class _Wanted(msgspec.Struct):
     left: int = 0
 
 
-class Visit:
+class RunSubscriptions:
     """The subscriptions to one run, which the client at ``owner`` leads."""
 
     def __init__(self, out: Outbox, me: m.Peer, owner: m.Peer, limits: CoreConfig) -> None:

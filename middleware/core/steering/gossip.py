@@ -21,8 +21,8 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.soundings import PiggybackedFigures
-from thalweg.middleware.core.outbox import Setting, Timer
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours
@@ -34,7 +34,7 @@ from thalweg.middleware.protocol.stripes import asked_as
 class Gossip:
     """A host's part in one run."""
 
-    def __init__(self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, flow: Flow) -> None:
+    def __init__(self, setting: RunContext, shared: HostServices, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._client = setting.out, setting.install.client
         news = setting.install.news
         self._needs = frozenset(news) if isinstance(news, tuple) else frozenset[str]()

@@ -22,10 +22,10 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
 from thalweg.middleware.core.notes import LinkMeasured, Notes
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.member import Member
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.network.view import Link
 
@@ -54,7 +54,7 @@ class EpochSteering:
     """A host's part of the local algorithm, for the operators of one run that are here."""
 
     def __init__(
-        self, setting: Setting, shared: Shared, stream: FlowParts, departures: Departures, member: Member
+        self, setting: RunContext, shared: HostServices, stream: FlowParts, departures: Departures, member: Member
     ) -> None:
         self._out, self._limits, self._options = setting.out, setting.limits, setting.by_epochs
         self._client = setting.install.client

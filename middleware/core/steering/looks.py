@@ -23,7 +23,7 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.figures import NodeFigures, Taking, lacks
 from thalweg.middleware.network.place import Place
@@ -37,7 +37,7 @@ Pulls = list[tuple[str, float]]  # hosts of an operator's neighbours, and the by
 class CoordinateSteering:
     """A host's part, for the operators of one run that are here."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
+    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
         self._out, self._client, moves = setting.out, setting.install.client, setting.install.moves
         self._options = moves if isinstance(moves, SpaceMoves) else None
         self._tree, self._directory, self._flow, self._gossip = tree, directory, flow, gossip

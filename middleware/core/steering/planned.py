@@ -41,10 +41,10 @@ from thalweg.middleware.core.notes import (
     PartitionDelivered,
     Started,
 )
-from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import SAME, Proposer
-from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.history import History, PlanningHistory, Variability
@@ -100,8 +100,8 @@ class CentralSteering:
 
     def __init__(
         self,
-        setting: Setting,
-        shared: Shared,
+        setting: RunContext,
+        shared: HostServices,
         tree: Tree,
         directory: Directory,
         departures: Departures,

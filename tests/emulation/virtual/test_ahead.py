@@ -23,7 +23,7 @@ from thalweg.experiments.faults.trials import run_trial
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import commands as c
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 PLANS = int(os.environ.get("THALWEG_AHEAD_PLANS", "2"))
 RATE_BPS, DELAY_S = 10e6, 0.1
@@ -44,9 +44,9 @@ class Says(NodeCode):
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         assert inputs in ((), (index,))
-        return Made(index, self.size_bytes)
+        return NodeResult(index, self.size_bytes)
 
 
 class Ran:

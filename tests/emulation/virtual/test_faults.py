@@ -46,7 +46,7 @@ from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "h3", "client")
 PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}
@@ -63,9 +63,9 @@ class Adding(NodeCode):
     def __init__(self) -> None:
         self.made = 0
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         self.made += 1
-        return Made((index, self.made - 1, *inputs), BYTES, COMPUTE_S)
+        return NodeResult((index, self.made - 1, *inputs), BYTES, COMPUTE_S)
 
     def snapshot(self) -> bytes:
         return str(self.made).encode().ljust(BYTES)

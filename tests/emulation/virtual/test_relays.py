@@ -12,7 +12,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import Transfer
 from thalweg.emulation.virtual.world import World
-from thalweg.middleware.client.replanning import Search, first_ways
+from thalweg.middleware.client.replanning import Replanner, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS
@@ -22,7 +22,7 @@ from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "r1", "r2", "client")
 PLACEMENT = {"s": "h1", "t": "client"}
@@ -36,8 +36,8 @@ def steady(bps: float) -> BandwidthTrace:
 
 
 class Sized(NodeCode):
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(index, BYTES, 0.0)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, BYTES, 0.0)
 
 
 class Relayed(World):
@@ -65,7 +65,7 @@ class Relayed(World):
         known = {link: LinkEstimate(rate.rate_at(0.0)) for link, rate in links.items()}
         task = Task((FLOW,), HOSTS, NetworkView(known), Hints({"s": BYTES}), networks=networks, hops=hops)
         moves = GlobalMoves(period_s=PERIOD_S)
-        self.answer = Search(task, get_cost_model("period"), moves, AGAIN).answer
+        self.answer = Replanner(task, get_cost_model("period"), moves, AGAIN).answer
         self.ways, _ = first_ways(task, PLACEMENT, lambda links: {})
         self.run(FLOW, PLACEMENT, count, moves)
 

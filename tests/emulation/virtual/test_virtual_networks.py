@@ -11,7 +11,7 @@ import pytest
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.world import World
-from thalweg.middleware.client.replanning import Search, first_ways
+from thalweg.middleware.client.replanning import Replanner, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff
@@ -21,7 +21,7 @@ from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "client")
 PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}
@@ -43,8 +43,8 @@ NETWORKS = {
 
 
 class Sized(NodeCode):
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(index, BYTES, 0.0)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, BYTES, 0.0)
 
 
 class Recorded(World):
@@ -61,7 +61,7 @@ class Recorded(World):
         known = {link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()}
         task = Task((FLOW,), HOSTS, NetworkView(known), Hints({"s": BYTES, "o": BYTES}), networks=NETWORKS)
         moves = GlobalMoves(period_s=PERIOD_S, horizon_s=horizon_s)
-        self.answer = Search(task, get_cost_model("period"), moves, AGAIN).answer
+        self.answer = Replanner(task, get_cost_model("period"), moves, AGAIN).answer
         self.ways, _ = first_ways(task, PLACEMENT, lambda links: {})
         self.run(FLOW, PLACEMENT, COUNT, moves)
 
@@ -155,7 +155,7 @@ class Carried(World):
         self.on_delivered = lambda partition, now: self.values.append(partition.value)
         task = Task((FREE,), ALL, NetworkView({}), Hints({"s": BYTES, "o": BYTES}), networks=BEYOND)
         moves = GlobalMoves(period_s=MOVED_S)
-        self.answer = Search(task, get_cost_model("period"), moves, Moves()).answer
+        self.answer = Replanner(task, get_cost_model("period"), moves, Moves()).answer
         self.run(FREE, PLACEMENT, 120, moves)
 
     def _record(self, host: str, now: float, record: e.Record) -> None:

@@ -26,7 +26,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "client")
 ENDLESS = BandwidthTrace.constant("as good as no link at all", 1e15)
@@ -47,11 +47,11 @@ class Takes(NodeCode):
         self.seconds, self.size_bytes, self.length = seconds, size_bytes, length
         self.made = 0
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         if index >= self.length:
-            return Made(None, 0, 0.0, True)
+            return NodeResult(None, 0, 0.0, True)
         self.made += 1
-        return Made((index, *inputs), self.size_bytes, self.seconds)
+        return NodeResult((index, *inputs), self.size_bytes, self.seconds)
 
     def snapshot(self) -> bytes:
         return str(self.made).encode()
@@ -382,7 +382,7 @@ def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("node", "host", "call"), [("s", "h1", "produce"), ("o", "h2", "combine")])
 def test_a_call_of_more_simulated_time_than_its_run_allows_ends_it(node: str, host: str, call: str) -> None:
     class Later(Takes):
-        def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
             self.seconds = 9.0 if index == 2 else 3.0
             return super().make(index, inputs)
 
@@ -435,9 +435,9 @@ def test_an_operator_whose_code_is_not_to_be_had_elsewhere_stays() -> None:
 
 def test_operators_take_their_state_along() -> None:
     class Counts(Takes):
-        def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
             made = super().make(index, inputs)
-            return Made(self.made, made.size_bytes, made.seconds)
+            return NodeResult(self.made, made.size_bytes, made.seconds)
 
     watched = Watched({"s": Takes, "o": Counts})
     watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 30, driver=RandomMoves(moves=10, seed=4))
@@ -469,8 +469,8 @@ class Pictures(Takes):
         super().__init__()
         self.odd = odd
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(np.full((4, 4), 7 if index == self.odd else index, np.uint8), 16, 0.25)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(np.full((4, 4), 7 if index == self.odd else index, np.uint8), 16, 0.25)
 
 
 def log_of(source: Callable[[], NodeCode], seed: int = 4) -> str:

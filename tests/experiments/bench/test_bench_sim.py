@@ -17,7 +17,7 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 needs_simpy = pytest.mark.skipif(not peers_simpy.installed(), reason="SimPy is not installed (the dev extra)")
 
@@ -28,8 +28,8 @@ LINK = BandwidthTrace("constant", np.zeros(1), np.full(1, 8.0 * SIZE))  # a part
 class Steady(NodeCode):
     """Makes partitions of one size; sources take half a second, operators a quarter."""
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(index, int(SIZE), 0.25 if inputs else 0.5)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, int(SIZE), 0.25 if inputs else 0.5)
 
 
 def steady(node: Node) -> NodeCode:

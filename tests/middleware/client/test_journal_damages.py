@@ -23,7 +23,7 @@ from runtime_codes import ALLOW, blocks
 from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.journal import FILE, MARK, Found, Journal, Query, Stream
+from thalweg.middleware.client.journal import FILE, MARK, Journal, JournaledQuery, JournaledRun, ResumableStream
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import JournalGapError, UsageError
@@ -65,11 +65,11 @@ class Application:
                 self.keep(self.had[sink])
             if self.random.random() < 0.03:
                 number = len(self.queries) + 1
-                self.book.query(RUN, number, Query(FLOW, {name: name for name in FLOW.by_name}, (), number))
+                self.book.query(RUN, number, JournaledQuery(FLOW, {name: name for name in FLOW.by_name}, (), number))
                 self.queries.add(number)
             if self.random.random() < 0.05:
                 other = f"other{len(self.over)}"
-                self.book.keep(other, Stream("client", (), 0))
+                self.book.keep(other, ResumableStream("client", (), 0))
                 self.book.had(other, "t", 1)
                 self.book.over(other)
                 self.over.add(other)
@@ -84,7 +84,7 @@ class Application:
         shutil.copytree(self.folder, copy)
         return copy
 
-    def is_right(self, found: Found) -> bool:
+    def is_right(self, found: JournaledRun) -> bool:
         return (found.had, {*found.queries}) == (self.had, self.queries)
 
 

@@ -18,7 +18,7 @@ from patience import patience
 from runtime_codes import blocks
 
 from thalweg.middleware.client import journal
-from thalweg.middleware.client.journal import FILE, LOCK, MARK, Journal, Query, Stream
+from thalweg.middleware.client.journal import FILE, LOCK, MARK, Journal, JournaledQuery, ResumableStream
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import JournalError, JournalGapError, UsageError
@@ -55,7 +55,7 @@ def test_of_runs_that_are_over_the_journal_keeps_that_alone(tmp_path: Path, monk
 def book(tmp_path: Path) -> Iterator[Journal]:
     """A journal with a run of which 100 partitions were had."""
     made = Journal(tmp_path / "folder" / "journal")
-    made.keep("r", Stream("c", (), 0))
+    made.keep("r", ResumableStream("c", (), 0))
     for index in range(100):
         made.had("r", "sink", index)
     yield made
@@ -121,7 +121,7 @@ def test_an_entry_that_says_something_else_than_was_written_does_not_count(book:
 
 def test_that_the_last_entry_of_a_query_is_lost_is_said_though_an_earlier_one_is_there(book: Journal) -> None:
     """The query had left, and would go on."""
-    book.query("r", 1, Query(FLOW, {}, (), 3))
+    book.query("r", 1, JournaledQuery(FLOW, {}, (), 3))
     book.query("r", 1, None)
     folder = copied(book)
     with sqlite3.connect(folder / FILE) as file:
@@ -159,7 +159,7 @@ def test_a_journal_without_its_mark_cannot_show_that_it_is_complete(book: Journa
     with pytest.raises(JournalGapError, match="cannot show that it has all of its runs"):
         find(again, "other")
     again.begun("later", "global")
-    again.keep("later", Stream("c", (), 7))
+    again.keep("later", ResumableStream("c", (), 7))
     with pytest.raises(JournalGapError, match="cannot show that it has all of its runs"):
         find(again, None)
     assert find(again, "later")[1].doubt == "", "it was begun since"

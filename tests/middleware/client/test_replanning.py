@@ -12,7 +12,7 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.client.replanning import Replanner
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, sinks_at, star_tree
 from thalweg.middleware.network.view import Link, LinkEstimate
@@ -88,15 +88,15 @@ def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decid
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, path, asked = star_tree(SOURCES, LARGEST), tmp_path / "client.jsonl", list[Any]()
-    answer = Search.answer
+    answer = Replanner.answer
 
-    def answered(search: Search, plan: e.RequestPlan) -> e.PlanReady:
+    def answered(search: Replanner, plan: e.RequestPlan) -> e.PlanReady:
         planned = answer(search, plan)
         if not planned.needs:  # else it is asked again in the same look
             asked.append(plan)
         return planned
 
-    monkeypatch.setattr(Search, "answer", answered)
+    monkeypatch.setattr(Replanner, "answer", answered)
     with Client(cluster, allow=ALLOW, records=path, time_scale=600.0) as client, client.run(flow) as run:
         assert run.search is not None
         assert (run.search.planner, run.search.label) == (Thalweg(), "thalweg")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.client.rising import Tree, in_two, known_in
+from thalweg.middleware.client.rising import LowerTree, in_two, known_in
 from thalweg.middleware.core.relocation.sharing import shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol.parts import PlacedGraph, is_inlet, parted, split_graph, whole
@@ -40,7 +40,7 @@ def placed(flow: Dataflow) -> PlacedGraph:
 @given(graphs("a", (*CODES, KEEPS)), graphs("b", (*CODES, KEEPS)))
 def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(stream: Dataflow, query: Dataflow) -> None:
     below, above = parted(placed(stream), split_graph(stream, remembering(stream), "cl"), "cl")
-    tree = Tree.first(below)
+    tree = LowerTree.first(below)
     fresh = len(tree.places)
     graph = whole(below, above).dataflow
     known = known_in(query, graph, tree.feeding)
@@ -80,7 +80,7 @@ def is_made(above: Dataflow, name: str) -> bool:
 @given(graphs("a", tuple(CODES)), graphs("b", tuple(CODES)), graphs("c", tuple(CODES)))
 def test_whose_a_node_is_says_who_takes_what_is_made_of_it(one: Dataflow, two: Dataflow, three: Dataflow) -> None:
     below, _ = parted(placed(one), split_graph(one, (), "cl"), "cl")
-    tree, own = Tree.first(below), frozenset(Tree.first(below).places)
+    tree, own = LowerTree.first(below), frozenset(LowerTree.first(below).places)
     for number, query in ((1, two), (2, three)):
         known = known_in(query, tree.below.dataflow, tree.feeding)
         rises = in_two(query, known, (), "cl", max(tree.places) + 1)

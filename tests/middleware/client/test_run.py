@@ -16,7 +16,7 @@ from runtime_codes import ALLOW, MIX, blocks
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.stream import Home
+from thalweg.middleware.client.stream import ClientServices
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.protocol import events as e
 
@@ -30,7 +30,7 @@ class Core:
     def __init__(self, length: int, last: e.Command) -> None:
         self.asked, self.length, self.last = 0, length, last
         self.closed: list[str] = []
-        home = Home("client", lambda: ("h1",), ALLOW, self.tell, self.closed.append)
+        home = ClientServices("client", lambda: ("h1",), ALLOW, self.tell, self.closed.append)
         self.run = Run(home, "r", {}, FLOW, None)
         self.answers = threading.Thread(target=self._answer)
         self._demands = threading.Semaphore(0)

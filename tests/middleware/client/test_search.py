@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Search, ask_hints
+from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Replanner, ask_hints
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.network.history import History, PlanningHistory
@@ -33,11 +33,11 @@ def tree(source: Code, operator: Code) -> Dataflow:
 DATAFLOW = tree(Code("runtime_codes:Blocks"), Code("composite"))
 
 
-def search(hysteresis: float = 0.0, period_s: float = 600.0) -> Search:
+def search(hysteresis: float = 0.0, period_s: float = 600.0) -> Replanner:
     """Two partitions of 1 MB make one."""
     hints = Hints({"source@h1": 1e6, "source@h2": 1e6, "op0": 1e6})
     task = Task((DATAFLOW,), HOSTS, NetworkView({}), hints, MEASURED)
-    return Search(task, CriticalPath(), GlobalMoves(period_s, hysteresis), AGAIN)
+    return Replanner(task, CriticalPath(), GlobalMoves(period_s, hysteresis), AGAIN)
 
 
 def view(**slow: bool) -> dict[Link, LinkEstimate]:

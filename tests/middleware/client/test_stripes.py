@@ -15,8 +15,8 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.journal import Found, Stream
-from thalweg.middleware.client.resuming import Here, Onward, go_on_over
+from thalweg.middleware.client.journal import JournaledRun, ResumableStream
+from thalweg.middleware.client.resuming import ResumedStream, ResumingClient, go_on_over
 from thalweg.middleware.client.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
@@ -195,26 +195,26 @@ def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tm
 
 
 def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
-    stream = Stream("client", (at("h1"), at("h3")), 5, 90)
+    stream = ResumableStream("client", (at("h1"), at("h3")), 5, 90)
     (sink,) = FLOW.sinks
     here = ("h1", "h2", "h3", "client")
     placed = tuple(Stripe(FLOW, {**at(host).placement, sink: "client"}, 0.5) for host in ("h1", "h3"))
-    found = Found(msgspec.structs.replace(stream, trees=placed), {sink: 41})
+    found = JournaledRun(msgspec.structs.replace(stream, trees=placed), {sink: 41})
     allow = (*DEFAULT_ALLOW, *ALLOW)
-    there, gone = Here("client", here, allow), Here("client", ("h1", "h2", "client"), allow)
-    assert go_on_over("r", found, None, there) == Onward(placed, 42, {})
-    assert go_on_over("r", found, 7, gone) == Onward(placed[:1], 7, {})
-    none = Here("client", ("h2", "client"), allow)
-    assert go_on_over("r", found, 7, none) == Onward(placed, 7, {}), "its loss will be said by the run"
+    there, gone = ResumingClient("client", here, allow), ResumingClient("client", ("h1", "h2", "client"), allow)
+    assert go_on_over("r", found, None, there) == ResumedStream(placed, 42, {})
+    assert go_on_over("r", found, 7, gone) == ResumedStream(placed[:1], 7, {})
+    none = ResumingClient("client", ("h2", "client"), allow)
+    assert go_on_over("r", found, 7, none) == ResumedStream(placed, 7, {}), "its loss will be said by the run"
     with pytest.raises(UsageError, match="run r is of client 'client', and this is 'other'"):
-        go_on_over("r", found, None, Here("other", here, allow))
+        go_on_over("r", found, None, ResumingClient("other", here, allow))
     with pytest.raises(UsageError, match="run r is over"):
-        go_on_over("r", Found(stream, {sink: 89}), None, there)
+        go_on_over("r", JournaledRun(stream, {sink: 89}), None, there)
 
 
 def test_a_stream_with_state_above_its_trees_begins_anew_and_goes_on_after_what_was_had() -> None:
     flow = chain(Code("some"), Code("running"), client="client")
     placed = tuple(Stripe(flow, {"s": "h1", "o": "h2", "t": "client"}, 0.5) for _ in range(2))
-    found = Found(Stream("client", placed, 5, 90), {"t": 41})
-    here = Here("client", ("h1", "h2", "client"), DEFAULT_ALLOW)
-    assert go_on_over("r", found, None, here) == Onward(placed, 5, {"t": 41})
+    found = JournaledRun(ResumableStream("client", placed, 5, 90), {"t": 41})
+    here = ResumingClient("client", ("h1", "h2", "client"), DEFAULT_ALLOW)
+    assert go_on_over("r", found, None, here) == ResumedStream(placed, 5, {"t": 41})

@@ -102,7 +102,10 @@ def state_of(part: Any, seen: dict[int, int] | None = None) -> Any:
         return [state_of(each, seen) for each in part]
     if isinstance(part, set | frozenset):
         return sorted(map(repr, part))
-    if isinstance(part, types.FunctionType | types.MethodType | type) or type(part).__name__ in ("Desk", "Outbox"):
+    if isinstance(part, types.FunctionType | types.MethodType | type) or type(part).__name__ in (
+        "HostContext",
+        "Outbox",
+    ):
         return None
     if isinstance(part, msgspec.Struct):
         return [state_of(getattr(part, name), seen) for name in part.__struct_fields__]

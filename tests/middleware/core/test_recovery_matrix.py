@@ -50,7 +50,7 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
 from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 pytestmark = pytest.mark.matrix
 
@@ -399,7 +399,7 @@ def test_with_several_partitions_under_way(step: str, fault: str, expected: str)
 class Lessened(Paced):
     """A source that says of which partitions it is missing."""
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         made = super().make(index, inputs)
         return msgspec.structs.replace(made, value=lessened(self.node, index) or made.value)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from thalweg.middleware.core.outbox import Desk, Outbox
+from thalweg.middleware.core.outbox import HostContext, Outbox
 from thalweg.middleware.core.striping import LEAST, MOST_LEFT, StripeHooks, StripeState, Striping, TakesOver
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
@@ -38,7 +38,7 @@ class Played:
         above: e.RunRequested | UnsetType = UNSET,
         most: int = 2,
     ) -> None:
-        self.desk, self.most = Desk("client"), most
+        self.desk, self.most = HostContext("client"), most
         self.takes_s, self.length = takes_s, length
         self.given: dict[int, list[int]] = {number: [] for number in range(len(takes_s))}
         self.asked: dict[int, int] = dict.fromkeys(self.given, 0)

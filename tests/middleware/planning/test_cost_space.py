@@ -32,7 +32,7 @@ from thalweg.middleware.planning.asking import plan_with_probes
 from thalweg.middleware.planning.planners.cost_space import LEAST_S, CostSpace
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "h3", "client")
 MODEL, PLAIN = CriticalPath(), CostSpace()
@@ -122,8 +122,8 @@ def test_how_it_moves_operators_is_said_by_its_options() -> None:
 class Sized(NodeCode):
     """Partitions of 100 KB."""
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(index, 100_000, 0.0)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, 100_000, 0.0)
 
 
 @pytest.mark.long

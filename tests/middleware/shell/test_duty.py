@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from patience import patience
 
-from thalweg.middleware.shell.duty import MOST_LOST, Duty
+from thalweg.middleware.shell.duty import MOST_LOST, StandbyLoop
 
 LIMIT_S = 0.02
 WAIT_S = 10.0
@@ -27,7 +27,7 @@ class Served:
         self.served: list[str] = []
         self.most = 0
         self.ended: list[BaseException | None] = []
-        self.duty = Duty(self.loop, self.ended.append, "test-duty", LIMIT_S)
+        self.duty = StandbyLoop(self.loop, self.ended.append, "test-duty", LIMIT_S)
 
     def loop(self) -> bool:
         me = threading.current_thread().name
@@ -78,7 +78,7 @@ def served() -> Iterator[Served]:
     assert one.duty.over.wait(patience(WAIT_S))
 
 
-def wait_present(duty: Duty) -> None:
+def wait_present(duty: StandbyLoop) -> None:
     deadline = time.monotonic() + patience(WAIT_S)
     while not duty.present:
         assert time.monotonic() < deadline
@@ -115,7 +115,7 @@ def test_what_the_loop_raises_is_told_when_it_is_over() -> None:
     def loop() -> bool:
         raise MemoryError
 
-    duty = Duty(loop, told.append, "test-end", LIMIT_S)
+    duty = StandbyLoop(loop, told.append, "test-end", LIMIT_S)
     duty.wait(patience(WAIT_S))
     assert duty.over.is_set()
     assert [type(each) for each in told] == [MemoryError]
@@ -154,7 +154,7 @@ def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
             assert busy.acquire(blocking=False), "two threads on duty"
         return True
 
-    duty = Duty.__new__(Duty)
+    duty = StandbyLoop.__new__(StandbyLoop)
     duty.__init__(loop, lambda error: None, "test-limit", 0.005)  # type: ignore[misc]
     assert duty.over.wait(patience(WAIT_S))
     assert lost

@@ -10,7 +10,7 @@ import pytest
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.shell import expiry as module
 from thalweg.middleware.shell.expiry import AGAIN_S, AHEAD_S, Expiry
-from thalweg.middleware.shell.security import MEMBERS, Keys, Member, Role, new_certificate, write_certificate
+from thalweg.middleware.shell.security import MEMBERS, Keys, MemberCertificate, Role, new_certificate, write_certificate
 
 DAY_S = 86_400.0
 
@@ -37,7 +37,7 @@ class Book(Logbook):
         self.texts.append(text)
 
 
-def make(folder: Path, name: str, role: Role, days: float | None) -> tuple[Member, Path]:
+def make(folder: Path, name: str, role: Role, days: float | None) -> tuple[MemberCertificate, Path]:
     made, _, secret = new_certificate(name, role, folder, days)
     write_certificate(folder / MEMBERS / f"{name}.key", made.text())
     return made, secret

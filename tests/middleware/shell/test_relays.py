@@ -15,7 +15,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.relays import PASSAGES
-from thalweg.middleware.shell.sockets import Line, Listening, Sockets
+from thalweg.middleware.shell.sockets import HostConnections, Listening, Sockets
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, WINDOW_CHUNKS, Outgoing, Route
 
 HOPS = m.LinkEnd("h2", "fast"), m.LinkEnd("h3", "fast")
@@ -56,7 +56,7 @@ class Relay:
         self.sockets.send_chunk = self._send  # type: ignore[method-assign]
         self.sockets.post = self._post  # type: ignore[method-assign]
 
-    def _send(self, line: Line, chunk: Any, piece: memoryview) -> bool:
+    def _send(self, line: HostConnections, chunk: Any, piece: memoryview) -> bool:
         assert (line.host, line.via) == ("h3", "fast")
         if self.room:
             self.on.append((chunk, bytes(piece)))

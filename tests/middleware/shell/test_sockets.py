@@ -23,7 +23,7 @@ from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell import sockets as module
 from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD
 from thalweg.middleware.shell.endpoints import read_networks
-from thalweg.middleware.shell.sockets import Line, Listening, Sockets
+from thalweg.middleware.shell.sockets import HostConnections, Listening, Sockets
 
 PING = m.Ping("r")
 PROBE = m.Probe("r", 1, m.Peer("a", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
@@ -43,7 +43,7 @@ def opened(**limits: float) -> Iterator[Sockets]:
         sockets.destroy(0)
 
 
-def lines_of(sockets: Sockets, run: str) -> dict[str, Line]:
+def lines_of(sockets: Sockets, run: str) -> dict[str, HostConnections]:
     return sockets.lines.get(run, {})
 
 

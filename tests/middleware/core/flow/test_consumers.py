@@ -16,11 +16,11 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
+    ConsumerState,
     Dispatch,
     Lighten,
     Renounce,
     RunCode,
-    Taker,
 )
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import NodeState
@@ -103,5 +103,5 @@ def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there(
     book << ToLeave(recall=True) >> [Lighten(0)]
     book << Demanded(LAST, by="x") >> []  # where it goes says so
     book << Demanded(LAST, by="y") >> []
-    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": Taker(LAST), "y": Taker(LAST)}))
+    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": ConsumerState(LAST), "y": ConsumerState(LAST)}))
     there << Stayed() >> [Renounce(("a",))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thalweg.middleware.core.flow.made import Due, MadeBooks
+from thalweg.middleware.core.flow.made import Due, OutputSchedule
 from thalweg.middleware.protocol import events as e
 
 
@@ -19,14 +19,14 @@ def made(index: int) -> e.OperatorFinished:
 def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
     index: int, taken_bytes: int, now: float, due: bool
 ) -> None:
-    books = MadeBooks()
+    books = OutputSchedule()
     books.say("o", Due(8, 100, 10.0))
     books.taken_bytes["o"] += taken_bytes
     assert books.is_due(made(index), now) is due
 
 
 def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
-    books = MadeBooks()
+    books = OutputSchedule()
     assert books.is_due(made(0), 0.0)
     books.say("o", Due(8, 100, 10.0))
     assert not books.is_due(made(0), 0.0)
@@ -38,7 +38,7 @@ def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
 
 
 def test_bytes_count_since_a_node_was_heard_of_last() -> None:
-    books = MadeBooks()
+    books = OutputSchedule()
     books.taken_bytes["o"] += 60
     assert books.heard("o") == 60
     books.taken_bytes["o"] += 50

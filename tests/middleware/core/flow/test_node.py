@@ -30,12 +30,12 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
+    ConsumerState,
     Dispatch,
     Hand,
     Lighten,
     Renounce,
     RunCode,
-    Taker,
     Turned,
 )
 from thalweg.middleware.core.flow.node import NodeCore
@@ -326,7 +326,7 @@ def test_an_operator_that_goes_on_without_a_log_is_as_any_other_when_it_has_been
 
 def test_who_is_left_of_several_consumers_is_as_any_other_when_it_lacks_no_more_than_it_may() -> None:
     node, outputs = Node("s", "source", ()), [out(i, f"p{i}") for i in range(4)]
-    takers = {"o": Taker(0, first=0)}  # the other one, for which it was ahead, has left
+    takers = {"o": ConsumerState(0, first=0)}  # the other one, for which it was ahead, has left
     core = NodeCore(node, None, NodeState.ENDED, 4, takers, retained=outputs[-1], older=outputs[:-1], depth=2)
     for index, alone in ((1, False), (2, True), (3, True)):
         core.on_demand(index, consumer="o")
@@ -366,7 +366,7 @@ def test_an_operator_that_has_ended_does_not_become_light() -> None:
 
 
 def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
-    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, {"": Taker(7)}))
+    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, {"": ConsumerState(7)}))
     book << Stayed() >> [Ask(7)]
     book << Demanded(7) >> "duplicate"
     book << Arrived("a", 7) >> []

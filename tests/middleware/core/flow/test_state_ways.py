@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.flow.state_ways import StateWays
+from thalweg.middleware.core.flow.state_ways import StateTransfers
 from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -26,7 +26,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     ends = m.NetworkEndpoints({NET: "tcp://h:2", "fast": "tcp://h:3"})
     peers = {name: m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h2")}
     directory = run.directory
-    directory.states = StateWays(run.out, directory.ways, peers, book.core.links.monitor)
+    directory.states = StateTransfers(run.out, directory.ways, peers, book.core.links.monitor)
     return book
 
 

@@ -27,7 +27,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "client")
 DELAYS_S = {("h1", "h2"): 0.02, ("h1", "client"): 0.1, ("h2", "client"): 0.3}  # of both directions together, halves
@@ -49,8 +49,8 @@ def shaped(later_s: float = 0.0) -> dict[Link, ShapedLink]:
 class Busy(NodeCode):
     """Partitions of 4 MB: a third of a second on the line."""
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(index, 4_000_000, 0.2)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, 4_000_000, 0.2)
 
 
 class Asks(msgspec.Struct, frozen=True):

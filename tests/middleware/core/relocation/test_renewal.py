@@ -9,28 +9,28 @@ from thalweg.middleware.core.relocation.renewal import (
     GENERATION,
     RENEWAL,
     GenerationState,
-    Phase,
-    PhaseEvent,
-    Renewal,
+    RecoveryEvent,
+    RecoveryPhase,
+    RunGeneration,
     generation_state,
 )
 
 
 @pytest.mark.parametrize("events", [("started", "delivered"), ("delivered", "delivered", "started"), ("closed",)])
 def test_a_generation_is_whole_when_all_have_it_and_something_has_come(events: tuple[str, ...]) -> None:
-    renewal = Renewal("r~1")
-    renewal.to(PhaseEvent.LOST)
+    renewal = RunGeneration("r~1")
+    renewal.to(RecoveryEvent.LOST)
     for event in events:
-        assert renewal.state is not Phase.WHOLE
-        renewal.to(PhaseEvent(event))
-    assert renewal.state is Phase.WHOLE
+        assert renewal.state is not RecoveryPhase.WHOLE
+        renewal.to(RecoveryEvent(event))
+    assert renewal.state is RecoveryPhase.WHOLE
 
 
 def test_a_generation_loses_hosts_once() -> None:
-    renewal = Renewal("r~1")
-    renewal.to(PhaseEvent.LOST)
+    renewal = RunGeneration("r~1")
+    renewal.to(RecoveryEvent.LOST)
     with pytest.raises(InvalidTransition, match="run r~1 is decided: lost"):
-        renewal.to(PhaseEvent.LOST)
+        renewal.to(RecoveryEvent.LOST)
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_what_a_host_does_that_is_asked_to_take_part(
 
 
 def test_tables_lead_everywhere() -> None:
-    assert {*RENEWAL.values()} == {*Phase}
+    assert {*RENEWAL.values()} == {*RecoveryPhase}
     assert {*GENERATION.values()} | {GenerationState.NONE} == {*GenerationState}

@@ -14,7 +14,7 @@ from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.excuses import LIMITS
 from thalweg.experiments.faults.graphs import Timed, numbers
-from thalweg.middleware.client.replanning import MEASURED, Search
+from thalweg.middleware.client.replanning import MEASURED, Replanner
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import Hints, Plan, Planner, Task, get_cost_model, get_strategy
@@ -54,9 +54,9 @@ class Says(Planner):
         return Plan({node.name: node.pinned or host for node in nodes}, task.dataflow)
 
 
-def search(planner: Any) -> Search:
+def search(planner: Any) -> Replanner:
     task = Task((flow(),), HOSTS, NetworkView({}), HINTS, MEASURED)
-    return Search(task, get_cost_model("critical-path"), GlobalMoves(period_s=1e6), planner)
+    return Replanner(task, get_cost_model("critical-path"), GlobalMoves(period_s=1e6), planner)
 
 
 def world_of(planner: Any) -> FaultyWorld:

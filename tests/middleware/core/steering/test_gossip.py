@@ -27,7 +27,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "h3", "client")
 FLOW = chain(Code("composite"), Code("composite"), client="client")
@@ -40,9 +40,9 @@ class Quarters(NodeCode):
     def __init__(self, source: bool) -> None:
         self.source = source
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         size = 60_000 if self.source else 15_000
-        return Made(index, size, 0.1 if self.source else 0.5)
+        return NodeResult(index, size, 0.1 if self.source else 0.5)
 
 
 class Listens(msgspec.Struct, frozen=True):

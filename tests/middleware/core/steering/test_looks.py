@@ -25,7 +25,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import SpaceMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
-from thalweg.middleware.shell.node_code import Made, NodeCode
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 PARTITIONS = 300
 
@@ -33,8 +33,8 @@ PARTITIONS = 300
 class Sized(NodeCode):
     """Partitions of 10 KB."""
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        return Made(index, 10_000, 0.0)
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, 10_000, 0.0)
 
 
 def test_an_operator_follows_its_neighbours_by_what_its_host_knows() -> None:
