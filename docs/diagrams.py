@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from thalweg.middleware.core.flow import node_states
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.prober import Prober
-from thalweg.middleware.core.relocation import handover, proposal, renewal
+from thalweg.middleware.core.relocation import generation_states, handover, proposal
 from thalweg.middleware.core.run import HEARS, RunCore
 from thalweg.middleware.errors import UsageError
 
@@ -58,8 +58,8 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "coming": lambda: state_diagram(handover.COMING, handover.ArrivalState.PREPARING),
     "proposal": lambda: state_diagram(proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
     "member": lambda: state_diagram(proposal.MEMBER, proposal.MemberState.FREE),
-    "renewal": lambda: state_diagram(renewal.RENEWAL, renewal.RecoveryPhase.WHOLE),
-    "part": lambda: state_diagram(renewal.GENERATION, renewal.GenerationState.NONE),
+    "renewal": lambda: state_diagram(generation_states.RENEWAL, generation_states.RecoveryPhase.WHOLE),
+    "part": lambda: state_diagram(generation_states.GENERATION, generation_states.GenerationState.NONE),
     "notes": lambda: interplay(HEARS),
 }
 

@@ -2,8 +2,8 @@
 
 A ``World`` has a storm of its mood. Every message, timer and call of user code takes a time of the adversary's choice,
 and hosts may know older locations than the true ones. In a ``Scripted`` one nothing is left to chance: at the moment
-that a script says, the script's faults happen. Operators and what they have to give are those of ``faults.counting``: a
-state that was lost, doubled or mixed up on a move shows in what the application gets.
+that a script says, the script's faults happen. Operators and what they have to give are those of ``faults.trial_code``:
+a state that was lost, doubled or mixed up on a move shows in what the application gets.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from thalweg.emulation.virtual.faults import Crash, Cut, Drop, Duplicate, Fault,
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.experiments.drivers.random_moves import RandomMover
-from thalweg.experiments.faults import counting
-from thalweg.experiments.faults.counting import FREE, MERGING, Counting
-from thalweg.experiments.faults.drawn import CLIENT, draw_tree, freed
+from thalweg.experiments.faults import trial_code
+from thalweg.experiments.faults.generated_plans import CLIENT, draw_tree, freed
 from thalweg.experiments.faults.graphs import STATES
+from thalweg.experiments.faults.trial_code import FREE, MERGING, Counting
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.run import RunCore
@@ -84,13 +84,13 @@ def random_tree(random: Random, sources: int, hosts: Sequence[str]) -> tuple[Dat
 
 def content(dataflow: Dataflow, name: str, index: int) -> Any:
     """What partition ``index`` of a node has to be."""
-    return counting.content(dataflow, name, index, {})
+    return trial_code.content(dataflow, name, index, {})
 
 
 def right(dataflow: Dataflow, count: int) -> list[Any]:
     """What the application has to get first."""
-    known: counting.Known = {}
-    return [counting.content(dataflow, dataflow.sinks[0], i, known)[3] for i in range(count)]
+    known: trial_code.Known = {}
+    return [trial_code.content(dataflow, dataflow.sinks[0], i, known)[3] for i in range(count)]
 
 
 class Paced(Counting):

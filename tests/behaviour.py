@@ -32,7 +32,7 @@ from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
-from thalweg.middleware.protocol.parts import SINK
+from thalweg.middleware.protocol.split_graph import SINK
 from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.packing import opened
 

@@ -23,12 +23,12 @@ from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, Fault, Faul
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.links import ShapedLink
 from thalweg.experiments.drivers.random_moves import RandomMover
-from thalweg.experiments.faults.counting import FREE, MERGING, Counting
-from thalweg.experiments.faults.excuses import LIMITS
+from thalweg.experiments.faults.expected_losses import LIMITS
 from thalweg.experiments.faults.graphs import ALLOW, Timed, numbers
 from thalweg.experiments.faults.stripes import OneStripe
-from thalweg.experiments.simulation.befallen import BefallenWorld
+from thalweg.experiments.faults.trial_code import FREE, MERGING, Counting
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
+from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
 from thalweg.middleware.client.replanning import Replanner, ask_hints, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable, complete_binary_tree
 from thalweg.middleware.network.networks import Network
@@ -38,7 +38,7 @@ from thalweg.middleware.planning import CostParameters, Hints, Task, get_cost_mo
 from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes, get_strategy
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
-from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
+from thalweg.middleware.protocol.split_graph import PlacedGraph, parted, split_graph
 
 CONTROL_BYTES = 200
 STARTUP_S = 0.005

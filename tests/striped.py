@@ -23,7 +23,7 @@ from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.registry import Driver, RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
+from thalweg.middleware.protocol.split_graph import PlacedGraph, parted, split_graph
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 HOSTS = ("h1", "h2", "h3", "h4", "client")

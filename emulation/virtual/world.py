@@ -44,7 +44,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, Need
 from thalweg.middleware.protocol.generations import base_of
-from thalweg.middleware.protocol.parts import PlacedGraph, whole
+from thalweg.middleware.protocol.split_graph import PlacedGraph, whole
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult, StateCall

@@ -12,10 +12,10 @@ from random import Random
 from thalweg.emulation.virtual.config import Striped
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.drivers.random_moves import shuffled
-from thalweg.experiments.faults.counting import FREE
+from thalweg.experiments.faults.trial_code import FREE
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.protocol.parts import PlacedGraph, SplitGraph, parted, split_graph
+from thalweg.middleware.protocol.split_graph import PlacedGraph, SplitGraph, parted, split_graph
 
 TREES = (2, 2, 3, 4)
 WINDOWS = (0, 0, 1, 3, 8)  # 0: the runtime's own

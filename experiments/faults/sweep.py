@@ -19,7 +19,7 @@ import msgspec
 
 from thalweg.emulation.virtual.faults import OVER_ALL, Fault, FaultPlan, OfMessage
 from thalweg.experiments.command import Tell
-from thalweg.experiments.faults.drawn import drawn_plan
+from thalweg.experiments.faults.generated_plans import drawn_plan
 from thalweg.experiments.faults.trials import TrialResult, run_trial
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError

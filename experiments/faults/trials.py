@@ -29,9 +29,7 @@ from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, Late, OfMessage, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.drivers.random_moves import RandomMover
-from thalweg.experiments.faults.counting import FREE, MERGING, Known, content
-from thalweg.experiments.faults.drawn import CLIENT, COMING_BYTES, Trial, code_of, trial_of
-from thalweg.experiments.faults.excuses import (
+from thalweg.experiments.faults.expected_losses import (
     LIMITS,
     WAIT_S,
     crashed,
@@ -41,14 +39,16 @@ from thalweg.experiments.faults.excuses import (
     may_be_missed,
     to_be_asked_again,
 )
+from thalweg.experiments.faults.generated_plans import CLIENT, COMING_BYTES, Trial, code_of, trial_of
 from thalweg.experiments.faults.graphs import ALLOW, BROKEN
 from thalweg.experiments.faults.networks import Rerouter
 from thalweg.experiments.faults.queries import GUESTS, Callers
 from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
 from thalweg.experiments.faults.stripes import OneStripe
+from thalweg.experiments.faults.trial_code import FREE, MERGING, Known, content
 from thalweg.middleware.client.replanning import Replanner
 from thalweg.middleware.client.stripes import searches_of
-from thalweg.middleware.core.flow.missing import gaps_of
+from thalweg.middleware.core.flow.absent_sources import gaps_of
 from thalweg.middleware.dataflow import Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import NetworkView

@@ -35,7 +35,7 @@ from thalweg.experiments.records.moves import (
 from thalweg.experiments.records.records import EVENTS, SUMMARY, RunInfo, load_run, whole_digest
 from thalweg.experiments.records.recoveries import Recovery, recoveries_of
 from thalweg.experiments.records.relaying import Relaying, relayings
-from thalweg.middleware.core.flow.missing import Gap
+from thalweg.middleware.core.flow.absent_sources import Gap
 from thalweg.middleware.errors import UsageError, counted, one_line
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest

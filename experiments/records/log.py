@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.records import EVENTS, SCHEMA, half_written
-from thalweg.middleware.core.flow.missing import Gap
+from thalweg.middleware.core.flow.absent_sources import Gap
 from thalweg.middleware.errors import UsageError, one_line
 
 BATCH_ROWS = 16_384

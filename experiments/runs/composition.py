@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.runs.base_workload import Workload
 from thalweg.experiments.runs.config import CLIENT, MIXED, RunConfig, combining_names, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
-from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError, nearest
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable

@@ -626,7 +626,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def befalling(self) -> list[tuple[str, str]]:
-        """What befalls hosts' processes, by option (``scenarios.deeds``)."""
+        """What befalls hosts' processes, by option (``scenarios.process_events``)."""
         said = {"kill": self.kill, "drain": self.drain, "join": self.join}
         return [(option, text) for option, texts in said.items() for text in texts]
 
@@ -714,7 +714,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
         if not 0 <= self.spares <= MAX_SERVERS - self.servers:
             raise UsageError(f"--spares is {self.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0")
-        from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins  # the help page can do without
+        from thalweg.emulation.scenarios.process_events import deeds_of, read_stand_ins  # the help page can do without
 
         deeds_of(self.befalling, self.all_servers, self.time_scale)
         read_stand_ins(self.stand_in, self.all_servers)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.emulation.scenarios.deeds import deeds_of, joining
+from thalweg.emulation.scenarios.process_events import deeds_of, joining
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import check_collapse

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 
+from thalweg.experiments.runs.base_workload import Workload
 from thalweg.experiments.runs.config import CLIENT, PLATES_RATE, host_names
 from thalweg.experiments.runs.strategies import reshapes_at_random
-from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.emulation.scenarios.deeds import read_stand_ins, with_stand_ins
+from thalweg.emulation.scenarios.process_events import read_stand_ins, with_stand_ins
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
@@ -25,8 +25,8 @@ from thalweg.experiments.runs.config import (
     is_scenario_file,
 )
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
+from thalweg.experiments.runs.omitted_sources import Pieces, without_sources
 from thalweg.experiments.runs.strategies import make_strategies
-from thalweg.experiments.runs.without import Pieces, without_sources
 from thalweg.experiments.runs.workload import workload_of
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link

@@ -23,6 +23,7 @@ from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import file_name
 from thalweg.experiments.runs.job import Ended, Go, Job, Said, Told, say
+from thalweg.experiments.runs.omitted_sources import Pieces
 from thalweg.experiments.runs.strategies import (
     begins_with_one_shot,
     cost_model,
@@ -30,7 +31,6 @@ from thalweg.experiments.runs.strategies import (
     make_strategy,
     placed_detail,
 )
-from thalweg.experiments.runs.without import Pieces
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.stripes import trees_of
 from thalweg.middleware.errors import HostAbsentError, RunError, ThalwegError, UsageError

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from thalweg.experiments.command import Tell
+from thalweg.experiments.runs.base_workload import Workload
 from thalweg.experiments.runs.composition import Composition
 from thalweg.experiments.runs.config import PLANNED, RunConfig
 from thalweg.experiments.runs.plan_file import Planned
 from thalweg.experiments.runs.plates import Plates
-from thalweg.experiments.runs.work import Workload
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW

@@ -15,8 +15,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from thalweg.emulation.scenarios.deeds import deeds_of
 from thalweg.emulation.scenarios.events import Deed
+from thalweg.emulation.scenarios.process_events import deeds_of
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace, Rates
 from thalweg.emulation.virtual.config import WorldConfig
@@ -32,7 +32,6 @@ from thalweg.experiments.runs.config import CLIENT, RunConfig, file_name, is_sce
 from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
 from thalweg.experiments.runs.workload import reference_of
-from thalweg.experiments.simulation.befallen import BefallenWorld
 from thalweg.experiments.simulation.links import Steady, carrying, dilation, world_config
 from thalweg.experiments.simulation.run import (
     Work,
@@ -44,8 +43,9 @@ from thalweg.experiments.simulation.run import (
     run_ahead,
     sized_code,
 )
+from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
 from thalweg.middleware.client.replanning import ask_hints
-from thalweg.middleware.core.flow.missing import all_gaps
+from thalweg.middleware.core.flow.absent_sources import all_gaps
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.networks import networks_of

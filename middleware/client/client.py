@@ -24,21 +24,21 @@ from thalweg.middleware.client.checks import (
     check_told,
     joined_networks,
 )
+from thalweg.middleware.client.closed_at_exit import keep_in_mind, weakly
 from thalweg.middleware.client.cluster import LocalCluster, addresses_of
 from thalweg.middleware.client.codes import check_codes_here
+from thalweg.middleware.client.command_dispatcher import CommandDispatcher
 from thalweg.middleware.client.feeds import Feed, fill
-from thalweg.middleware.client.hearing import CommandDispatcher
 from thalweg.middleware.client.hello import agree, say_hello
+from thalweg.middleware.client.host_registry import HostRegistry
 from thalweg.middleware.client.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
-from thalweg.middleware.client.leaving import keep_in_mind, weakly
 from thalweg.middleware.client.measuring import Measuring
 from thalweg.middleware.client.moves import Moves
-from thalweg.middleware.client.opened import OpenStreams
-from thalweg.middleware.client.preparing import RunPlanning
+from thalweg.middleware.client.open_streams import OpenStreams
 from thalweg.middleware.client.replanning import Replanner, first_ways
 from thalweg.middleware.client.resuming import Moving, Resumer, ResumingClient, find, go_on, go_on_over, options_of
-from thalweg.middleware.client.roster import HostRegistry
 from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.run_planning import RunPlanning
 from thalweg.middleware.client.stream import ClientServices
 from thalweg.middleware.client.striped import StripedRun, run_of
 from thalweg.middleware.client.stripes import (

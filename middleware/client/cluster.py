@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from thalweg.middleware.client.leaving import keep_in_mind
+from thalweg.middleware.client.closed_at_exit import keep_in_mind
 from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_dropped, words
 from thalweg.middleware.loading import check_packages, check_roots
 from thalweg.middleware.platform.processes import (

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
+from thalweg.middleware.client.host_registry import HostRegistry
 from thalweg.middleware.client.journal import Journal, JournaledQuery, JournaledRun, RequestedNetworks, ResumableStream
 from thalweg.middleware.client.mark import Live
-from thalweg.middleware.client.preparing import RunPlanning
 from thalweg.middleware.client.replanning import Replanner, first_ways
-from thalweg.middleware.client.roster import HostRegistry
+from thalweg.middleware.client.run_planning import RunPlanning
 from thalweg.middleware.client.stripes import with_state
 from thalweg.middleware.core.relocation.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable

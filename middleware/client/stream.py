@@ -14,7 +14,7 @@ import msgspec
 
 from thalweg.middleware.client.journal import Journal
 from thalweg.middleware.client.moves import Moves
-from thalweg.middleware.core.flow.missing import Gap
+from thalweg.middleware.core.flow.absent_sources import Gap
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import (
     HostLostError,

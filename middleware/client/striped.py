@@ -13,8 +13,8 @@ from msgspec import UNSET
 from thalweg.middleware.client.journal import ResumableStream
 from thalweg.middleware.client.moves import MoveHandle
 from thalweg.middleware.client.replanning import Replanner
-from thalweg.middleware.client.rising import LowerTree, SplitQuery, in_two, known_in
 from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.split_query import LowerTree, SplitQuery, in_two, known_in
 from thalweg.middleware.client.stream import ClientServices, PreparedQuery, QueryRequest, T
 from thalweg.middleware.client.stripes import (
     StripedGraph,
@@ -32,7 +32,7 @@ from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import PlacedGraph, inlet_of, is_inlet, renamed, whole
+from thalweg.middleware.protocol.split_graph import PlacedGraph, inlet_of, is_inlet, renamed, whole
 from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
 
 

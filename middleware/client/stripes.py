@@ -18,7 +18,7 @@ from thalweg.middleware.planning import Plan, Planner, Strategy, Stripe, get_str
 from thalweg.middleware.planning.planners.below import Below
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import (
+from thalweg.middleware.protocol.split_graph import (
     PlacedGraph,
     SplitGraph,
     feeding,

@@ -17,8 +17,8 @@ R5. A run whose application has got all that it will get, and is done with it, g
 R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
     their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
 R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
-    those before it, what is said of which changes nothing any more (``hosting.lasting``). Who asks for an older one is
-    told who leads the run: to a client that has begun a later one itself that says nothing.
+    those before it, what is said of which changes nothing any more (``hosting.failover_runs``). Who asks for an older
+    one is told who leads the run: to a client that has begun a later one itself that says nothing.
 R8. A stream of this application's that goes over several trees is a run for each of them (``core.striping``): the
     application hears of the stream.
 R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of them in a row counts as
@@ -52,8 +52,8 @@ from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, Undecoded
 from thalweg.middleware.core.monitoring.silence import StallAction
 from thalweg.middleware.core.notes import HostLost
 from thalweg.middleware.core.outbox import Timer
-from thalweg.middleware.core.relocation.renewal import GenerationState, generation_state
-from thalweg.middleware.core.relocation.visit import RunSubscriptions, check_visit
+from thalweg.middleware.core.relocation.generation_states import GenerationState, generation_state
+from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions, check_visit
 from thalweg.middleware.core.run import MESSAGES
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

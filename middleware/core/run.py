@@ -11,8 +11,8 @@ R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``),
     from its host, unless it was forwarded. What others say is recorded, and changes nothing.
 R5. A guest (``guests``) is none of the run's hosts. It demands for the sinks that are its own, and says to the client
     what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
-R6. What comes over relays counts as its source's, if it comes as the client has said (``flow.ways``), or says with the
-    commit that rides on it.
+R6. What comes over relays counts as its source's, if it comes as the client has said (``flow.route_choice``), or says
+    with the commit that rides on it.
 R7. A guest that its client has lost may be let in again before it hears that. It begins with the graph as it is then,
     of which it may have missed a part.
 """
@@ -31,28 +31,28 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.flow.node_states import ENDED
+from thalweg.middleware.core.flow.route_choice import told
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.flow.ways import told
+from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.outbox import Alarm, Outbox, RunContext, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
+from thalweg.middleware.core.relocation.carried_over import survivors
 from thalweg.middleware.core.relocation.checkpoints import Checkpoints
 from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.growth import QueryAttachment
-from thalweg.middleware.core.relocation.guests import Subscribers
 from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.proposer import BEGUN_ANEW, ENDED_BEFORE, Proposer
 from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.core.relocation.query_attachment import QueryAttachment
 from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
-from thalweg.middleware.core.relocation.survivors import survivors
-from thalweg.middleware.core.relocation.visit import RunSubscriptions
-from thalweg.middleware.core.shared import HostServices
+from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions
+from thalweg.middleware.core.relocation.subscribers import Subscribers
+from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
+from thalweg.middleware.core.steering.by_epochs import EpochSteering, FlowParts
+from thalweg.middleware.core.steering.central import CentralSteering
 from thalweg.middleware.core.steering.gossip import Gossip
-from thalweg.middleware.core.steering.local import EpochSteering, FlowParts
-from thalweg.middleware.core.steering.looks import CoordinateSteering
-from thalweg.middleware.core.steering.planned import CentralSteering
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e

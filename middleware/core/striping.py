@@ -28,8 +28,8 @@ R7. A stripe that begins anew, as its next generation, is told again what it was
 R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
     it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
     taken to be as late again, one that has not delivered for as long as R4 says to be late for ever.
-R9. Where the stream feeds what runs above its trees (``core.trunk``), each of a partition's parts may be past its end
-    alone; the stream ends with the partition of which all are, which is delivered as well. It begins anew with a
+R9. Where the stream feeds what runs above its trees (``core.upper_feed``), each of a partition's parts may be past its
+    end alone; the stream ends with the partition of which all are, which is delivered as well. It begins anew with a
     partition when it is told to: what was made of it and those after it, and is not here any more, is made again.
 R10. Other stripes may take over, which make more than those before, or less: where all of them are ready, these get no
     more indices, and end with what they have open. Where one of them fails before that, they are dropped. Until then
@@ -50,7 +50,7 @@ from msgspec import UNSET
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.outbox import Alarm, Outbox, Timer
-from thalweg.middleware.core.trunk import unevenly
+from thalweg.middleware.core.upper_feed import unevenly
 from thalweg.middleware.parcels import PAST_END, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -53,7 +53,8 @@ class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="local"):
-    """Every operator's host decides once every ``period_s`` seconds where the operator should be (``steering.local``).
+    """Every operator's host decides once every ``period_s`` seconds where the operator should be
+    (``steering.by_epochs``).
 
     - ``k``: so many hosts at random are candidates besides the operator's own and its neighbours'; ``seed`` draws them
     - ``gate``: only operators on the critical path move (the paper's rule); off, every operator may
@@ -85,7 +86,8 @@ class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="l
 
 
 class SpaceMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="space"):
-    """Every host looks every ``period_s`` seconds at each operator that is there, by coordinates (``steering.looks``).
+    """Every host looks every ``period_s`` seconds at each operator that is there, by coordinates
+    (``steering.by_coordinates``).
 
     - ``displacement_s``: a host for an operator is looked for when the place where it would be at rest between its
       neighbours is so far from where it was when one was looked for last

@@ -186,7 +186,7 @@ class Done(ProposalMessage, frozen=True):
     retired: bool = False
 
 
-# --- another query begins, or one leaves (core.relocation.growth) ---------------------------------
+# --- another query begins, or one leaves (core.relocation.query_attachment) ---------------------------------
 
 
 class Detach(ProposalMessage, frozen=True):
@@ -205,7 +205,7 @@ class Detached(ProposalMessage, frozen=True):
     error: Text = ""
 
 
-# --- a sink of another client (core.relocation.guests, core.relocation.visit) ---------------------
+# --- a sink of another client (core.relocation.subscribers, core.relocation.run_subscriptions) ---------------------
 
 
 class Subscribe(RunMessage, frozen=True):

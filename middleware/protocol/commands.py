@@ -214,7 +214,7 @@ class Deliver(Command, frozen=True):
 
     ``uneven``: that sources did not end together, which ones ended and which went on. ``sizes``: of a sink with several
     inputs the bytes of each. ``places``: within a client, which of its inputs feed which sources above the trees of a
-    stream (``protocol.parts``), by their places, where it is not each that of its own.
+    stream (``protocol.split_graph``), by their places, where it is not each that of its own.
     """
 
     run: str

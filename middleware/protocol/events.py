@@ -235,7 +235,7 @@ class StripesRequested(Event, frozen=True):
 
     ``shares``: what each is thought to carry of the partitions. ``partitions``: how many are to be delivered, from
     ``start`` on; None: until the sources end. ``window``: so many wait at most for those before them. ``above``: what
-    runs once above the trees (``protocol.parts``), of the stream's own id; unset where nothing does.
+    runs once above the trees (``protocol.split_graph``), of the stream's own id; unset where nothing does.
     """
 
     run: str
@@ -266,8 +266,9 @@ class TreesRequested(Event, frozen=True):
     """The application wants a stream to go on over as many other trees, which make more than those before, or less.
 
     ``stripes``: the run of each, as it would be installed. By tree, ``places``: which of its sink's inputs feed which
-    sources above, by their places (``protocol.parts``); ``theirs``: by node that only queries use, for which places.
-    ``query`` is to begin above with the first partition of which they carry all; unset, where nothing is to begin.
+    sources above, by their places (``protocol.split_graph``); ``theirs``: by node that only queries use, for which
+    places. ``query`` is to begin above with the first partition of which they carry all; unset, where nothing is to
+    begin.
     """
 
     run: str

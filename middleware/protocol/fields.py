@@ -152,7 +152,7 @@ class Graft(msgspec.Struct, frozen=True, array_like=True):
 class Shape(msgspec.Struct, frozen=True, array_like=True):
     """Another tree (``reshaping``): what is grafted, and where the operators of the present one are thought to be.
 
-    Or what the nodes of another query are (``growth``), beside all that is there.
+    Or what the nodes of another query are (``query_attachment``), beside all that is there.
     """
 
     grafts: tuple[Graft, ...]

@@ -2,7 +2,7 @@
 
 A stream that goes over several trees at once (``core.striping``) is one run for each of them. Stripe *k* of stream
 ``r`` is run ``r/k``, and counts its partitions from 0; which of the stream's each of them is, its client says
-(``StripeIndices``). Where some of the graph is above its trees (``parts``), that is run ``r``.
+(``StripeIndices``). Where some of the graph is above its trees (``split_graph``), that is run ``r``.
 """
 
 from __future__ import annotations

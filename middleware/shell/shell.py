@@ -45,11 +45,11 @@ from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.awake import SLACK_S, STALE_S, WOKE_S, Awake
 from thalweg.middleware.shell.bounds import EARLY_S
 from thalweg.middleware.shell.bulk import Bulk
-from thalweg.middleware.shell.duty import StandbyLoop
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.rejections import Rejections
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import ANSWERS, Listening, Sockets
+from thalweg.middleware.shell.standby_loop import StandbyLoop
 from thalweg.middleware.shell.workers import Call, Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0

@@ -12,7 +12,7 @@ Rules:
   waiting, a chunk is sent later, and cores repeat all that matters.
 - R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
 - R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
-- R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``answers``).
+- R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``response_times``).
 - R5: Where bytes of a connection do not get through, and the host there answers, it is dialled anew: TCP waits longer
   before each of its own attempts, up to two minutes, and a firewall may have forgotten the connection.
 """

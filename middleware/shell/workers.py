@@ -1,6 +1,6 @@
 """Operators run here, in threads of their own, so that they never hold up a host's sockets.
 
-Calls of a node that has proved quick may also be made by the shell's own thread (see ``duty``).
+Calls of a node that has proved quick may also be made by the shell's own thread (see ``standby_loop``).
 
 Rules:
 

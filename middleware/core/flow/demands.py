@@ -56,23 +56,23 @@ from thalweg.middleware.core.flow.failures import Failures
 from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
 from thalweg.middleware.core.flow.laggards import Laggards
-from thalweg.middleware.core.flow.made import OutputSchedule
 from thalweg.middleware.core.flow.newcomers import Newcomers
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, LIGHT, RUNNING
+from thalweg.middleware.core.flow.output_schedule import OutputSchedule
 from thalweg.middleware.core.flow.pace import Pace
-from thalweg.middleware.core.flow.riders import SharedTransfers
 from thalweg.middleware.core.flow.room import Room
+from thalweg.middleware.core.flow.shared_transfers import SharedTransfers
 from thalweg.middleware.core.flow.tails import Tails
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
+from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.core.outbox import RunContext
-from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.parts import is_inlet
+from thalweg.middleware.protocol.split_graph import is_inlet
 from thalweg.middleware.protocol.stripes import stripe_of
 
 NO_NOTES: tuple[Note, ...] = ()

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.state_ways import StateTransfers
-from thalweg.middleware.core.flow.ways import RouteChoice
+from thalweg.middleware.core.flow.route_choice import RouteChoice
+from thalweg.middleware.core.flow.state_transfers import StateTransfers
 from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.protocol import events as e

@@ -12,9 +12,9 @@ R5. A node that had ended while there was one sink, and told nobody that it want
     others: what it took its inputs from may go on for these.
 R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
     unless it begins where the run's streams end, and so wants nothing of it either.
-R7. Operators go on from one generation of a run to the next (``relocation.survivors``), and demand again what they wait
-    for. What their code returns of the one before counts. What they hold is dispatched where fewer outputs are kept
-    for others than there were.
+R7. Operators go on from one generation of a run to the next (``relocation.carried_over``), and demand again what they
+    wait for. What their code returns of the one before counts. What they hold is dispatched where fewer outputs are
+    kept for others than there were.
 """
 
 from __future__ import annotations

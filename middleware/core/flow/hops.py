@@ -8,7 +8,7 @@ from thalweg.middleware.protocol import messages as m
 
 MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
 LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
-GOES_ON = MAX_HOPS + 2  # marks one that only says with which partition a consumer goes on (``relocation.survivors``)
+GOES_ON = MAX_HOPS + 2  # marks one that only says with which partition a consumer goes on (``relocation.carried_over``)
 
 
 def passed_on(demand: m.Demand) -> m.Demand:

@@ -23,8 +23,9 @@ R7. Between two trees (``reshaping``): a node that is replaced ends with its las
 R8. A node ends when one of its inputs does, and says which of the others had a partition more. Of these it wants
     nothing any more (``Renounce``): with a demand for ``LAST``, which is answered with an end. A node of which
     nobody wants anything any more ends as well.
-R9. A consumer of another query (``growth``) comes later than the others: partitions before its first one are none of
-    its concern. The first may be demanded before this node has come so far; of a node that has ended it is an end.
+R9. A consumer of another query (``query_attachment``) comes later than the others: partitions before its first one are
+    none of its concern. The first may be demanded before this node has come so far; of a node that has ended it is an
+    end.
 R10. In a later generation of a run a node may begin before its consumers do, as these have partitions of it that are
     made again: until it is as far, its consumers are as those of R9.
 R11. Where the nodes of lost hosts alone begin anew, a consumer's first demand, or word (``on_word``), says where that
@@ -61,7 +62,6 @@ from thalweg.middleware.core.flow.actions import (
     Turned,
     Verdict,
 )
-from thalweg.middleware.core.flow.keeper import SendingSide
 from thalweg.middleware.core.flow.node_states import (
     DELIVERED,
     DEMANDED,
@@ -83,6 +83,7 @@ from thalweg.middleware.core.flow.node_states import (
     THAWED,
     TRANSITIONS,
 )
+from thalweg.middleware.core.flow.sending_side import SendingSide
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from thalweg.middleware.core.flow.absent_sources import is_absent
 from thalweg.middleware.core.flow.actions import Output
-from thalweg.middleware.core.flow.missing import is_absent
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.errors import LISTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.parts import is_inlet
+from thalweg.middleware.protocol.split_graph import is_inlet
 
 
 def why_not(

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar
 
-from thalweg.middleware.core.flow.ways import told
-from thalweg.middleware.core.monitoring.finding import CoordinateSearch
+from thalweg.middleware.core.flow.route_choice import told
+from thalweg.middleware.core.monitoring.coordinate_search import CoordinateSearch
+from thalweg.middleware.core.monitoring.coordinate_table import CoordinateTable
+from thalweg.middleware.core.monitoring.latency_prober import LatencyProber
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import LONG_S, Ends, Monitor, estimate_fields
-from thalweg.middleware.core.monitoring.places import CoordinateTable
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
-from thalweg.middleware.core.monitoring.soundings import LatencyProber
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import HostContext, Outbox
 from thalweg.middleware.core.run import RunCore

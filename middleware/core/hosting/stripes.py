@@ -7,7 +7,7 @@ R1. What the run of a stripe says to its application the stream hears (``core.st
 R2. What the application says of a stream as a whole is said of each of its stripes. A stream is forgotten with the last
     of these.
 R3. Where some of the graph is above the trees, the application speaks with the run that this is, and that is fed with
-    what the stream gives (``core.trunk``): its sources' code is run here. It begins and ends with the stripes.
+    what the stream gives (``core.upper_feed``): its sources' code is run here. It begins and ends with the stripes.
 R4. A query that takes something which the trees do not make begins when others have taken over that do, with the first
     partition that is theirs alone. One that cannot go on leaves the run above; the application has others take over
     that do not make what was its.
@@ -21,18 +21,18 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET
 
-from thalweg.middleware.core import trunk
+from thalweg.middleware.core import upper_feed
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.core.striping import StripeHooks, StripeState, Striping, TakesOver
-from thalweg.middleware.core.trunk import UpperFeed
+from thalweg.middleware.core.upper_feed import UpperFeed
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.parts import inlet_of, inlets_of, is_inlet
+from thalweg.middleware.protocol.split_graph import inlet_of, inlets_of, is_inlet
 from thalweg.middleware.protocol.stripes import stream_of, stripe_name, stripe_of, trunk_name
 
 OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoined})
@@ -72,7 +72,7 @@ class Stripes:
         self._left[stream] = {request.install.run for request in event.stripes}
         if above is not UNSET:
             self._left[stream].add(stream)
-            fed = trunk.UpperFeedHooks(
+            fed = upper_feed.UpperFeedHooks(
                 striping.on_next,
                 striping.begin_anew,
                 self._act,

@@ -48,10 +48,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from thalweg.middleware.core.flow.absent_sources import may_miss
 from thalweg.middleware.core.flow.directory import Directory, guests_of
-from thalweg.middleware.core.flow.missing import may_miss
-from thalweg.middleware.core.monitoring.answers import ResponseTimes
-from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN
+from thalweg.middleware.core.monitoring.rejoin_policy import MOST_IN_VAIN
+from thalweg.middleware.core.monitoring.response_times import ResponseTimes
 from thalweg.middleware.core.notes import HostLost, Note, Notes, Started
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.errors import in_seconds

@@ -32,7 +32,7 @@ import math
 
 import msgspec
 
-from thalweg.middleware.core.monitoring.answers import ResponseTimes
+from thalweg.middleware.core.monitoring.response_times import ResponseTimes
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import messages as m

@@ -18,11 +18,11 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import HostLost, Notes, OperatorLocated, Prepared, Unprepared
 from thalweg.middleware.core.outbox import Alarm, RunContext
 from thalweg.middleware.core.relocation.handover import COMING, ArrivalEvent, ArrivalState
-from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -31,7 +31,8 @@ R10. The newest replica here goes to others once more where an operator has star
 R11. A whole replica that came where a change was asked for, as most of the state is another each time, has the next one
     wait, until its bytes are at most ``SHARE`` of those that the operator has taken since, and for ``every_s`` at most;
     then too it comes after a multiple of ``every``. States of up to ``SMALL_BYTES`` have none wait.
-R12. Where sources give something else than before (``flow.missing``), replicas that are later than that are let go.
+R12. Where sources give something else than before (``flow.absent_sources``), replicas that are later than that are let
+     go.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.flow.absent_sources import is_right
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.made import Due
-from thalweg.middleware.core.flow.missing import is_right
+from thalweg.middleware.core.flow.output_schedule import Due
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.notes import HostLost, OutputMade
 from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.holders import domain_of, holders
-from thalweg.middleware.core.shared import HostServices
+from thalweg.middleware.core.relocation.replica_placement import domain_of, holders
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of

@@ -7,8 +7,8 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import HandoverFinished, Merged, Notes, Prepared, Unprepared
 from thalweg.middleware.core.outbox import RunContext
-from thalweg.middleware.core.relocation.growth import QueryAttachment
 from thalweg.middleware.core.relocation.proposal import MEMBER, MemberEvent, MemberState
+from thalweg.middleware.core.relocation.query_attachment import QueryAttachment
 from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -10,7 +10,8 @@ R2. One that was started again has another instance, and is another host of the 
     have missed anything: it begins with the run as it is, unless something is there (``HostCore``). What was said of
     who was there before (``HostLost``, with the number of the last ``AddMember``) counts no more.
 R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run. If it
-    is asked again, it waits longer each time (``standing``), and other changes that wait go before it (``proposer``).
+    is asked again, it waits longer each time (``rejoin_policy``), and other changes that wait go before it
+    (``proposer``).
 R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
     move away (``proposer``); when nothing is there that somebody may ask for, the run goes on without it. Where it
     holds what can be nowhere else, it has to stay; of what has a stand-in the run begins anew there (``recovery``).

@@ -20,8 +20,9 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
     sink has got the change-over iteration, the client has all hosts retire the old one. It is over when they have, and
     a partition has come through the new one: however fast shapes change, partitions come.
 
-R7. A shape may also be another query's nodes beside all others (``growth``): there is nothing to drain then, and nobody
-    is hindered from being handed over. It says what code is loaded, so it counts only where the client itself says it.
+R7. A shape may also be another query's nodes beside all others (``query_attachment``): there is nothing to drain then,
+    and nobody is hindered from being handed over. It says what code is loaded, so it counts only where the client
+    itself says it.
 R8. Guests, which have sinks only, are told what takes place as all are, and vote on nothing but the sinks they get. One
     that leaves is not waited for, and one that has not answered for ``liveness_s``, times ``patience``, is lost.
 R9. The change-over iteration is never before the first partition of a query: the source that was ahead of all others
@@ -33,10 +34,10 @@ R11. What is on a host that is to leave moves like all else, by a proposal, agai
      Who has refused some of it is not asked again; where all have, it has to stay (``Stay``).
 R12. With moves, a shape, or alone, a proposal may name other networks between hosts (``ways``): they count from the
     partition after the change-over on. Alone it moves nothing, and is over when all hosts have heard of it.
-R13. Where operators have gone on from a generation before (``survivors``), none can change over at a partition that it
-    has got; another shape, or a query, waits until all are where the furthest was. It also waits where nodes begin anew
-    with different partitions, as their replicas are of different age: a node that is behind serves the consumers of the
-    tree that it began in.
+R13. Where operators have gone on from a generation before (``carried_over``), none can change over at a partition that
+    it has got; another shape, or a query, waits until all are where the furthest was. It also waits where nodes begin
+    anew with different partitions, as their replicas are of different age: a node that is behind serves the consumers
+    of the tree that it began in.
 R14. A host that has not answered for ``liveness_s``, times ``patience``, what needs no more than to be heard, is lost,
     whatever else it says: a word that ended a proposal without moves, or who joins or leaves. It would keep all later
     changes waiting.

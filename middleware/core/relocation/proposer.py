@@ -27,8 +27,6 @@ from thalweg.middleware.core.notes import (
     Vacating,
 )
 from thalweg.middleware.core.outbox import RunContext, Timer
-from thalweg.middleware.core.relocation.growth import extended
-from thalweg.middleware.core.relocation.guests import Subscribers
 from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.outcomes import Outcomes
 from thalweg.middleware.core.relocation.proposal import (
@@ -40,8 +38,10 @@ from thalweg.middleware.core.relocation.proposal import (
     WaitingPlacement,
 )
 from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.core.relocation.query_attachment import extended
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
 from thalweg.middleware.core.relocation.sharing import join
+from thalweg.middleware.core.relocation.subscribers import Subscribers
 from thalweg.middleware.dataflow import Code, Dataflow, Reorderable
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
@@ -224,7 +224,7 @@ class Proposer:
         return ""
 
     def on_wish(self, sender: str, message: m.MoveRequest) -> None:
-        """An operator's host would have it elsewhere (R3 of ``looks``): one moves at a time."""
+        """An operator's host would have it elsewhere (R3 of ``by_coordinates``): one moves at a time."""
         location = self._directory.locations.get(message.node)
         there = location is not None and (location.host, location.version) == (sender, message.version)
         node = self._tree.dataflow.by_name.get(message.node)

@@ -3,8 +3,8 @@
 Rules:
 
 R1. A query is its sinks; it uses all that leads to them. The one that the run began with is number 0.
-R2. What no other query uses goes with one that leaves. All hosts are told (``growth``), again and again until they have
-    answered: only then is another query proposed, or another shape.
+R2. What no other query uses goes with one that leaves. All hosts are told (``query_attachment``), again and again until
+    they have answered: only then is another query proposed, or another shape.
 R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile. The last of this application's own stay,
     and keep nobody waiting, while there are guests, or others to be proposed, which are to share what is there.
 R4. Code that fails, and hosts that are lost, end the queries that use them, and no others. Where all of this

@@ -8,10 +8,10 @@ R1. The client knows which replicas there are (``CheckpointStored``), and how fa
     no later than that, or else where it began first, with none. All between is made again, as it was: sources give a
     partition whenever they are asked for it. What the sinks have had they are not sent again.
 R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now, if
-    the one host that has the newest replica of an operator were lost as well as the operator's own (``holders``, R3).
-    Where the application keeps a journal that is where they would start under the client that comes after, which
-    begins with what this one is not done with (``OutputCommitted``); of replicas that are later than that, ``LATER``
-    are kept. So are operators' outputs that no consumer can need again.
+    the one host that has the newest replica of an operator were lost as well as the operator's own
+    (``replica_placement``, R3). Where the application keeps a journal that is where they would start under the client
+    that comes after, which begins with what this one is not done with (``OutputCommitted``); of replicas that are later
+    than that, ``LATER`` are kept. So are operators' outputs that no consumer can need again.
 R13. Other clients' sinks go on with the run. The client knows only with which partition each begins at the latest: no
     producer is further ahead of a consumer than ``FURTHER``. The sink itself says where it goes on.
 R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
@@ -32,13 +32,13 @@ R8. What hosts say has a run begin anew only where it can be, so that none of th
     time, and who says so too often has no part in the run any more.
 R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
     says its host.
-R10. Nodes of lost hosts alone begin anew, and the others go on (``survivors``), where the graph is no stripe, while
+R10. Nodes of lost hosts alone begin anew, and the others go on (``carried_over``), where the graph is no stripe, while
     there are not two trees, nor several partitions under way to one of several consumers: if no operator would start
     before what was dropped (R2), and none has said that it lacks what its consumer goes on with. Where one says so, no
     later generation is of this kind until another host is lost: so it is said once for each.
-R11. A source without which the run may go on (``flow.missing``) is not waited for: it is absent, until it is back, when
-    the run begins anew with it. All operators that remember what it gave begin with the same partition then, from
-    which on it gives nothing, or something again; their later replicas are no longer right (``HistoryGap``).
+R11. A source without which the run may go on (``flow.absent_sources``) is not waited for: it is absent, until it is
+    back, when the run begins anew with it. All operators that remember what it gave begin with the same partition then,
+    from which on it gives nothing, or something again; their later replicas are no longer right (``HistoryGap``).
 R12. Of a host that was silent nobody knows whether it is gone, or late. It is lost, but its replicas count again when
     it has taken a part, or has to be waited for anyhow (R5), unless it was started again meanwhile.
 """
@@ -50,10 +50,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.missing import (
+from thalweg.middleware.core.flow.absent_sources import (
     above,
     all_gaps,
     back,
@@ -65,12 +62,15 @@ from thalweg.middleware.core.flow.missing import (
     spared,
     without_source,
 )
+from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
-from thalweg.middleware.core.monitoring.standing import RejoinPolicy
+from thalweg.middleware.core.monitoring.rejoin_policy import RejoinPolicy
 from thalweg.middleware.core.notes import ChangedOver, HostLost, Left, Notes, NotJoined, PartitionDelivered, Started
 from thalweg.middleware.core.outbox import RunContext
-from thalweg.middleware.core.relocation.renewal import RecoveryEvent, RecoveryPhase, RunGeneration
+from thalweg.middleware.core.relocation.generation_states import RecoveryEvent, RecoveryPhase, RunGeneration
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -10,7 +10,7 @@ R3. Names that are made up (``op3``, ``source@h1``) mean nothing. One that someb
     refused for other code.
 R4. All other nodes get names that the run has never had, so no late message can be about one of them.
 R5. What is to be ``apart`` is not shared, though it is the same; nor is then what takes from it.
-R6. A source that is on a stand-in, or missing (``flow.missing``), is still the one that it was where it was.
+R6. A source that is on a stand-in, or missing (``flow.absent_sources``), is still the one that it was where it was.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from thalweg.middleware.core.flow.missing import own_code
+from thalweg.middleware.core.flow.absent_sources import own_code
 from thalweg.middleware.core.relocation.shape import fresh_name
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol.messages import Graft
-from thalweg.middleware.protocol.parts import is_inlet
+from thalweg.middleware.protocol.split_graph import is_inlet
 
 MADE_UP = re.compile(r"(op\d+|source@.*)(\.\d+)?(~[\d.]+)?\Z")
 

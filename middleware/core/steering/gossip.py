@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.monitoring.soundings import PiggybackedFigures
+from thalweg.middleware.core.host_services import HostServices
+from thalweg.middleware.core.monitoring.latency_prober import PiggybackedFigures
 from thalweg.middleware.core.outbox import RunContext, Timer
-from thalweg.middleware.core.shared import HostServices
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours

@@ -12,11 +12,11 @@ from thalweg.middleware.planning.planners.striping import REPAYS
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import Need
-from thalweg.middleware.protocol.parts import PlacedGraph, SplitGraph, resting, whole
+from thalweg.middleware.protocol.split_graph import PlacedGraph, SplitGraph, resting, whole
 
 
 class Below(msgspec.Struct, frozen=True):
-    """``planner`` for what of a graph is below (``protocol.parts``): its plans have all else at the client.
+    """``planner`` for what of a graph is below (``protocol.split_graph``): its plans have all else at the client.
 
     ``stripes``: how many trees there are to be; the same tree so many times where the planner plans one. ``auto``: one
     tree of the whole graph, where several do not save a tenth of its time.

@@ -18,7 +18,7 @@ from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import ShapedLink
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.cli.verbs import app
-from thalweg.experiments.faults.drawn import drawn_plan
+from thalweg.experiments.faults.generated_plans import drawn_plan
 from thalweg.experiments.faults.trials import run_trial
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import Link

@@ -38,16 +38,16 @@ from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.faults import graphs as fault_graphs
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
-from thalweg.experiments.faults.counting import Counting
-from thalweg.experiments.faults.drawn import ABOUT_S, MERGED, RESHAPED, draw_trial, drawn_plan, trial_of
-from thalweg.experiments.faults.excuses import LIMITS, may_be_dead, may_be_lost, needed
+from thalweg.experiments.faults.expected_losses import LIMITS, may_be_dead, may_be_lost, needed
+from thalweg.experiments.faults.generated_plans import ABOUT_S, MERGED, RESHAPED, draw_trial, drawn_plan, trial_of
 from thalweg.experiments.faults.queries import draw_death
 from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
 from thalweg.experiments.faults.sweep import Kind, load_plan, minimize, shrink, sweep_faults
+from thalweg.experiments.faults.trial_code import Counting
 from thalweg.experiments.faults.trials import TrialResult, run_trial
+from thalweg.middleware.core.ended_runs import EndedRuns
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.silence import StallAction, Suspicions
-from thalweg.middleware.core.past import EndedRuns
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node

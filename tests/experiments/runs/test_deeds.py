@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.emulation.scenarios.deeds import deeds_of, read_stand_ins
 from thalweg.emulation.scenarios.events import Deed
 from thalweg.emulation.scenarios.file import read_scenario
+from thalweg.emulation.scenarios.process_events import deeds_of, read_stand_ins
 from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.experiments.cli.verbs import app
 from thalweg.experiments.records.analysis import summarize_run

@@ -39,16 +39,16 @@ from msgspec import UNSET, UnsetType
 from thalweg.emulation.virtual.faults import Crash, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import VirtualHost
-from thalweg.experiments.faults.counting import MERGING, content
+from thalweg.experiments.faults.trial_code import MERGING, content
+from thalweg.middleware.core.flow.absent_sources import gaps_of, is_absent
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.flow.missing import gaps_of, is_absent
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
-from thalweg.middleware.protocol.parts import PlacedGraph, parted, split_graph
+from thalweg.middleware.protocol.split_graph import PlacedGraph, parted, split_graph
 from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 

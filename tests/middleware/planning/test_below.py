@@ -13,7 +13,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import LinkEstimate, NetworkView, links_between
 from thalweg.middleware.planning import OneShot, Period, Plan, Task, Thalweg
 from thalweg.middleware.planning.planners.below import Below
-from thalweg.middleware.protocol.parts import split_graph
+from thalweg.middleware.protocol.split_graph import split_graph
 
 
 def topped(task: Task) -> Task:

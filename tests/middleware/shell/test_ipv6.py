@@ -14,7 +14,7 @@ from patience import patience
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.drain import drain
-from thalweg.middleware.client.reaching import reach
+from thalweg.middleware.client.reachability import reach
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import endpoints

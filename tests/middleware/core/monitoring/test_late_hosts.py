@@ -14,7 +14,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.experiments.faults.counting import Counting, content
+from thalweg.experiments.faults.trial_code import Counting, content
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import links_between

@@ -18,7 +18,7 @@ from thalweg.emulation.traces.generator import DEFAULT_TRACES, TraceModel, gener
 from thalweg.emulation.traces.pool import assign_traces
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.world import VirtualHost, World
-from thalweg.experiments.faults.counting import Counting
+from thalweg.experiments.faults.trial_code import Counting
 from thalweg.experiments.simulation.links import Interface, carrying, world_config
 from thalweg.middleware.dataflow import Code, complete_binary_tree
 from thalweg.middleware.protocol import events as e

@@ -13,9 +13,9 @@ from playbook import ANY, Playbook, got
 from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.experiments.faults.drawn import code_of, draw_trial
-from thalweg.experiments.faults.excuses import LIMITS
-from thalweg.middleware.core.monitoring.standing import MOST_IN_VAIN, MOST_LACKING
+from thalweg.experiments.faults.expected_losses import LIMITS
+from thalweg.experiments.faults.generated_plans import code_of, draw_trial
+from thalweg.middleware.core.monitoring.rejoin_policy import MOST_IN_VAIN, MOST_LACKING
 from thalweg.middleware.core.relocation.recovery import KNOWN, Recovery
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e

@@ -15,9 +15,9 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.experiments.faults.excuses import LIMITS
+from thalweg.experiments.faults.expected_losses import LIMITS
 from thalweg.experiments.faults.graphs import ALLOW, Timed, coded, draw_graph
-from thalweg.middleware.core.flow.missing import (
+from thalweg.middleware.core.flow.absent_sources import (
     Gap,
     above,
     back,

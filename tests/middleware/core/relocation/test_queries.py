@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.core.flow.absent_sources import without_source
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.flow.missing import without_source
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError

@@ -15,8 +15,8 @@ from playbook import ANY, got
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.experiments.faults.drawn import code_of, draw_trial, drawn_plan
-from thalweg.experiments.faults.excuses import LIMITS
+from thalweg.experiments.faults.expected_losses import LIMITS
+from thalweg.experiments.faults.generated_plans import code_of, draw_trial, drawn_plan
 from thalweg.experiments.faults.trials import run_trial
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster

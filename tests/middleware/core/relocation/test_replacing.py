@@ -12,7 +12,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
-from thalweg.experiments.faults.excuses import LIMITS
+from thalweg.experiments.faults.expected_losses import LIMITS
 from thalweg.experiments.faults.graphs import Timed, numbers
 from thalweg.middleware.client.replanning import MEASURED, Replanner
 from thalweg.middleware.dataflow import Code, Dataflow

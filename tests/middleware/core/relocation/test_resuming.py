@@ -19,7 +19,7 @@ from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.experiments.faults import trials
-from thalweg.experiments.faults.drawn import CLIENT, drawn_plan
+from thalweg.experiments.faults.generated_plans import CLIENT, drawn_plan
 from thalweg.experiments.faults.queries import QUERIED
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.relocation.recovery import resumed

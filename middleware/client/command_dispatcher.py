@@ -1,0 +1,64 @@
+"""What a client's own core tells it, in the I/O thread, and who of the client takes it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from thalweg.middleware.client.host_registry import HostRegistry
+from thalweg.middleware.client.journal import Journal
+from thalweg.middleware.client.open_streams import OpenStreams
+from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+class CommandDispatcher:
+    """Hands each command to its part. ``join``: adds a host that says that it is there, or None: none is added."""
+
+    def __init__(
+        self, roster: HostRegistry, opened: OpenStreams, journal: Journal | None, join: Callable[[m.Peer], None] | None
+    ) -> None:
+        self._roster, self._opened, self._journal, self._join = roster, opened, journal, join
+
+    def take(self, command: e.Command) -> None:
+        match command:
+            case e.Enlisted(peer):
+                self._take_in(peer)
+            case e.Parted(_, host):
+                self._roster.lose(host, "was drained")
+            case e.Keep(run, kept):
+                if self._journal is not None:
+                    self._journal.keep(run, kept)
+            case e.Forgotten(run, follows):
+                self._opened.forgotten(run, follows=follows)
+            case e.Fail("", reason):
+                self._roster.close_to(reason)
+                self._opened.fail(reason)
+            case (
+                e.Ready(run)
+                | e.Deliver(run)
+                | e.Fail(run)
+                | e.OperatorMoved(run)
+                | e.MoveEnded(run)
+                | e.TreeChanged(run)
+                | e.QueryStarted(run)
+                | e.TreesChanged(run)
+                | e.RequestPlan(run)
+            ):
+                self._opened.take(run, command)
+
+    def _take_in(self, peer: m.Peer) -> None:
+        join = self._join
+        if join is None or not self._roster.enlists(peer):
+            return
+
+        def add() -> None:
+            try:
+                with contextlib.suppress(HostAbsentError, UsageError, RunError):  # it says so again
+                    join(peer)
+            finally:
+                self._roster.joining.discard(peer.name)
+
+        threading.Thread(target=add, name="thalweg-join", daemon=True).start()

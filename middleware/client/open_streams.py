@@ -1,0 +1,112 @@
+"""What a client has begun, and is not over: its runs, what it takes from runs of others, and what is pushed to it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from thalweg.middleware.client.feeds import Channel
+from thalweg.middleware.client.host_registry import HostRegistry
+from thalweg.middleware.client.moves import Moves
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.subscription import Subscription
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.generations import base_of
+from thalweg.middleware.protocol.stripes import stream_of
+from thalweg.middleware.shell.shell import Shell
+
+
+class OpenStreams:
+    """The only writer of that, and of what hosts still have of it (``there``), by run."""
+
+    def __init__(self, roster: HostRegistry, moves: Moves) -> None:
+        self._roster, self.moves = roster, moves
+        self.there: set[str] = set()
+        self.runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
+        self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
+        self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
+
+    def begin(self, run: Run[Any]) -> None:
+        """A run begins; RunError where the client is closed."""
+        with self._roster.news:
+            self._roster.check_open()
+            self.runs[run.id] = run
+            self.there.add(run.id)
+
+    def subscribe(self, subscription: Subscription[Any]) -> None:
+        """Partitions of another client's run are taken; RunError where this client is closed."""
+        with self._roster.news:
+            self._roster.check_open()
+            self._subscriptions[subscription.number] = subscription
+            self.there.add(subscription.id)
+
+    def feed(self, channel: Channel) -> None:
+        """Values are pushed."""
+        self._feeds = {each for each in self._feeds if not each.over} | {channel}
+
+    def check_not_here(self, run_id: str) -> None:
+        """UsageError for a run that is not over, as it is to be resumed."""
+        here = self.runs.get(run_id)
+        if here is not None and not here._over:
+            raise UsageError(f"run {run_id} goes on in this client; take its partitions there")
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def close(self, shell: Shell) -> None:
+        """End all of it, and wait until hosts have removed it: 2 s at most, and while the shell is alive."""
+        self.moves.close(self._roster.closing)
+        for run in list(self.runs.values()):
+            run.close_all()
+        for each in list(self._subscriptions.values()):
+            each.close()
+        for channel in self._feeds:
+            channel.abandon(self._roster.closing)
+        self._wait(shell, 1.5)
+        for run_id in list(self.there):  # which others still take the rest of
+            shell.tell(e.RunAbandoned(run_id))
+        self._wait(shell, 0.5)
+
+    def _wait(self, shell: Shell, wall_s: float) -> None:
+        with self._roster.news:
+            self._roster.news.wait_for(lambda: not self.there or not shell.alive, wall_s)
+
+    def forked(self) -> None:
+        """This process was forked from the client's."""
+        self.there = set()
+        self.moves.forked(self._roster.closing)
+        for each in (*self.runs.values(), *self._subscriptions.values()):
+            each.forked(self._roster.closing)
+        for channel in self._feeds:
+            channel.news, channel.unwanted = threading.Condition(), self._roster.closing
+            channel.awaiting.clear()
+
+    # --- in the I/O thread ------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """The client itself has failed."""
+        self.moves.close(reason)
+        for each in (*self.runs.values(), *self._subscriptions.values()):
+            each.take(e.Fail(each.id, reason, host=self._roster.name))
+
+    def forgotten(self, run: str, *, follows: bool) -> None:
+        """Hosts have nothing of a run any more; ``follows``: of this generation of it."""
+        with self._roster.news:
+            if not follows:
+                self.there.discard(base_of(run))
+            self._roster.news.notify_all()
+
+    def take(self, run: str, command: e.Command) -> None:
+        """What is for that run, and for who takes from it."""
+        if isinstance(command, e.MoveEnded):
+            self.moves.ended(command)
+            return
+        if isinstance(command, e.Fail) and command.query is None:
+            self.moves.failed(stream_of(run), f"the run has failed: {command.reason}")
+        if (concerned := self.runs.get(stream_of(run))) is not None:
+            concerned.take(command)
+        if self._subscriptions:
+            base = base_of(run)
+            for subscription in [each for each in self._subscriptions.values() if each.id == base]:
+                subscription.take(command)

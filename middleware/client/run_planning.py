@@ -1,0 +1,190 @@
+"""What a client plans, and how a dataflow is looked at, placed and completed before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from thalweg.middleware.client.checks import check_failover, check_mapping, check_told
+from thalweg.middleware.client.host_registry import HostRegistry
+from thalweg.middleware.client.measuring import Measuring
+from thalweg.middleware.client.replanning import MEASURED, ask_hints
+from thalweg.middleware.client.stream import PreparedQuery, QueryRequest
+from thalweg.middleware.client.stripes import StripedGraph, Stripes, alike, check_below, divided, located, over_trees
+from thalweg.middleware.core.relocation.sharing import join, shared
+from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
+from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
+from thalweg.middleware.loading import Allow
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    Hints,
+    Planner,
+    ProbedPlan,
+    Stripe,
+    Task,
+    get_cost_model,
+    get_planner,
+    get_strategy,
+    plan_with_probes,
+)
+from thalweg.middleware.planning.planners.planner import needs_of
+from thalweg.middleware.planning.problem.depth import depth_of, links_of
+from thalweg.middleware.planning.usage.reuse import too_far
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.split_graph import SplitGraph
+
+
+class RunPlanning:
+    """Plans on a client's hosts. ``allow``: packages whose code may be asked for hints; ``capacity``: the client's."""
+
+    def __init__(self, roster: HostRegistry, measuring: Measuring, allow: Allow, capacity: HostFigures) -> None:
+        self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
+
+    def plan(
+        self, planner: str | Planner, task: Task, model: str | CostModel, stripes: Stripes | None = None
+    ) -> ProbedPlan:
+        planner = get_planner(planner) if isinstance(planner, str) else planner
+        planner = over_trees(planner, task.dataflow, self._allow, stripes)
+        if "hosts" in needs_of(planner):
+            self._measuring.latencies([(self._roster.name, host) for host in self._roster.hosts])
+            own = {self._roster.name: self._capacity}
+            task = task.but(hints=task.hints.measured({}, {**self._measuring.figures, **own}))
+        return plan_with_probes(
+            planner,
+            task,
+            get_cost_model(model) if isinstance(model, str) else model,
+            self._measuring.probe,
+            sound=self._measuring.latencies,
+            find=self._measuring.find,
+        )
+
+    def begin(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
+        """Something is to be done with a dataflow: what, if it can be; ``lasting``: by a run that outlives hosts."""
+        self._roster.check_open()
+        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        check_codes(dataflow)
+        dataflow.validate(self._roster.known)
+        if lasting:
+            self._roster.await_sources(dataflow)
+        self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned}, lasting=lasting)
+        return sinks_at(dataflow, self._roster.name)
+
+    def outlasting(self, install: m.Install, failover: m.Failover | None, start: int) -> m.Install:
+        """The same for a run that outlives its hosts, whose nodes begin at the index ``start``."""
+        asked = check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
+        install = msgspec.structs.replace(m.FailoverInstall.of(install, asked), version=self._roster.version)
+        if not start:
+            return install
+        first = tuple([m.Start(node.name, start) for node in install.dataflow.nodes])
+        most = None if install.partitions is None else start + install.partitions
+        return msgspec.structs.replace(install, starts=first, partitions=most)
+
+    def begin_here(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
+        """The same of one whose sinks are to be here. Raises UsageError where a sink is pinned to another host."""
+        dataflow = self.begin(dataflow, lasting=lasting)
+        for sink in dataflow.sinks:
+            if dataflow.by_name[sink].pinned != self._roster.name:
+                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self._roster.name!r}")
+        return dataflow
+
+    def placed(self, dataflow: Dataflow, placement: Mapping[str, str], *, lasting: bool = False) -> Placement:
+        """A placement, completed, where it can be. Raises PlacementError for a sink that is not at the client."""
+        for sink in dataflow.sinks:
+            if (where := placement.get(sink, self._roster.name)) != self._roster.name:
+                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
+        sinks = dict.fromkeys(dataflow.sinks, self._roster.name)
+        full = check_placement(dataflow, sinks | dict(placement), self._roster.known)
+        self._roster.check_there(full, lasting=lasting)
+        return full
+
+    def going(self, stripes: Sequence[Stripe], parts: SplitGraph, *, lasting: bool = False) -> StripedGraph:
+        """How a stream goes over several trees, completed, where it can; DataflowError for a tree of another stream.
+
+        ``parts``: of the first.
+        """
+        if len(stripes) == 1:
+            return StripedGraph(tuple(stripes))
+        first = stripes[0].dataflow
+        found = []
+        upper = () if parts.above is None else parts.above.operators
+        for tree in alike(stripes, upper):
+            dataflow = self.begin_here(tree.dataflow, lasting=lasting)
+            if dataflow.sources != first.sources or dataflow.sinks != first.sinks:
+                raise DataflowError("stripes of a stream have the same sources and the same sink")
+            check_below(dataflow, first, upper, self._allow)
+            found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
+        return divided(found, upper)
+
+    def above(
+        self, install: m.Install, going: StripedGraph, failover: m.Failover | None, start: int
+    ) -> m.Install | None:
+        """What runs once above the trees of a stream, installed like these; nothing plans its moves."""
+        if going.above is None:
+            return None
+        dataflow, placement = going.above
+        above = msgspec.structs.replace(
+            install, dataflow=dataflow, locations=located(placement), moves=None, news=False, afresh=False
+        )
+        check_told(above)
+        return self.outlasting(above, failover, start) if failover is not None or start else above
+
+    def depth(self, trees: Sequence[Stripe], hints: Hints | None, known: Mapping[Link, LinkEstimate]) -> int:
+        """How many partitions are to be under way over the edges of these trees (``planning.problem.depth``).
+
+        By rates that are ``known``, or measured now, and by latencies that are measured now; of hosts that are away
+        nothing is.
+        """
+        there = {self._roster.name, *self._roster.hosts}
+        links = {link for link in links_of(trees) if there.issuperset(link)}
+        unknown = links - known.keys()
+        rates = {**known, **(self._measuring.probe(unknown) if unknown else {})}
+        view = NetworkView(rates, self._measuring.latencies(links) if links else {})
+        told = {}
+        for number, tree in enumerate(trees):
+            full = hints is not None and {*tree.dataflow.sources, *tree.dataflow.operators} <= hints.output_bytes.keys()
+            told[number] = hints if hints is not None and full else ask_hints(tree.dataflow, self._allow)
+        return max(depth_of(tree, told[number], view) for number, tree in enumerate(trees))
+
+    def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
+        """What is to be planned, before anything is known of the network."""
+        known = hints or ask_hints(dataflow, self._allow)
+        return Task((dataflow,), self._roster.hosts, NetworkView({}), known, costs or MEASURED)
+
+    def prepare(self, offered: QueryRequest, tree: tuple[Dataflow, Placement]) -> PreparedQuery:
+        """A query that is to begin in a run that is ``tree``: what it does not share is placed. Raises UsageError for
+        what only a run that begins can be given."""
+        dataflow, hints = self.begin_here(offered.dataflow), offered.hints
+        present, where = tree
+        there = {name: where[each] for name, each in shared(present, dataflow).items()}
+        apart: dict[str, float] = {}
+        expect(0 if offered.radius_s is None else offered.radius_s, int | float, "radius_s is a number of seconds")
+        if offered.radius_s is not None:
+            hints = hints or ask_hints(dataflow, self._allow)
+            apart = too_far(self.task(dataflow, hints, None), there, self._measuring.coordinates(), offered.radius_s)
+            there = {name: where[each] for name, each in shared(present, dataflow, apart).items()}
+        given = check_mapping(offered.placement)
+        if isinstance(given, str):
+            strategy = get_strategy(given)
+            if strategy.driver is not None or strategy.adaptation is not None:
+                raise UsageError(
+                    f"{given!r} moves operators while a run goes on, which is for a run to say as it begins, for all of"
+                    " its queries; attach one with a planner's name, as 'one-shot', or a mapping"
+                )
+        if offered.hints is None and set(there) >= {*dataflow.operators}:
+            given = {} if isinstance(given, str) else given
+        elif isinstance(given, str):
+            hints = hints or ask_hints(dataflow, self._allow)
+            still = [msgspec.structs.replace(node, pinned=there.get(node.name, node.pinned)) for node in dataflow.nodes]
+            task = self.task(self.begin(Dataflow(tuple(still))), hints, None)
+            plan = self.plan(strategy.initial, task, "critical-path").result
+            if [node.inputs for node in plan.dataflow.nodes] != [node.inputs for node in still]:
+                raise UsageError(f"{given!r} chooses the tree as well, which a query cannot; attach it with a mapping")
+            given = plan.placement
+        full = self.placed(dataflow, {**given, **there})
+        grafts = join(present, dataflow, full, 0, (), apart).grafts
+        check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
+        return PreparedQuery(dataflow, full, hints, apart)

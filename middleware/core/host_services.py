@@ -1,0 +1,34 @@
+"""What all runs on a host share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from thalweg.middleware.core.monitoring.coordinate_table import CoordinateTable
+from thalweg.middleware.core.monitoring.latency_prober import LatencyProber
+from thalweg.middleware.core.monitoring.meters import Meters
+from thalweg.middleware.core.monitoring.monitor import Monitor
+from thalweg.middleware.core.monitoring.prober import Prober
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.outbox import Alarm
+from thalweg.middleware.protocol import messages as m
+
+
+class HostServices(msgspec.Struct, frozen=True):
+    """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its room.
+
+    ``occupied``: how many operators are here or on their way, of all runs. ``replicas_of``: those that it keeps of a
+    run, whatever its generation.
+    """
+
+    monitor: Monitor
+    prober: Prober
+    soundings: LatencyProber
+    places: CoordinateTable
+    meters: Meters
+    silence: Suspicions
+    retries: Alarm
+    occupied: Callable[[], int]
+    replicas_of: Callable[[m.Install], dict[str, dict[int, m.State]]]

@@ -1,0 +1,110 @@
+"""What this host's application takes of other clients' runs, by run: each is a ``RunSubscriptions``.
+
+A run is known here by its own id, whatever its generation: so it is asked for, and so the application hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from thalweg.middleware.core.outbox import Outbox
+from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions
+from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of
+from thalweg.middleware.protocol.limits import CoreConfig
+
+
+class SubscriptionTable:
+    """Its subscriptions, of the runs that are ``known``.
+
+    ``close`` has a run end here, and with it what is taken of it (``end``).
+    """
+
+    def __init__(
+        self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore], close: Callable[[str], None]
+    ) -> None:
+        self._out, self._me, self._config, self._runs, self._close = out, me, config, runs, close
+        self.known: dict[str, RunSubscriptions] = {}
+
+    def get(self, run_id: str, owner: str) -> RunSubscriptions | None:
+        """What is taken of that run of that client, whatever its generation."""
+        visit = self.known.get(base_of(run_id))
+        return visit if visit is not None and visit.owner.name == owner else None
+
+    def here(self, run_id: str) -> str:
+        """The generation of a visited run that is open here; empty where none is."""
+        base, visit = base_of(run_id), self.known.get(base_of(run_id))
+        if visit is None:
+            return ""
+        mine = (
+            name for name, run in self._runs.items()
+            if base_of(name) == base and run.install.client == visit.owner.name
+        )  # fmt: skip
+        return next(mine, "")
+
+    def request(self, event: e.SubscribeRequested) -> None:
+        """The application wants the partitions of a node."""
+        run_id = base_of(event.run)
+        out = self._out.of(run_id)
+        if run_id not in self.known:
+            if any(base_of(name) == run_id for name in self._runs):
+                why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
+                out.fail(why, node=event.node, host=self._me.name, query=event.number)
+                return
+            self.known[run_id] = RunSubscriptions(out, self._me, event.owner, self._config)
+        self.known[run_id].request(event.number, event.node)
+
+    def leave(self, event: e.UnsubscribeRequested) -> None:
+        """It wants them no more."""
+        if base_of(event.run) in self.known:
+            self.known[base_of(event.run)].leave(event.number)
+
+    def on_timer(self, run_id: str) -> None:
+        """Something is to be said again."""
+        if run_id in self.known:
+            self.known[run_id].on_timer(bool(self.here(run_id)))
+            self._go_home(run_id)
+
+    def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
+        """The run's client says that a subscription is over, or that all are."""
+        visit = self.get(message.run, sender)
+        if visit is None and base_of(message.run) in self.known:  # another client leads the run, and it goes on
+            self._out.of(message.run).record("unexpected", peer=sender, detail={"message": "Dismiss"})
+            return
+        if visit is not None:
+            visit.dismiss(message.number, message.why)
+        if not message.number:
+            self._out.of(message.run).send(sender, m.Removed(message.run, self._me.name))
+        if visit is not None:
+            self._go_home(base_of(message.run))
+
+    def heard(self, sender: str, run_id: str, now: float) -> None:
+        """A sign of life has come from the run's client."""
+        visit = self.get(run_id, sender)
+        if visit is not None:
+            visit.heard_s = now
+
+    def refresh(self) -> None:
+        """Give all clients of runs a fresh period, as this host did not run."""
+        for visit in self.known.values():
+            visit.heard_s = self._out.now
+
+    def _go_home(self, run_id: str) -> None:
+        """Have no part in a run any more of which nothing is wanted."""
+        if self.known[run_id].over:
+            here = self.here(run_id)
+            if here:
+                self._close(here)
+            else:
+                self._end(run_id, "")
+
+    def end(self, run_id: str, why: str, owner: str) -> None:
+        """The run is over here, if anything was taken of it."""
+        if self.get(run_id, owner) is not None:
+            self._end(base_of(run_id), why)
+
+    def _end(self, run_id: str, why: str) -> None:
+        self.known.pop(run_id).end(why)
+        self._out.of(run_id).emit(e.Forgotten(run_id))

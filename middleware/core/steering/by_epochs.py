@@ -1,0 +1,222 @@
+"""What decides for one operator while the data flows, at its host: the local algorithm.
+
+Rules:
+
+R1. *Local* (Ranganathan et al., section 2.3): at the end of an operator's epoch (``epochs``) its host decides where it
+    should be (``neighbourhood``), and hands it over if it is to move. While a proposal or a hand-over is under way it
+    leaves the operator alone.
+R2. Nothing here stops the flow. Links that nobody knows are probed meanwhile, and it is decided when they are known or
+    waited for long enough.
+R3. What a guest takes counts as if it were taken at the client: links to guests are not probed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import Books, Verdict
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.host_services import HostServices
+from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
+from thalweg.middleware.core.notes import LinkMeasured, Notes
+from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.member import Member
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
+from thalweg.middleware.network.view import Link
+
+
+class FlowParts(msgspec.Struct, frozen=True):
+    """A run's data as it flows: along which tree, between whom, and what is counted of it."""
+
+    tree: Tree
+    directory: Directory
+    books: Books
+    flow: Flow
+
+
+class _Choice:
+    """A decision under way that waits for links."""
+
+    def __init__(self, verdict: Verdict, hosts: list[str]) -> None:
+        self.verdict, self.hosts = verdict, hosts
+        self.waiting: frozenset[Link] = frozenset()
+        self.asked: frozenset[Link] = frozenset()
+        self.asked_s = 0.0  # since when these are waited for
+        self.tries = 0
+
+
+class EpochSteering:
+    """A host's part of the local algorithm, for the operators of one run that are here."""
+
+    def __init__(
+        self, setting: RunContext, shared: HostServices, stream: FlowParts, departures: Departures, member: Member
+    ) -> None:
+        self._out, self._limits, self._options = setting.out, setting.limits, setting.by_epochs
+        self._client = setting.install.client
+        self._monitor, self._prober = shared.monitor, shared.prober
+        self._tree, self._directory, self._books, self._flow = (
+            stream.tree, stream.directory, stream.books, stream.flow,
+        )  # fmt: skip
+        self._departures, self._member = departures, member
+        self.choices: dict[str, _Choice] = {}
+
+    def _consumers_hosts(self, name: str) -> list[str]:
+        hosts = [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
+        guests = self._directory.guests
+        return [self._client if host in guests else host for host in hosts] if guests else hosts  # R3
+
+    def on_epoch(self, name: str) -> Notes:
+        """R1: an operator's epoch is over."""
+        book = self._books.of.get(name)
+        if book is None:
+            return
+        verdict = book.close_epoch()
+        self._books.arm(book)
+        producers = [self._directory.locations[each].host for each in self._flow.nodes[name].node.inputs]
+        hosts = candidates(
+            book.options,
+            name,
+            verdict.epoch,
+            producers,
+            self._consumers_hosts(name),
+            self._out.host,
+            sorted(self._directory.hosts),
+        )
+        choice = _Choice(verdict, hosts)
+        why = self._hindrance(name, verdict)
+        if why:
+            self._record(name, choice, None, why)
+        else:
+            yield from self._decide(name, choice, final=False)
+
+    def _hindrance(self, name: str, verdict: Verdict) -> str:
+        node = self._flow.nodes[name]
+        if not verdict.considered:
+            return "not critical"
+        if node.node.pinned is not None:
+            return "pinned"
+        if name in self._departures.leaving or self._member.busy:
+            return "a move is under way"
+        if any((name, producer) not in self._flow.sizes for producer in node.node.inputs) or node.size_bytes is None:
+            return "nothing has come through yet"
+        return ""
+
+    def _decide(self, name: str, choice: _Choice, *, final: bool) -> Notes:
+        here, now, monitor = self._out.host, self._out.now, self._monitor
+        node, options, locations = self._flow.nodes[name], self._books.of[name].options, self._directory.locations
+        assert node.size_bytes is not None
+        inputs = [(locations[each].host, float(self._flow.sizes[name, each])) for each in node.node.inputs]
+        outputs = [(host, float(node.size_bytes)) for host in self._consumers_hosts(name)]
+        in_use = {(source, here) for source, _ in inputs} | {(here, target) for target, _ in outputs}
+        slow_bps = too_slow_bps(now - choice.asked_s)
+
+        def rate(source: str, target: str) -> float | None:
+            if source == target:
+                return float("inf")
+            estimate = monitor.estimate((source, target), now)
+            if estimate is None and final and (source, target) in in_use:
+                estimate = monitor.latest((source, target))
+            return estimate.rate_bps if estimate is not None else slow_bps if final else None
+
+        decision = decide(
+            options,
+            [host for host in choice.hosts if host in self._directory.hosts],
+            here,
+            Neighbourhood(
+                inputs,
+                outputs,
+                rate,
+                self._flow.compute_s.get(name, 0.0),
+                self._departures.state_bytes.get(name, 0),
+                options.startup_s,
+            ),
+        )
+        unknown = decision.needs - choice.asked
+        if decision.needs and unknown and not final:  # R2
+            choice.waiting, choice.asked, choice.tries = decision.needs, choice.asked | unknown, 1
+            choice.asked_s = now
+            self.choices[name] = choice
+            yield from self._probe(unknown)
+            self._wait(name)
+            return
+        self.choices.pop(name, None)
+        if decision.needs:
+            yield from self._decide(name, choice, final=True)
+            return
+        why = decision.why
+        if decision.move:
+            obstacle = self._departures.obstacle(name, decision.best)
+            if obstacle:
+                why = obstacle
+            else:
+                yield from self._departures.begin(name, decision.best, protocol="epoch", reason=why)
+        self._record(name, choice, decision, why)
+
+    def _probe(self, links: frozenset[Link]) -> Notes:
+        return self._prober.measure(self._out.run, self._directory.reachable(), links)
+
+    def on_measured(self, note: LinkMeasured) -> Notes:
+        """Decisions that wait for this link, and for no other, go on."""
+        for name, choice in list(self.choices.items()):
+            if note.link in choice.waiting:
+                choice.waiting -= {note.link}
+                if choice.waiting:
+                    self._wait(name)
+                else:
+                    yield from self._go_on(name, choice, final=False)
+
+    def on_expired(self, name: str) -> Notes:
+        """Links were waited for long enough."""
+        choice = self.choices.get(name)
+        if choice is None:
+            return
+        if choice.tries < TRIES and name in self._books.of:
+            choice.tries += 1
+            yield from self._probe(choice.waiting)
+            self._wait(name)
+        else:
+            yield from self._go_on(name, choice, final=True)
+
+    def _wait(self, name: str) -> None:
+        assert self._options is not None
+        patience_s = min(self._limits.probe_s, SHARE_WAITING * self._options.period_s)
+        self._out.wake(Timer.DECIDE, self._out.now + patience_s, name)
+
+    def _go_on(self, name: str, choice: _Choice, *, final: bool) -> Notes:
+        if name not in self._books.of or self._hindrance(name, choice.verdict):
+            self.choices.pop(name, None)
+        else:
+            yield from self._decide(name, choice, final=final)
+
+    def _record(self, name: str, choice: _Choice, decision: Decision | None, why: str) -> None:
+        if not self._out.recording:
+            return
+        verdict = choice.verdict
+        moves = decision is not None and decision.move and name in self._departures.leaving
+        detail: dict[str, Any] = {
+            "sends": verdict.sends,
+            "later": verdict.later,
+            "critical": verdict.critical,
+            "decision": "move" if moves else "stay",
+            "why": why,
+        }
+        if decision is not None:
+            costs = {host: cost_s for host, cost_s in decision.costs.items() if cost_s < float("inf")}
+            detail |= {"candidates": costs, "best": decision.best, "links": self._known(choice)}
+        current_s = None if decision is None or decision.current_s == float("inf") else decision.current_s
+        self._out.record("epoch", node=name, index=verdict.epoch, value=current_s, detail=detail)
+
+    def _known(self, choice: _Choice) -> dict[str, list[float]]:
+        """What the decision rested on: the links between its candidates that are known."""
+        now, known = self._out.now, {}
+        for a in choice.hosts:
+            for b in choice.hosts:
+                each = self._monitor.estimate((a, b), now) if a != b else None
+                if each is not None:
+                    known[f"{a}>{b}"] = [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s]
+        return known

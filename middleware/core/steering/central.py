@@ -1,0 +1,446 @@
+"""What decides for all operators at once while the data flows, at the client: the global algorithm.
+
+Rules:
+
+R1. Nothing here stops the flow. The planner itself runs elsewhere (``RequestPlan`` … ``PlanReady``); links that it
+    needs and nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
+R2. *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with what the
+    monitor knows and probes, and proposes what came out to the barrier. While a proposal is under way it does not plan.
+R3. Links are waited for as long as two partitions take lately, as a probe may have to wait for those under way at both
+    its ends, but asking twice takes a period at most, or a horizon. What was asked for in vain all the same counts as
+    slow for one horizon, unless it is measured after all; it is no sample.
+R4. Planners know the run's hosts only: what a guest takes counts as if it were taken at the client.
+R5. A plan may name other networks between hosts, which are proposed with its moves, or alone where these are not worth
+    it. Of links over other networks than the shared one a planner that looks ahead is told the estimates as well.
+R6. Before a run that has lost a host begins anew it is asked, once, where the operators of lost hosts go, by what is
+    known: all others stay. It is waited for ``place_s``; where it fails, or says nothing that can be, a rule holds
+    (``recovery``).
+R7. A route over relays over which nothing comes, as its sender says, is not planned with for a period, and for twice as
+    long each time that this is said again soon after: its links may carry what they should (``flow.route_choice``, R7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Set
+
+import msgspec
+from msgspec import UNSET
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.route_choice import LONGEST, told
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.host_services import HostServices
+from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
+from thalweg.middleware.core.notes import (
+    ChangedOver,
+    HostLost,
+    LatencyMeasured,
+    LinkMeasured,
+    Notes,
+    PartitionDelivered,
+    Started,
+)
+from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.proposer import SAME, Proposer
+from thalweg.middleware.core.steering.gossip import Gossip
+from thalweg.middleware.dataflow import Dataflow, Placement
+from thalweg.middleware.network.history import History, PlanningHistory, Variability
+from thalweg.middleware.network.place import Place
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import GlobalMoves
+
+PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
+LATELY = 8  # partitions
+UNHEARD = Latency(math.inf, 0)  # of a link that answered nobody
+
+
+class _InVain(msgspec.Struct, frozen=True):
+    """A link that was asked for at ``asked_s`` and not measured by ``given_up_s``, and what it counts as."""
+
+    rate_bps: float
+    asked_s: float
+    given_up_s: float
+
+
+class _Shunned(msgspec.Struct, frozen=True):
+    """R7: a route that is not planned with until then, for so long by now."""
+
+    until_s: float
+    for_s: float
+
+
+class _Search:
+    """A planning under way: what it knows, and the links it waits for."""
+
+    def __init__(self, now: float, view: dict[Link, LinkEstimate], places: dict[str, Place]) -> None:
+        self.begun_s = now
+        self.view, self.places = view, places
+        self.waiting: frozenset[Link] = frozenset()
+        self.asked: frozenset[Link] = frozenset()
+        self.latencies: dict[Link, Latency] = {}  # that were asked for
+        self.sounded = 0  # how many of them
+        self.unheard: frozenset[Link] = frozenset()  # links whose latency is waited for
+        self.asked_s = now  # since when these are waited for
+        self.tries = 0
+        self.rounds = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it goes on when something is measured."""
+        return bool(self.waiting or self.unheard)
+
+
+class CentralSteering:
+    """The client's part: what a run of this host's application does on its own."""
+
+    def __init__(
+        self,
+        setting: RunContext,
+        shared: HostServices,
+        tree: Tree,
+        directory: Directory,
+        departures: Departures,
+        proposer: Proposer,
+        gossip: Gossip,
+    ) -> None:
+        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
+        self._monitor, self._prober, self._soundings = shared.monitor, shared.prober, shared.soundings
+        self._tree, self._directory = tree, directory
+        self._departures, self._proposer, self._gossip = departures, proposer, gossip
+        self._plans, self._options = False, GlobalMoves()
+        self._looks = 0  # that are over
+        self._search: _Search | None = None
+        self._overdue = False  # a period was over while a proposal was under way
+        self._variability: Variability | None = None  # as the planner last read it
+        self._delivered_s: deque[float] = deque(maxlen=LATELY + 1)  # when the last partitions were, or the run began
+        self._in_vain: dict[Link, _InVain] = {}
+        self._shunned: dict[tuple[Link, ...], _Shunned] = {}
+
+    def begin(self, event: e.RunRequested) -> None:
+        """This host's application leads the run."""
+        now = self._out.now
+        known, since_s = dict(event.known), -math.inf  # what was measured before that says nothing
+        if event.install.afresh:
+            since_s = now
+            known = {link: msgspec.structs.replace(each, measured_at_s=now) for link, each in known.items()}
+        if isinstance(event.adaptation, GlobalMoves):
+            self._plans, self._options = True, event.adaptation
+        if self._options.horizon_s is not None:
+            known |= self._monitor.view(now)
+            history = History(known, most=self._monitor.config.max_links, since_s=since_s)
+            self._monitor.histories[self._out.run] = history
+
+    def close(self) -> None:
+        """The run is over."""
+        self._monitor.histories.pop(self._out.run, None)
+
+    def on_started(self, _: Started) -> None:
+        """Every host that is needed has installed the run: the first period begins."""
+        if self._plans:
+            self._delivered_s.append(self._out.now)
+            self._out.wake(Timer.PLAN, self._out.now + self._options.period_s)
+
+    # --- global ---------------------------------------------------------------------------------------
+
+    @property
+    def _history(self) -> History | None:
+        """What was measured while the run went on, where the planner looks ahead."""
+        return self._monitor.histories.get(self._out.run)
+
+    def on_timer(self) -> Notes:
+        """A period is over, or the links asked for have been waited for long enough."""
+        if not self._plans:
+            return
+        if self._search is not None:
+            yield from self._give_up_waiting(self._search)
+        elif self._proposer.proposal is not None:
+            self._overdue = True  # R2
+        else:
+            view = {} if self._history is not None else self._monitor.view(self._out.now)
+            self._search = _Search(self._out.now, view, self._gossip.places())
+            self._plan(self._search)
+
+    def _wait(self) -> None:
+        """R3: how long links are waited for at a time."""
+        options, times_s, now = self._options, self._delivered_s, self._out.now
+        apart_s = (now - times_s[0]) / max(1, len(times_s) - 1)
+        most_s = (options.horizon_s or options.period_s) / TRIES
+        least_s = min(self._limits.probe_s, SHARE_WAITING * options.period_s)
+        self._out.wake(Timer.PLAN, now + max(least_s, min(most_s, PATIENT * apart_s)))
+
+    def _slow(self, history: History) -> dict[Link, LinkEstimate]:
+        """What links count as that were asked for in vain within the horizon, and not measured since they were."""
+        horizon_s = self._options.horizon_s
+        assert horizon_s is not None
+        for link, vain in list(self._in_vain.items()):
+            over = vain.given_up_s + horizon_s <= self._out.now
+            if over or history.latest_s(link) > vain.asked_s:
+                del self._in_vain[link]
+        return {link: LinkEstimate(vain.rate_bps, count=0) for link, vain in self._in_vain.items()}
+
+    def _plan(self, search: _Search) -> None:
+        out, directory, history = self._out, self._directory, self._history
+        dataflow, where = self._as_without_guests()
+        past, view = None, search.view
+        if history is not None:
+            known = history.samples(), out.now, search.asked, search.rounds
+            past = PlanningHistory(*known, self._variability, history.latest())
+            view = self._slow(history)
+            lost = directory.peers.keys() - directory.hosts
+            others = {**search.view, **self._monitor.view(out.now)}
+            view |= {link: each for link, each in others.items() if len(link) > 2}  # R5
+            ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
+            view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
+        out.emit(  # R1
+            e.RequestPlan(
+                out.run,
+                where,
+                dict(view),
+                dict(self._departures.state_bytes),
+                None if dataflow is self._install.dataflow else dataflow,
+                past,
+                recording=past is not None and out.recording,
+                latencies={**self._gossip.latencies(), **search.latencies},
+                hosts=self._gossip.hosts(),
+                nodes=self._gossip.nodes(),
+                places=search.places,
+                ways=directory.ways.table,
+                shunned=frozenset(route for route, each in self._shunned.items() if out.now < each.until_s),
+            )
+        )
+
+    def on_impassable(self, sender: str, message: m.Impassable) -> None:
+        """R7: of a route that hosts were told to take."""
+        now, route = self._out.now, m.links_over(sender, message.target, message.hops)
+        before = self._shunned.get(route)
+        named = self._directory.ways.names(sender, message.target, message.hops)
+        if not named or (before is not None and now < before.until_s):
+            return
+        for_s = max(self._options.period_s, self._monitor.config.max_age_s)  # for which its sender leaves it
+        if before is not None and now < before.until_s + 2 * before.for_s:
+            for_s = min(LONGEST * for_s, 2 * before.for_s)
+        self._shunned = {each: one for each, one in self._shunned.items() if now < one.until_s + 2 * one.for_s}
+        self._shunned[route] = _Shunned(now + for_s, for_s)
+        self._out.record("fault", peer=sender, duration_s=for_s, detail={"what": "route left", **told(message.hops)})
+
+    def asks_anew(self, install: m.FailoverInstall, there: Set[str]) -> bool:
+        """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
+        out, gossip, directory = self._out, self._gossip, self._directory
+        flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
+        free = [name for name in flow.operators if flow.by_name[name].pinned is None]
+        lost = {name for name in free if directory.locations[name].host not in there}
+        if not (self._plans and lost):
+            return False
+        fixed = {name: msgspec.structs.replace(flow.by_name[name], pinned=where[name]) for name in {*free} - lost}
+        away = [name for name in flow.sinks if where[name] != out.host]  # R4: guests' sinks
+        fixed |= {name: msgspec.structs.replace(flow.by_name[name], pinned=out.host) for name in away}
+        where |= dict.fromkeys(away, out.host)
+        out.emit(
+            e.RequestRecoveryPlan(
+                out.run,
+                where,
+                self._monitor.ever(),
+                dataflow=Dataflow(tuple([fixed.get(node.name, node) for node in flow.nodes])),
+                latencies=gossip.latencies(),
+                hosts=gossip.hosts(),
+                nodes=gossip.nodes(),
+                places=gossip.places(),
+                there=tuple([host for host in directory.peers if host in there]),
+            )
+        )
+        out.wake(Timer.PLACE, out.now + self._limits.place_s)
+        return True
+
+    def _as_without_guests(self) -> tuple[Dataflow, Placement]:
+        """R4: the graph, and where its nodes are."""
+        flow, here, guests = self._tree.dataflow, self._out.host, self._directory.guests
+        where = self._directory.where(flow.by_name)
+        if away := {name for name, host in where.items() if host in guests}:
+            pinned = {name: msgspec.structs.replace(flow.by_name[name], pinned=here) for name in away}
+            flow = Dataflow(tuple([pinned.get(node.name, node) for node in flow.nodes]))
+        return flow, where | dict.fromkeys(away, here)
+
+    def on_planned(self, event: e.PlanReady) -> Notes:
+        search, hosts = self._search, self._directory.hosts
+        if search is None:
+            return
+        if event.variability is not None:
+            self._variability = event.variability
+        unknown = event.needs - search.view.keys()
+        gone = {link for link in unknown if not hosts.issuperset(link[:2])}
+        search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
+        unknown -= gone
+        unheard = frozenset[Link]() if event.latencies is UNSET else event.latencies - search.latencies.keys()
+        silent = {link for link in unheard if not hosts.issuperset(link)}
+        search.latencies |= dict.fromkeys(silent, UNHEARD)
+        unheard -= silent
+        if (gone or silent) and not (unknown or unheard):
+            self._plan(search)
+            return
+        if unknown or unheard:
+            search.rounds += 1
+            search.tries = 1
+            search.asked_s = self._out.now
+            search.asked |= unknown
+            search.sounded += len(unheard)
+            search.waiting, search.unheard = unknown, unheard
+            yield from self._ask(search)
+            self._wait()
+            return
+        self._search = None
+        self._looks += 1
+        self._record(search, event, self._propose(event))
+        if self._looks == self._options.looks:
+            return
+        after = search.begun_s + self._options.period_s
+        self._out.wake(Timer.PLAN, max(after, self._out.now))
+
+    def _propose(self, event: e.PlanReady) -> str:
+        """Propose what was planned; return why it is dropped, empty where it is not."""
+        placement, directory = event.placement or {}, self._directory
+        ways = None if event.ways is UNSET else event.ways  # R5
+        left = {*placement.values()} - (directory.hosts - directory.vacating)
+        if left:  # one that was lost, or is to leave, may have been planned with
+            return f"host {min(left)!r} has no part in the run, or is to leave it"
+        if not event.worth:
+            dropped = str(event.detail.get("why", "")) or "it is not worth its moves"
+            return dropped if ways is None else self._proposer.propose({}, "other networks", ways=ways) and dropped
+        if event.dataflow is not None:
+            return self._proposer.propose(placement, "a better plan", event.dataflow, event.free, ways)
+        where = directory.where(directory.locations)
+        still = directory.senders if directory.guests else {}  # R4
+        moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
+        if not moves:
+            return SAME if ways is None else self._proposer.propose({}, "other networks", ways=ways)
+        return self._proposer.propose(moves, "a better plan", ways=ways)
+
+    def _probe(self, links: frozenset[Link]) -> Notes:
+        pairs = self._history is not None  # then both ways are wanted
+        return self._prober.measure(self._out.run, self._directory.reachable(), links, pairs=pairs)
+
+    def _ask(self, search: _Search) -> Notes:
+        """Have what is waited for measured."""
+        yield from self._probe(search.waiting)
+        self._soundings.measure(self._out.run, self._directory.reachable(), search.unheard)
+
+    def on_measured(self, note: LinkMeasured) -> None:
+        """Who waits for a link goes on."""
+        search = self._search
+        if search is None or not search.waiting:
+            return
+        search.view[note.link] = note.estimate
+        if note.link in search.waiting:
+            search.waiting -= {note.link}
+            self._go_on(search)
+
+    def on_sounded(self, note: LatencyMeasured) -> None:
+        """Who waits for a latency goes on."""
+        search = self._search
+        found = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
+        if search is not None and found:
+            search.latencies |= dict.fromkeys(found, note.latency)
+            search.unheard -= found
+            self._go_on(search)
+
+    def _go_on(self, search: _Search) -> None:
+        if search.waits:
+            self._wait()  # as long as there is news, the others may follow
+        else:
+            self._plan(search)
+
+    def on_lost(self, note: HostLost) -> None:
+        """A host is gone; who waits for its links goes on without them."""
+        search = self._search
+        if search is None:
+            return
+        gone = {link for link in search.waiting if note.host in link[:2]}
+        silent = {link for link in search.unheard if note.host in link}
+        if not (gone or silent):
+            return
+        search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))
+        search.latencies |= dict.fromkeys(silent, UNHEARD)
+        search.waiting -= gone
+        search.unheard -= silent
+        if not search.waits:
+            self._plan(search)
+
+    def _give_up_waiting(self, search: _Search) -> Notes:
+        """R3: links that nobody could measure in time are asked for again, and then taken for slow.
+
+        Of those in use what was last known counts: whoever is too busy with partitions to probe has just measured them.
+        """
+        if not search.waits:
+            return
+        if search.tries < TRIES:
+            search.tries += 1
+            yield from self._ask(search)
+            self._wait()
+            return
+        slow_bps = too_slow_bps(self._out.now - search.asked_s)
+        slow = LinkEstimate(slow_bps, count=0)
+        in_use = self._in_use(self._directory.where(self._directory.locations))
+        for link in search.waiting:
+            latest = self._monitor.latest(link) if link in in_use else None
+            search.view[link] = slow if latest is None else latest
+            if self._history is not None and latest is None:
+                self._in_vain[link] = _InVain(slow_bps, search.asked_s, self._out.now)
+        search.latencies |= dict.fromkeys(search.unheard, UNHEARD)
+        search.waiting = search.unheard = frozenset()
+        self._plan(search)
+
+    def _in_use(self, where: Placement) -> set[Link]:
+        """The links that the dataflow takes where its nodes are there."""
+        nodes, table = self._tree.dataflow.nodes, self._directory.ways.table
+        over = {(way.source, way.target): way for way in table}
+        pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
+        return {link for pair in pairs for link in (over[pair].links[0] if pair in over else (Link(*pair),))}
+
+    def _record(self, search: _Search, event: e.PlanReady, dropped: str) -> None:
+        now, here = self._out.now, self._directory.where(self._tree.dataflow.by_name)
+        links = {
+            ">".join(tuple(link)): [each.rate_bps, each.count, each.spread_bps, _age_s(each, now)]
+            for link, each in sorted(search.view.items())
+        }
+        there = {**here, **(event.placement or {})} if event.dataflow is None else event.placement
+        detail = {
+            "placement": there,
+            "decision": "stay" if dropped else "propose",
+            **({"dropped": dropped} if dropped else {}),
+            **({"failed": event.failed} if event.failed else {}),
+            **({"differs": True} if there != here else {}),
+            "probed": len(search.asked),
+            **({"sounded": search.sounded} if search.sounded else {}),
+            "rounds": search.rounds,
+            "links": links,
+            **self._decisive(search, here, here if event.dataflow is not None else there),
+            **event.detail,
+        }
+        self._out.record("plan", duration_s=now - search.begun_s, detail=detail)
+
+    def _decisive(self, search: _Search, here: Placement, there: Placement | None) -> dict[str, object]:
+        """The latencies that were known of the links that the dataflow takes, and would take."""
+        known = {**self._gossip.latencies(), **search.latencies}
+        both = {Link(b, a): each for (a, b), each in known.items()} | known
+        links = sorted((self._in_use(here) | self._in_use(there or here)) & both.keys())
+        figures = {f"{a}>{b}": [both[Link(a, b)].latency_s, both[Link(a, b)].count] for a, b in links}
+        return {"latencies": figures} if figures else {}
+
+    def on_changed_over(self, _: ChangedOver) -> Notes:
+        """A proposal is over, whatever became of it: what had to wait for its end goes on."""
+        if self._overdue:
+            self._overdue = False
+            yield from self.on_timer()
+
+    def on_delivered(self, _: PartitionDelivered) -> None:
+        """How long partitions take lately is how long links are waited for."""
+        if self._delivered_s:
+            self._delivered_s.append(self._out.now)
+
+
+def _age_s(estimate: LinkEstimate, now: float) -> float | None:
+    return now - estimate.measured_at_s if estimate.count else None

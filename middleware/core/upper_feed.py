@@ -1,0 +1,142 @@
+"""What runs once above the trees of a stream is fed here, at the client, with what came over the trees.
+
+That run (``protocol.split_graph``) is one as any other. The nodes of the trunk are its sources, which no code makes:
+partition *i* of each is that part of the stream's partition *i* which the node of the trees made. Which part that is
+says the source's place.
+
+Rules:
+
+R1. The stream is asked for its next partition when a source wants it. What slower sources have not taken is kept, as
+    many partitions at most as can be under way in the run above: the slowest sets the pace. A source that has ended
+    keeps nobody waiting.
+R2. Nothing is kept for the run above to begin anew from, in its next generation: who wants an earlier partition than is
+    here has the stream begin anew with that. Trees have no state, and make the same again. So has a source that is new
+    there, of what came from trees that did not make its part.
+R3. A source ends with the first partition that its node was not given, as some of its own sources had ended
+    (``PAST_END``), and others go on. Where only some had, sinks that end with it are told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from thalweg.middleware.parcels import PAST_END, is_past_end
+from thalweg.middleware.protocol import events as e
+
+
+class UpperFeedHooks(msgspec.Struct, frozen=True):
+    """How the two sides are reached.
+
+    ``ask``: have the stream give its next partition; ``again``: and have it begin anew with this one; ``answer``: what
+    a source made; ``lives``: whether a source may want more; ``most``: partitions that can be under way above.
+    """
+
+    ask: Callable[[], None]
+    again: Callable[[int], None]
+    answer: Callable[[e.OperatorFinished], None]
+    lives: Callable[[str], bool]
+    most: Callable[[], int]
+
+
+class Inlet(NamedTuple):
+    """What of the stream's partitions feeds a source, and of which run that is."""
+
+    name: str
+    place: int
+
+    def of(self, part: e.Deliver) -> tuple[Any, int] | None:
+        """That part, and its bytes; None where the trees did not make it."""
+        at = self.place if part.places is None else part.places.get(self.place, -1)
+        if at < 0 or at >= max(len(part.sizes), 1):
+            return None
+        return (part.value[at], part.sizes[at]) if len(part.sizes) > 1 else (part.value, part.size_bytes)
+
+
+class UpperFeed:
+    """What came of the stream, and which source wants what. ``names``: the sources that there are at first."""
+
+    def __init__(self, names: Iterable[str], first: int, hooks: UpperFeedHooks) -> None:
+        self._hooks = hooks
+        self.next = first  # of the stream
+        self.kept: dict[int, e.Deliver] = {}  # before that, for who has not taken them
+        self._wanted: dict[Inlet, e.RunOperator] = {}
+        self._upto = dict.fromkeys(names, first)  # by source, the partition that it takes next
+        self._asked = False  # the stream, for its next one
+        self._uneven: dict[str, int] = {}  # R3: sources of which only some had ended, and with which partition
+
+    def want(self, command: e.RunOperator, place: int) -> None:
+        """The source at that place wants a partition."""
+        source, index = Inlet(command.node, place), command.index
+        self._wanted[source], self._upto[source.name] = command, index
+        kept = self.kept.get(index)
+        if index < self.next and (kept is None or not (kept.end or source.of(kept))):
+            self._again(index)
+        self.go_on()
+
+    def _again(self, index: int) -> None:
+        """R2."""
+        self.kept = {each: part for each, part in self.kept.items() if each < index}
+        self.next = index
+        self._hooks.again(index)
+
+    def take(self, part: e.Deliver) -> None:
+        """The stream's next partition is here, or its end."""
+        self._asked = False
+        if part.index == self.next:  # else it has begun anew meanwhile
+            self.kept[part.index] = part
+            self.next += 1
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Give what is here to who wants it, and ask for more."""
+        for source, command in list(self._wanted.items()):
+            part = self.kept.get(command.index)
+            if not self._hooks.lives(source.name):
+                del self._wanted[source]
+            elif part is not None and (part.end or source.of(part)):
+                del self._wanted[source]
+                self._upto[source.name] += 1
+                self._give(source, command, part)
+            elif part is not None:
+                self._again(command.index)
+        living = [index for name, index in self._upto.items() if self._hooks.lives(name)]
+        for index in [index for index in self.kept if index < min(living, default=self.next)]:
+            del self.kept[index]
+        wanted = any(command.index >= self.next for command in self._wanted.values())
+        if wanted and not self._asked and len(self.kept) < self._hooks.most():  # R1
+            self._asked = True
+            self._hooks.ask()
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits for who may have ended meanwhile (R1)."""
+        return bool(self._wanted) and not self._asked
+
+    def _give(self, source: Inlet, command: e.RunOperator, part: e.Deliver) -> None:
+        name, index = command.node, command.index
+        found = None if part.end else source.of(part)
+        if found is None or is_past_end(found[0]):  # R3
+            if found is not None and found[0].body != PAST_END.body:
+                self._uneven[name] = index
+            self._hooks.answer(e.OperatorFinished(command.run, name, index, end=True))
+        else:
+            self._hooks.answer(e.OperatorFinished(command.run, name, index, *found))
+
+    def told(self, end: e.Deliver, below: set[str]) -> e.Deliver:
+        """R3: the end of a sink that is made of ``below``, with what is to be said of it."""
+        if end.uneven or not any(self._uneven.get(name) == end.index for name in below):
+            return end
+        return msgspec.structs.replace(end, uneven=unevenly(end.index))
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        assert len(self.kept) <= self._hooks.most(), f"{len(self.kept)} partitions are kept"
+        assert sorted(self.kept) == list(range(self.next - len(self.kept), self.next)), (self.next, sorted(self.kept))
+
+
+def unevenly(index: int) -> str:
+    """What is told of a stream over several trees that ends where some of its sources do."""
+    return f"sources do not end together: partition {index} is missing from some"

@@ -1,0 +1,144 @@
+"""Operators that their hosts would have elsewhere, by coordinates: the local placement optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from flows import chain
+from playbook import ANY, Playbook, got
+from virtual_runs import plane, shaped
+
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.world import World
+from thalweg.experiments.simulation.run import Work, run_ahead
+from thalweg.middleware.core.steering.by_coordinates import SETTLED
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.figures import HostFigures, NodeFigures
+from thalweg.middleware.network.place import Place
+from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.planning import CostParameters, CriticalPath, Hints, Plan, ProbedPlan, get_strategy
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import SpaceMoves
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
+
+PARTITIONS = 300
+
+
+class Sized(NodeCode):
+    """Partitions of 10 KB."""
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, 10_000, 0.0)
+
+
+def test_an_operator_follows_its_neighbours_by_what_its_host_knows() -> None:
+    """Its host comes to be far from all others."""
+    hosts, latency_s = plane(12)
+    flow = chain(Code("composite"), Code("composite"), client="client")
+    core = CoreConfig(monitor=MonitorConfig(sound_interval_s=1.0))
+    records = list[e.Record]()
+    world = World(
+        hosts, shaped(hosts, latency_s, later={"h5": 0.5}), lambda _: Sized(),
+        WorldConfig("independent", startup_s=0.0, core=core, validate=True),
+        on_record=lambda _, __, each: records.append(each),
+    )  # fmt: skip
+    indices: list[int] = []
+    world.on_delivered = lambda delivered, _: indices.append(delivered.index)
+    strategy = get_strategy("cost-space-local", period_s=20.0)
+    assert strategy.needs == ("work", "coordinates")
+    start = {node.name: node.pinned or "h5" for node in flow.nodes}
+    plan = ProbedPlan(Plan(start, flow), NetworkView({}), frozenset(), frozenset(), 0, True)
+    work = Work(flow, hosts, Hints({"s": 1e4, "o": 1e4}), CostParameters(), CriticalPath())
+    run_ahead(work, strategy, plan, PARTITIONS, world)
+    assert world.failed is None and indices == list(range(PARTITIONS))
+    assert world.placement["o"] != "h5" and 1 <= world.relocations <= 4 and world.plans == 0
+    looks = [each.fields["detail"]["decision"] for each in records if each.kind == "look"]
+    assert {"wish", "stay"} >= set(looks) and "wish" in looks
+    moved = [each.fields["detail"] for each in records if each.kind == "proposal"]
+    assert {one["reason"] for one in moved} == {"nearer to its neighbours"}
+
+
+# --- one host ---------------------------------------------------------------------------------------
+
+
+def there(at: float, **more: Any) -> Place:
+    return Place((at, 0.0, 0.0), 0.001, 0.1, SETTLED, **more)
+
+
+@pytest.fixture
+def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
+    """h2 has ``o``, between ``s`` on h1 and the client."""
+    book = make_book("h2")
+    install = make_install(others=("h3",))
+    moves = SpaceMoves(period_s=10.0, displacement_s=0.05, saving=0.2, load_s=1.0)
+    book << got("client", msgspec.structs.replace(install, moves=moves, news=("work", "coordinates"))) >> ANY
+    run = book.core.runs["r"]
+    run.gossip.nodes = lambda: {"o": NodeFigures(1.0, 100.0, {"s": 300.0})}  # type: ignore[method-assign]
+    book.core.links.places._own = there(0.5)
+    book.core.links.places.told = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
+    return book
+
+
+def looked(book: Playbook) -> list[m.MoveRequest]:
+    book << e.TimerFired("look r") >> ANY
+    return [each for each in book.sent("client") if isinstance(each, m.MoveRequest)]
+
+
+def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> None:
+    told = book.core.links.places.told
+    assert looked(book) == [m.MoveRequest("r", "o", 1, "h1")]
+    (record,) = (each for each in book.only(e.Record) if each.kind == "look")
+    assert record.fields["value"] == pytest.approx(300 * 0.502 + 100 * 0.102)
+    told["h1"] = there(0.0, host=HostFigures(load=0.5))
+    assert looked(book) == [m.MoveRequest("r", "o", 1, "h3")]  # it was not heard, and says so again
+    told["h3"] = there(0.1, host=HostFigures(memory_bytes=400))  # it takes 500
+    told["h1"] = there(0.0, host=HostFigures(memory_bytes=400))
+    assert looked(book) == [m.MoveRequest("r", "o", 1, "client")]
+    told["client"] = msgspec.structs.replace(there(0.4), count=SETTLED - 1)
+    assert looked(book) == []  # it hardly knows where it is
+
+
+def test_without_displacement_no_host_is_looked_for(book: Playbook) -> None:
+    places = book.core.links.places
+    places._own = there(0.0)
+    assert looked(book) == [] and [each.kind for each in book.only(e.Record)] == ["look"]
+    places.told["h1"] = there(0.06)  # at rest it would be 0.045 away
+    assert looked(book) == [] and not list(book.only(e.Record))
+    places.told["h1"] = there(0.2)
+    looked(book)
+    assert [each.kind for each in book.only(e.Record)] == ["look"]
+
+
+def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], install: m.Install) -> None:
+    book = make_book("client")
+    book << e.RunRequested(install) >> ANY
+    for host in ("h1", "h2"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    proposer = book.core.runs["r"].proposer
+    for sender, wish in (
+        ("h1", m.MoveRequest("r", "o", 1, "h1")),  # where it is not
+        ("h2", m.MoveRequest("r", "o", 0, "h1")),  # older
+        ("h2", m.MoveRequest("r", "o", 1, "h9")),
+        ("h1", m.MoveRequest("r", "s", 1, "h2")),  # a source
+        ("h2", m.MoveRequest("r", "no", 1, "h1")),
+    ):
+        book << got(sender, wish) >> ANY
+        assert proposer.proposal is None
+    book << got("h2", m.MoveRequest("r", "o", 1, "h1")) >> ANY
+    assert proposer.proposal is not None and proposer.proposal.number == 1
+    book << got("h2", m.MoveRequest("r", "o", 1, "client")) >> ANY
+    assert proposer.proposal.number == 1 and proposer.next is None
+    (dropped,) = [each.fields["detail"] for each in book.only(e.Record)]
+    assert (dropped["why"], dropped["moves"]) == ("another change is under way", [["o", "h2", "client"]])
+
+
+@pytest.mark.parametrize("field", ["period_s", "displacement_s", "saving", "load_s"])
+def test_figures_out_of_range_are_one_line(field: str) -> None:
+    with pytest.raises(UsageError, match=f"{field} is -1"):
+        SpaceMoves(**{field: -1.0})

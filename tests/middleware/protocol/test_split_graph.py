@@ -1,0 +1,84 @@
+"""A graph in two: what goes over several trees, and what runs once above them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
+from thalweg.middleware.protocol.split_graph import (
+    SINK,
+    PlacedGraph,
+    SplitGraph,
+    inlets_of,
+    is_inlet,
+    parted,
+    renamed,
+    resting,
+    split_graph,
+    whole,
+)
+
+CODE = Code("composite")
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Dataflow:
+    """Any graph of a few nodes, whose sinks are at the client; ``trunk`` may be the name of a node."""
+    nodes = [Node(f"s{i}", "source", (), CODE, f"h{i}") for i in range(draw(st.integers(1, 4)))]
+    free = [node.name for node in nodes]
+    names = draw(st.permutations([SINK, "a", "b", "c", "d"]))
+    for name in names[: draw(st.integers(0, 5))]:
+        inputs = draw(st.lists(st.sampled_from([node.name for node in nodes]), min_size=1, max_size=3, unique=True))
+        nodes.append(Node(name, "operator", tuple(inputs), CODE, ahead=draw(st.integers(1, 3))))
+        free = [each for each in free if each not in inputs] + [name]
+    cut = draw(st.integers(0, len(free) - 1))
+    tops = [free[: cut + 1], free[cut + 1 :]]
+    return Dataflow((*nodes, *(Node(f"t{i}", "sink", tuple(top), None, "cl") for i, top in enumerate(tops) if top)))
+
+
+@given(graphs(), st.data())
+def test_nothing_that_remembers_is_below_and_both_parts_make_the_whole(flow: Dataflow, data: st.DataObject) -> None:
+    remembering = data.draw(st.sets(st.sampled_from(flow.operators))) if flow.operators else set[str]()
+    where = {node.name: node.pinned or f"h{len(node.name)}" for node in flow.nodes}
+    parts = split_graph(flow, remembering, "cl")
+    assert parts.above is not None
+    assert (parts.below is flow) == (not remembering and len(flow.sinks) == 1)
+    parts.below.validate()
+    parts.above.validate(connected=False)
+    assert not remembering & parts.below.by_name.keys()
+    own = {node.name for node in parts.above.nodes if not is_inlet(node)}
+    for name in own:
+        assert own & flow.below(name) & {*remembering, *flow.sinks}, f"{name} is above without need"
+    (sink,) = parts.below.sinks
+    assert parts.below.by_name[sink].inputs == inlets_of(parts.above)
+    below, above = parted(PlacedGraph(flow, where), parts, "cl")
+    again = whole(below, above)
+    assert again.dataflow.by_name == flow.by_name
+    assert again.placement == where
+
+
+@given(graphs(), st.data())
+def test_what_the_trees_call_their_nodes_does_not_matter(flow: Dataflow, data: st.DataObject) -> None:
+    """The order of the trunk is that of the nodes above, which have the same names in all trees."""
+    remembering = data.draw(st.sets(st.sampled_from(flow.operators), min_size=1)) if flow.operators else set[str]()
+    parts = split_graph(flow, remembering, "cl")
+    if parts.below is flow:
+        return
+    own = {node.name for node in parts.below.nodes if node.kind == "operator"}
+    names = {name: f"{name}~1" for name in own}
+    other = split_graph(Dataflow(tuple(reversed(renamed(flow, names).nodes))), remembering, "cl")
+    assert other.above is not None
+    assert inlets_of(other.above) == tuple(names.get(name, name) for name in inlets_of(parts.above))
+
+
+def test_a_tree_of_operators_with_state_has_its_sources_below() -> None:
+    flow = complete_binary_tree({"h1": CODE, "h2": CODE, "h3": CODE}, Code("running"), "cl")
+    parts = split_graph(flow, flow.operators, "cl")
+    assert parts.above is not None
+    assert parts.below.operators == ()
+    assert inlets_of(parts.above) == parts.below.sources == flow.sources
+    assert all(is_inlet(parts.above.by_name[name]) for name in parts.above.sources)
+    assert resting(parts.above, "cl") == dict.fromkeys(("op0", "op1", "sink"), "cl")
+    assert parts.rests({"op1": "h2"}, "cl") == {"op0": "cl", "op1": "h2", "sink": "cl"}
+    assert SplitGraph(flow).rests({"op1": "h2"}, "cl") == {"op1": "h2"}
