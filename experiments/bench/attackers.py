@@ -140,7 +140,7 @@ def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
             for request in (m.ProbeRequest, m.LatencyRequest):
                 yield _from(me.name, orders, request(run, targets, me), chance)
         if number % 8 == 0:
-            yield _from(me.name, orders, m.Echo(run, number, source=me, host=m.HostTold(1, 1, 0)), chance)
+            yield _from(me.name, orders, m.Echo(run, number, source=me, host=m.HostReport(1, 1, 0)), chance)
 
 
 def lies(orders: Orders) -> list[m.Control]:
@@ -163,7 +163,7 @@ def lies(orders: Orders) -> list[m.Control]:
         m.Demand(run, producer, node, 10**6, commit=m.Commit(run, 4, 3, (ghost,))), m.Welcome("h1", *there_is("h9")),
         m.ProbeResult(run, m.Estimate("h1", "h2", 1, 0, 2**50, 0)), m.Credit(1, 2**50, True),
         m.LatencyReply(run, m.LinkLatency("h1", "h2", 0, 0, 2**50, 0)), m.Echo(run, 1, True), m.Echo(
-            run, 1, latencies=(m.LinkLatency("h1", "h2", 0, 0, 2**50, 0),), nodes=(m.NodeTold(node, 0, 0, 0, 1),)),
+            run, 1, latencies=(m.LinkLatency("h1", "h2", 0, 0, 2**50, 0),), nodes=(m.NodeReport(node, 0, 0, 0, 1),)),
     ]  # fmt: skip
 
 

@@ -32,11 +32,19 @@ from thalweg.middleware.client.feeds import Feed, fill
 from thalweg.middleware.client.hello import agree, say_hello
 from thalweg.middleware.client.host_registry import HostRegistry
 from thalweg.middleware.client.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
-from thalweg.middleware.client.measuring import Measuring
+from thalweg.middleware.client.measuring import MeasurementRequests
 from thalweg.middleware.client.moves import Moves
 from thalweg.middleware.client.open_streams import OpenStreams
 from thalweg.middleware.client.replanning import Replanner, first_ways
-from thalweg.middleware.client.resuming import Moving, Resumer, ResumingClient, find, go_on, go_on_over, options_of
+from thalweg.middleware.client.resuming import (
+    ResumedMoves,
+    Resumer,
+    ResumingClient,
+    find,
+    go_on,
+    go_on_over,
+    options_of,
+)
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.run_planning import RunPlanning
 from thalweg.middleware.client.stream import ClientServices
@@ -183,7 +191,7 @@ class Client:
         self._roster.peers[name] = self.shell.me
         if self._journal is not None:
             self._journal.logbook = self.shell.logbook
-        self._measuring = Measuring(self._roster, self.shell.tell, self.shell.me)
+        self._measuring = MeasurementRequests(self._roster, self.shell.tell, self.shell.me)
         self._preparing = RunPlanning(self._roster, self._measuring, self._allow, config.core.capacity)
         self._numbers = itertools.count()
         keep_in_mind(self)
@@ -464,7 +472,7 @@ class Client:
                 run_id, found, start,
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
             )  # fmt: skip
-        moving = Moving(adaptation, planner, model)
+        moving = ResumedMoves(adaptation, planner, model)
         by = Resumer(self._roster, self._preparing, self.probe, self._allow, self._process)
         on = go_on(run_id, found, start, moving, by)
         again: Run[Any] = Run(

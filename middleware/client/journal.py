@@ -32,7 +32,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from thalweg.middleware.client.mark import Count, Live, Mark
+from thalweg.middleware.client.mark import LiveRun, Mark, MarkedEntries
 from thalweg.middleware.client.salvage import (
     CREATE_ENTRIES,
     INSERT_ENTRY,
@@ -265,7 +265,7 @@ class Journal:
         self._ident = found.st_dev, found.st_ino
         rows, odd = whole_rows(self._file)
         count = self._mark.found
-        self._count = Count() if count is None else count
+        self._count = MarkedEntries() if count is None else count
         doubt = ""
         if count is None and not fresh:
             doubt = f"its file {MARK} is {'damaged' if there else 'missing'}"
@@ -367,7 +367,7 @@ class Journal:
         if kind == "over":
             self._count.live.pop(run, None)
             return -1
-        live, before = self._count.live.setdefault(run, Live()), -1
+        live, before = self._count.live.setdefault(run, LiveRun()), -1
         live.term = max(live.term, term)
         if kind.startswith("had "):
             before = live.had.get(kind[4:], -1)
@@ -488,7 +488,7 @@ class Journal:
                 found[run] = _found(kept, own, live, damaged)
         return found
 
-    def gone(self) -> dict[str, Live]:
+    def gone(self) -> dict[str, LiveRun]:
         """R6: return the mark's entries of runs that are not over, and of which nothing is left to go on with."""
         known = self.runs()
         return {run: live for run, live in self._count.live.items() if run not in known}
@@ -558,7 +558,7 @@ def _kept_of(own: Iterable[Row]) -> e.ResumableRun | ResumableStream | None:
     return _last(entries, "stream", _stream) or _last(entries, "kept", _kept)
 
 
-def _found(kept: e.ResumableRun | ResumableStream, own: Sequence[Row], live: Live, damaged: str) -> JournaledRun:
+def _found(kept: e.ResumableRun | ResumableStream, own: Sequence[Row], live: LiveRun, damaged: str) -> JournaledRun:
     """Return what the entries of a run say, and R6: what is missing of them."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     had = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}

@@ -28,7 +28,7 @@ DIGEST = 16
 SYNC_S = 1.0  # so old may the mark be after a power failure
 
 
-class Live(msgspec.Struct):
+class LiveRun(msgspec.Struct):
     """Entries of one run that is not over.
 
     Args:
@@ -44,7 +44,7 @@ class Live(msgspec.Struct):
     term: int = 0
 
 
-class Count(msgspec.Struct):
+class MarkedEntries(msgspec.Struct):
     """All that a mark says: the number of the journal's last entry, and the runs that are not over.
 
     Args:
@@ -53,11 +53,11 @@ class Count(msgspec.Struct):
 
     serial: int = 0
     number: int = 0
-    live: dict[str, Live] = {}
+    live: dict[str, LiveRun] = {}
     doubt: str = ""
 
 
-_count = msgspec.msgpack.Decoder(Count)
+_count = msgspec.msgpack.Decoder(MarkedEntries)
 
 
 class Mark:
@@ -94,7 +94,7 @@ class Mark:
                 self.path.unlink()  # half of a mark would count as a damaged one
             raise
 
-    def _read(self) -> Count | None:
+    def _read(self) -> MarkedEntries | None:
         os.lseek(self._file, 0, os.SEEK_SET)
         data = b""
         while len(data) < START + SLOTS * SLOT_BYTES and (part := os.read(self._file, 1 << 18)):
@@ -115,7 +115,7 @@ class Mark:
         except OSError:
             return False
 
-    def write(self, count: Count, *, sync: bool) -> None:
+    def write(self, count: MarkedEntries, *, sync: bool) -> None:
         """Write what is counted. Raises OSError.
 
         Args:
@@ -144,7 +144,7 @@ class Mark:
                 os.close(descriptor)
 
 
-def _encoded(count: Count) -> bytes:
+def _encoded(count: MarkedEntries) -> bytes:
     """Return the body of a slot; without the oldest runs, and with a doubt, if they are too many for it."""
     most = SLOT_BYTES - 4 - DIGEST
     body = msgspec.msgpack.encode(count)
@@ -157,7 +157,7 @@ def _encoded(count: Count) -> bytes:
     return body
 
 
-def _counted(slot: bytes) -> Count | None:
+def _counted(slot: bytes) -> MarkedEntries | None:
     """Return what a slot says; None if it is damaged, or was never written."""
     size, digest = int.from_bytes(slot[:4], "big"), slot[4 : 4 + DIGEST]
     body = slot[4 + DIGEST : 4 + DIGEST + size]

@@ -20,7 +20,7 @@ PROBE_TRIES = 3
 Measured = TypeVar("Measured", LinkEstimate, Latency, Place)
 
 
-class Measuring:
+class MeasurementRequests:
     """What hosts report, and who waits for it. ``tell``: the client's own core, which is the host ``me``."""
 
     def __init__(self, roster: HostRegistry, tell: Callable[[e.Event], None], me: m.Peer) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from thalweg.middleware.client.host_registry import HostRegistry
 from thalweg.middleware.client.journal import Journal, JournaledQuery, JournaledRun, RequestedNetworks, ResumableStream
-from thalweg.middleware.client.mark import Live
+from thalweg.middleware.client.mark import LiveRun
 from thalweg.middleware.client.replanning import Replanner, first_ways
 from thalweg.middleware.client.run_planning import RunPlanning
 from thalweg.middleware.client.stripes import with_state
@@ -67,7 +67,7 @@ def find(
     return run_id, found
 
 
-def _refuse_gone(folder: Path, gone: Mapping[str, Live], run: str) -> NoReturn:
+def _refuse_gone(folder: Path, gone: Mapping[str, LiveRun], run: str) -> NoReturn:
     """Raise JournalGapError for a run of which nothing is left in the journal."""
     had = gone[run].had
     counts = [f"partitions up to {last} of sink {shown(sink)} were committed" for sink, last in had.items()]
@@ -103,7 +103,7 @@ def _see_gap(journal: Journal, run: str, found: JournaledRun, *, accept_loss: bo
     journal.accept(run)
 
 
-class Moving(msgspec.Struct, frozen=True):
+class ResumedMoves(msgspec.Struct, frozen=True):
     """How operators of a resumed run move from now on, as it is said to ``Client.resume``."""
 
     adaptation: GlobalMoves | None
@@ -149,7 +149,7 @@ class ResumedRun(msgspec.Struct, frozen=True):
         return e.KeptRunRequested(self.install, self.moves, self.free.codes, (), self.free.merging, kept=kept)
 
 
-def go_on(run_id: str, found: JournaledRun, start: int | None, moving: Moving, by: Resumer) -> ResumedRun:
+def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMoves, by: Resumer) -> ResumedRun:
     """How a client goes on with a run that was found, on the hosts that are there.
 
     ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to

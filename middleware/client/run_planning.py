@@ -8,7 +8,7 @@ import msgspec
 
 from thalweg.middleware.client.checks import check_failover, check_mapping, check_told
 from thalweg.middleware.client.host_registry import HostRegistry
-from thalweg.middleware.client.measuring import Measuring
+from thalweg.middleware.client.measuring import MeasurementRequests
 from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.client.stream import PreparedQuery, QueryRequest
 from thalweg.middleware.client.stripes import StripedGraph, Stripes, alike, check_below, divided, located, over_trees
@@ -41,7 +41,9 @@ from thalweg.middleware.protocol.split_graph import SplitGraph
 class RunPlanning:
     """Plans on a client's hosts. ``allow``: packages whose code may be asked for hints; ``capacity``: the client's."""
 
-    def __init__(self, roster: HostRegistry, measuring: Measuring, allow: Allow, capacity: HostFigures) -> None:
+    def __init__(
+        self, roster: HostRegistry, measuring: MeasurementRequests, allow: Allow, capacity: HostFigures
+    ) -> None:
         self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
 
     def plan(

@@ -48,7 +48,7 @@ from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
-from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, Undecoded
+from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, UndecodedMessages
 from thalweg.middleware.core.monitoring.silence import StallAction
 from thalweg.middleware.core.notes import HostLost
 from thalweg.middleware.core.outbox import Timer
@@ -77,7 +77,7 @@ class HostCore(Runs):
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, self._lasting.current, self._act)  # R8
-        self._undecoded = Undecoded()  # R9: count messages in a row that do not decode
+        self._undecoded = UndecodedMessages()  # R9: count messages in a row that do not decode
         self._streams, self._led = self._stripes.led, self._lasting.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 

@@ -28,7 +28,7 @@ import msgspec
 from thalweg.middleware.core import notes as n
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.route_choice import told
@@ -36,7 +36,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.outbox import Alarm, Outbox, RunContext, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
-from thalweg.middleware.core.relocation.carried_over import survivors
+from thalweg.middleware.core.relocation.carried_over import carried_over
 from thalweg.middleware.core.relocation.checkpoints import Checkpoints
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.inheritance import Inheritance
@@ -172,7 +172,7 @@ class RunCore:
         self.tree = tree = Tree(install.dataflow, first)  # R1: from here down each gets those that it may call
         self.directory = directory = Directory(setting, shared.monitor)
         self.members = directory.members
-        self.books = books = Books(setting)
+        self.books = books = EpochBooks(setting)
         self.flow = flow = Flow(setting, shared, tree, directory, books)
         self.departures = departures = Departures(setting, self._alarm, tree, directory, books, flow)
         self.arrivals = Arrivals(setting, shared, self._alarm, tree, directory, flow)
@@ -219,10 +219,10 @@ class RunCore:
     def survivors(self, install: m.Install) -> dict[str, CarriedOver]:
         """What goes on here in the run's next generation."""
         waiting = {*self.checkpoints.waiting, *self.inheritance.heirs}
-        return survivors(self.setting, self.tree, self.flow, waiting, install)
+        return carried_over(self.setting, self.tree, self.flow, waiting, install)
 
     def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
-        """Take part in the run; with ``event`` as its client. ``survivors`` go on from the generation before."""
+        """Take part in the run; with ``event`` as its client. ``carried_over`` go on from the generation before."""
         self.flow.take_over(survivors)
         self.out.emit(e.Meet(self.id, self.install.peers))
         over = self.setting.lasting is not None  # of some nodes, as this is a later generation
@@ -325,7 +325,7 @@ class RunCore:
         """R4: whether a host that never had the producer may have this from who has, as the consumer was there once."""
         return part.hops > 0 and sender in self.members and part.consumer not in self.directory.senders
 
-    def _take_news(self, sender: str, news: m.News, size_bytes: int) -> None:
+    def _take_news(self, sender: str, news: m.Piggyback, size_bytes: int) -> None:
         """What rode on a message of ``size_bytes``."""
         if news.estimates:
             self._shared.monitor.heard(news.estimates, self.out.now, sender, size_bytes)

@@ -66,14 +66,14 @@ MOST_LEFT = 4096  # indices that a stripe leaves for the others at most, however
 KEPT = m.MOST_GIVEN // 2  # partitions that were delivered and may have to be made again (R7)
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenPartition(msgspec.Struct, frozen=True):
     """Partition ``partition`` of a stripe, which is ``index`` of the stream, and has not been delivered."""
 
     partition: int
     index: int
 
 
-class TakesOver(NamedTuple):
+class StripeTakeover(NamedTuple):
     """R10: what a stripe makes that takes over, and what of it only queries want (``TreesRequested``)."""
 
     places: dict[int, int] | None
@@ -88,12 +88,14 @@ class StripeState:
         "places", "ready", "run", "share", "theirs", "told_s", "upto", "wait_s",
     )  # fmt: skip
 
-    def __init__(self, number: int, run: str, share: float, wait_s: float, takes_over: TakesOver | None = None) -> None:
+    def __init__(
+        self, number: int, run: str, share: float, wait_s: float, takes_over: StripeTakeover | None = None
+    ) -> None:
         self.number, self.run, self.share = number, run, share
         self.ready = self.over = self.leaving = False
         self.coming = takes_over is not None  # R10
-        self.places, self.theirs = takes_over or TakesOver(None, {})
-        self.open: deque[Open] = deque()
+        self.places, self.theirs = takes_over or StripeTakeover(None, {})
+        self.open: deque[OpenPartition] = deque()
         self.past: deque[int] = deque(maxlen=KEPT)  # the stream's indices of its last partitions, delivered
         self.upto = 0  # its partitions before that have been given
         self.asked_s: float | None = None  # since when its sink gathers
@@ -217,7 +219,7 @@ class Striping:
         known_s = stripe.period_s
         stripe.period_s = took_s if known_s is None else known_s + SMOOTHING * (took_s - known_s)
 
-    def _take(self, stripe: StripeState, given: Open, part: e.Deliver) -> None:
+    def _take(self, stripe: StripeState, given: OpenPartition, part: e.Deliver) -> None:
         index = given.index
         twice = index < self.next or index in self.held
         late = self._end is not None and index >= self._end
@@ -298,7 +300,7 @@ class Striping:
 
     # --- R10: others take over ------------------------------------------------------------------------------
 
-    def replace(self, requests: Sequence[e.RunRequested], what: Sequence[TakesOver]) -> None:
+    def replace(self, requests: Sequence[e.RunRequested], what: Sequence[StripeTakeover]) -> None:
         """These are about to begin, and take over when all are ready."""
         shares = [each.share for each in self.stripes if not (each.leaving or each.coming)]
         for place, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
@@ -417,7 +419,7 @@ class Striping:
         return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
     def _give(self, stripe: StripeState, index: int) -> None:
-        stripe.open.append(Open(stripe.upto, index))
+        stripe.open.append(OpenPartition(stripe.upto, index))
         stripe.upto += 1
 
     def _choose(self, stripe: StripeState, paces: Mapping[StripeState, StripePace]) -> int | None:

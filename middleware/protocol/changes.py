@@ -9,6 +9,7 @@ import msgspec
 from thalweg.middleware.protocol.fields import (
     INLINE_STATE_BYTES,
     BookState,
+    ConsumerDemand,
     Demanded,
     Hops,
     Index,
@@ -21,7 +22,6 @@ from thalweg.middleware.protocol.fields import (
     RoutePreference,
     RunMessage,
     Shape,
-    Taken,
     Text,
     WireMessage,
 )
@@ -45,7 +45,8 @@ class Refuse(NodeMessage, frozen=True):
 
 
 class State(NodeMessage, frozen=True):
-    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``, or what ``Taken`` says.
+    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``, or what
+    ``ConsumerDemand`` says.
 
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
     else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
@@ -55,7 +56,7 @@ class State(NodeMessage, frozen=True):
     """
 
     index: Index
-    demanded: Demanded | tuple[Taken, ...]
+    demanded: Demanded | tuple[ConsumerDemand, ...]
     state_version: Index
     size_bytes: Index
     digest: Annotated[str, msgspec.Meta(max_length=128)]

@@ -237,7 +237,7 @@ class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):
     age_ms: Index
 
 
-class HostTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class HostReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a host says of itself (``network.figures.HostFigures``), speed and load in thousandths."""
 
     speed_milli: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -245,19 +245,19 @@ class HostTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
     load_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
-class PlaceTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PlaceReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A host's coordinates (``network.place.Place``), in seconds, and what it says of itself besides."""
 
     at: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_AXES)]
     height_s: float
     error: float
     count: Index
-    host: HostTold
+    host: HostReport
     memory_bytes: Index = 0
     bandwidth_bps: Index = 0
 
 
-class NodeTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class NodeReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the host of ``node`` has measured of it (``network.figures.NodeFigures``), inputs in the node's order."""
 
     node: Name
@@ -268,7 +268,7 @@ class NodeTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
     input_bytes: Annotated[tuple[Room, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
 
 
-class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Piggyback(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What rides on a message that is sent anyway: newer locations, and measured links."""
 
     locations: tuple[Location, ...] = ()
@@ -294,7 +294,7 @@ class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
             raise ValueError(f"a book cannot have {self.later} of {self.sends} sends later, the last {self.last}")
 
 
-class Taken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ConsumerDemand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What one of several consumers has demanded of an operator that moves, and the operator's epoch so far for it."""
 
     consumer: Name

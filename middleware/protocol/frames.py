@@ -22,17 +22,17 @@ from thalweg.middleware.protocol import messages as m
 
 PROTOCOL_VERSION = 9
 SPEAKS = (9, PROTOCOL_VERSION)  # the oldest and the newest version that a host of this code speaks
-MAGIC, RIDING = b"TW", b"TC"
+MAGIC, PIGGYBACKING = b"TW", b"TC"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
-MAX_RIDING = 16
+MAX_PIGGYBACKED = 16
 
 _PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
-_RIDING_PREFIX = RIDING + bytes([PROTOCOL_VERSION])
+_RIDING_PREFIX = PIGGYBACKING + bytes([PROTOCOL_VERSION])
 _greeting = msgspec.msgpack.Decoder(m.Hello | m.Welcome)
 _UNDECODABLE = (msgspec.DecodeError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError, UsageError)
 _encoder = msgspec.msgpack.Encoder()
 _control = msgspec.msgpack.Decoder(m.Control)
-_Riders = Annotated[tuple[m.Credit, ...], msgspec.Meta(max_length=MAX_RIDING)]
+_Riders = Annotated[tuple[m.Credit, ...], msgspec.Meta(max_length=MAX_PIGGYBACKED)]
 _riding = msgspec.msgpack.Decoder(tuple[m.Control, _Riders])
 _chunk = msgspec.msgpack.Decoder(m.Chunk | m.RelayedChunk)
 
@@ -55,9 +55,9 @@ def encode(message: m.Message | m.Chunk, version: int = PROTOCOL_VERSION) -> byt
     return prefix + _encoder.encode(message)
 
 
-def encode_riding(message: m.Message, credits: Sequence[m.Credit], version: int = PROTOCOL_VERSION) -> bytes:
-    """One frame: a message, and at most ``MAX_RIDING`` credits that ride on it."""
-    prefix = _RIDING_PREFIX if version == PROTOCOL_VERSION else RIDING + bytes([version])
+def encode_piggybacking(message: m.Message, credits: Sequence[m.Credit], version: int = PROTOCOL_VERSION) -> bytes:
+    """One frame: a message, and at most ``MAX_PIGGYBACKED`` credits that ride on it."""
+    prefix = _RIDING_PREFIX if version == PROTOCOL_VERSION else PIGGYBACKING + bytes([version])
     return prefix + _encoder.encode((message, credits))
 
 
@@ -69,7 +69,7 @@ def _decoded(
     if size < 4 or size > MAX_CONTROL_BYTES or frame[:2] != magic:
         if size > MAX_CONTROL_BYTES:
             raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
-        if size < 4 or frame[:2] not in (MAGIC, RIDING):
+        if size < 4 or frame[:2] not in (MAGIC, PIGGYBACKING):
             raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
         raise ProtocolError(f"{what} does not decode: credits ride on it")
     if not speaks[0] <= frame[2] <= speaks[1]:
@@ -85,9 +85,9 @@ def _decoded(
 
 def decode_all(frame: bytes, speaks: m.Speaks = SPEAKS) -> tuple[m.Control, ...]:
     """The credits that ride on a control frame's message, and last the message; ProtocolError for anything else."""
-    if not frame.startswith(RIDING):
+    if not frame.startswith(PIGGYBACKING):
         return (decode_control(frame, speaks),)
-    message, credits = _decoded(_riding, frame, RIDING, "a control frame", speaks)
+    message, credits = _decoded(_riding, frame, PIGGYBACKING, "a control frame", speaks)
     return (*credits, message if type(message) is m.Demand else _with_its_bytes(message))
 
 
@@ -115,7 +115,7 @@ def subject_of(frame: memoryview | bytes) -> tuple[str, str]:
     head = bytes(frame[3 : 3 + _SUBJECT_BYTES])
     try:
         at = _past_array(head, 0)
-        if frame[:2] == RIDING:
+        if frame[:2] == PIGGYBACKING:
             at = _past_array(head, at)
         kind, at = _read_text(head, at)
         if kind in _IN_BULK:

@@ -66,7 +66,7 @@ class Demand(RunMessage, frozen=True):
     version: Index = 0
     later: bool = False
     critical: bool = False
-    news: News | None = None
+    news: Piggyback | None = None
     again: bool = False
     commit: AnyCommit | None = None
 
@@ -83,7 +83,7 @@ class Partition(RunMessage, frozen=True):
     index: Index
     end: End = False
     hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
-    news: News | None = None
+    news: Piggyback | None = None
     commit: AnyCommit | None = None
 
 

@@ -11,13 +11,13 @@ from thalweg.middleware.protocol.fields import (
     MAX_TARGETS,
     MAX_TOLD,
     Estimate,
-    HostTold,
+    HostReport,
     Index,
     LinkLatency,
     Name,
-    NodeTold,
+    NodeReport,
     Peer,
-    PlaceTold,
+    PlaceReport,
     RunMessage,
 )
 
@@ -69,9 +69,9 @@ class Echo(RunMessage, frozen=True):
     number: Index
     back: bool = False
     source: Peer | None = None
-    host: HostTold | None = None
+    host: HostReport | None = None
     latencies: Annotated[tuple[LinkLatency, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
-    nodes: Annotated[tuple[NodeTold, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
+    nodes: Annotated[tuple[NodeReport, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
 
 
 class CoordinatesRequest(ProbeRequest, frozen=True, tag="FindRequest"):
@@ -81,10 +81,12 @@ class CoordinatesRequest(ProbeRequest, frozen=True, tag="FindRequest"):
 class CoordinatesReply(RunMessage, frozen=True, tag="Found"):
     """What came of it, to who asked."""
 
-    place: PlaceTold
+    place: PlaceReport
 
 
 class Situated(Echo, frozen=True):
     """An Echo where coordinates are wanted: the sender's own are among the ``places``, and others that it knows."""
 
-    places: Annotated[dict[Name, PlaceTold], msgspec.Meta(max_length=MAX_PLACES)] = msgspec.field(default_factory=dict)
+    places: Annotated[dict[Name, PlaceReport], msgspec.Meta(max_length=MAX_PLACES)] = msgspec.field(
+        default_factory=dict
+    )

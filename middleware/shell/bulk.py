@@ -53,7 +53,7 @@ STUCK_S = 60.0  # without any credit, or byte that got through
 BEGUN_S = 900.0  # without another chunk of what has begun to come: one takes 262 s at 8 kbit/s
 
 
-class Teller(Protocol):
+class EventReceiver(Protocol):
     """Whoever has events heard by the core: at once, later, or as a defect that ends a run."""
 
     def handle(self, event: e.Event, now: float) -> None: ...
@@ -68,7 +68,9 @@ class Teller(Protocol):
 class Bulk:
     """All transfers of one host; called by its thread on duty alone. ``time_scale``: emulated seconds in one."""
 
-    def __init__(self, shell: Teller, sockets: Sockets, core: HostCore, limits: CoreConfig, time_scale: float) -> None:
+    def __init__(
+        self, shell: EventReceiver, sockets: Sockets, core: HostCore, limits: CoreConfig, time_scale: float
+    ) -> None:
         self._shell, self._sockets, self._core = shell, sockets, core
         self._limits, self._time_scale = limits, time_scale
         self._outgoing: dict[int, Sending] = {}

@@ -464,8 +464,8 @@ class Sockets:
         assert line.control is not None
         line.used = True
         if line.credits:
-            riders, now = line.credits[: frames.MAX_RIDING], time.monotonic()
-            frame = frames.encode_riding(message, [_as_it_is_now(credit, now) for credit in riders], line.version)
+            riders, now = line.credits[: frames.MAX_PIGGYBACKED], time.monotonic()
+            frame = frames.encode_piggybacking(message, [_as_it_is_now(credit, now) for credit in riders], line.version)
         else:
             riders, frame = None, frames.encode(message, line.version)
         try:

@@ -51,7 +51,7 @@ from thalweg.middleware.core.flow.actions import (
 from thalweg.middleware.core.flow.beginning import begun
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected, Pending
-from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.failures import Failures
 from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
 from thalweg.middleware.core.flow.indices import Indices
@@ -127,7 +127,7 @@ class Demands:
     )
 
     def __init__(
-        self, setting: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: Books
+        self, setting: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: EpochBooks
     ) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
@@ -564,7 +564,7 @@ class Demands:
                 self._silence.watch()
             self._greet(producer, index)
 
-    def _news_for(self, host: str, *, upward: bool) -> m.News | None:
+    def _news_for(self, host: str, *, upward: bool) -> m.Piggyback | None:
         """What ``host`` is to hear of with the next message, if there is anything.
 
         ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
@@ -572,7 +572,7 @@ class Demands:
         telling = self._telling_up if upward else self._telling_down
         estimates = self._monitor.news_for(host, self._desk.now) if telling else ()
         locations = self._directory.news_for(host) if self._directory.changes else None
-        return None if locations is None and not estimates else m.News(locations or (), estimates)
+        return None if locations is None and not estimates else m.Piggyback(locations or (), estimates)
 
     def _dispatch(self, node: NodeCore, action: Dispatch) -> None:
         name, output = node.node.name, action.output

@@ -55,7 +55,7 @@ def waves_of(dataflow: Dataflow) -> tuple[dict[str, int], int]:
 NO_STATES: Mapping[str, BookState | None] = MappingProxyType({})
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class EpochVerdict(msgspec.Struct, frozen=True):
     """What an epoch came to: ``later`` of ``sends`` were marked; whether the operator was ``critical`` at its end.
 
     ``considered``: whether it is to decide where to be (critical, or the gate is off).
@@ -147,7 +147,7 @@ class EpochBook:
             self.sends += 1
             self.later += later
 
-    def close_epoch(self) -> Verdict:
+    def close_epoch(self) -> EpochVerdict:
         """The end of the epoch has come: what was counted, and whether the operator is critical from now on.
 
         What is told of several consumers are the counts of the one that marked the most as later.
@@ -157,7 +157,7 @@ class EpochBook:
             if each.sends:
                 each.mostly_later = each.later * 2 > each.sends
         most, critical = max(counted, key=lambda each: each.later), self.critical
-        verdict = Verdict(self.epoch, most.sends, most.later, critical, critical or not self.options.gate)
+        verdict = EpochVerdict(self.epoch, most.sends, most.later, critical, critical or not self.options.gate)
         self.round += 1
         for each in counted:
             each.sends = each.later = 0
@@ -172,7 +172,7 @@ class EpochBook:
             each.validate()
 
 
-class Books:
+class EpochBooks:
     """The books of the operators that are here, where operators decide for themselves; none elsewhere."""
 
     def __init__(self, setting: RunContext) -> None:

@@ -209,7 +209,7 @@ class Flow(Demands):
         name, tree = state.node, self._tree
         consumers = tree.consumers[name]
         told, last = state.demanded, state.index - 1
-        given = (m.Taken(consumers[0], told, state.book),) if isinstance(told, int) else told
+        given = (m.ConsumerDemand(consumers[0], told, state.book),) if isinstance(told, int) else told
         known = {taken.consumer: taken for taken in given}
         takers: dict[str, ConsumerState] = {}
         for each in consumers:  # R4

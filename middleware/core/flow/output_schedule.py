@@ -16,7 +16,7 @@ import msgspec
 from thalweg.middleware.protocol import events as e
 
 
-class Due(msgspec.Struct, frozen=True):
+class ReportDue(msgspec.Struct, frozen=True):
     """A node is heard of again when it makes partition ``index``, has taken so many bytes, or after ``at_s``: whichever
     is first.
     """
@@ -33,7 +33,7 @@ class OutputSchedule:
 
     def __init__(self) -> None:
         self.taken_bytes = defaultdict[str, int](int)
-        self._due: dict[str, Due] = {}
+        self._due: dict[str, ReportDue] = {}
 
     def is_due(self, made: e.OperatorFinished, now: float) -> bool:
         """Whether a node is heard of, which has made that partition."""
@@ -46,7 +46,7 @@ class OutputSchedule:
         """R2: it is; how many bytes it had taken."""
         return self.taken_bytes.pop(name, 0)
 
-    def say(self, name: str, due: Due | None) -> None:
+    def say(self, name: str, due: ReportDue | None) -> None:
         """When it is heard of next; None: at once (R1)."""
         if due is None:
             self._due.pop(name, None)

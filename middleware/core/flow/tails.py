@@ -61,7 +61,7 @@ class RemoteTail(msgspec.Struct):
     gone: bool = False  # that host was lost, and may have joined again without it
 
 
-class Passed(msgspec.Struct):
+class ForwardedDemands(msgspec.Struct):
     """Demands that only the host which keeps a last output can answer, first and last passed on to it then."""
 
     index: int
@@ -92,7 +92,7 @@ class Tails:
         self._silence, self._tree, self._directory = silence, tree, directory
         self.left: dict[str, Tail] = {}
         self.kept: dict[str, RemoteTail] = {}
-        self._passed: dict[str, Passed] = {}  # to those
+        self._passed: dict[str, ForwardedDemands] = {}  # to those
 
     def leave(self, node: NodeCore) -> None:
         """R1: keep a node's last output, for consumers that may not have got it."""
@@ -150,7 +150,7 @@ class Tails:
         self._out.send(host, passed_on(demand))
         now, passed = self._out.now, self._passed.get(name)
         if passed is None or passed.index != index:
-            self._passed[name] = Passed(index, now, now)
+            self._passed[name] = ForwardedDemands(index, now, now)
         else:  # R3
             passed.last_s = now
             self._silence.on_waiting(self._out.run, host, passed.first_s, lasts=self._lasts)

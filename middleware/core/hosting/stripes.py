@@ -25,7 +25,7 @@ from thalweg.middleware.core import upper_feed
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.core.striping import StripeHooks, StripeState, Striping, TakesOver
+from thalweg.middleware.core.striping import StripeHooks, StripeState, StripeTakeover, Striping
 from thalweg.middleware.core.upper_feed import UpperFeed
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
@@ -93,7 +93,7 @@ class Stripes:
         for number, request in enumerate(event.stripes):
             install = msgspec.structs.replace(request.install, run=stripe_name(stream, first + number), peers=peers)
             requests.append(msgspec.structs.replace(request, install=install))
-        striping.replace(requests, tuple(map(TakesOver, event.places, event.theirs)))
+        striping.replace(requests, tuple(map(StripeTakeover, event.places, event.theirs)))
         self._left[stream].update([request.install.run for request in requests])
         return tuple(requests)
 

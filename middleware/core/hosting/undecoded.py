@@ -10,7 +10,7 @@ MOST_IN_A_ROW = 16
 REMEMBERED = 1024  # hosts: over TCP without keys anybody may give any name
 
 
-class Undecoded:
+class UndecodedMessages:
     """The only writer of these ``rows``, by host."""
 
     def __init__(self) -> None:

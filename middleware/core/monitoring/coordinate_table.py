@@ -63,11 +63,11 @@ class CoordinateTable:
             self._own = self._own.measured(self.told[host], baseline(samples))
             self.moved_s = self._out.now
 
-    def own_news(self) -> dict[str, m.PlaceTold]:
+    def own_news(self) -> dict[str, m.PlaceReport]:
         """Where this host is."""
         return {self._out.host: as_message(self.own)}
 
-    def news(self) -> dict[str, m.PlaceTold]:
+    def news(self) -> dict[str, m.PlaceReport]:
         """R2: where this host is, and some of the others."""
         names = list(self.told)
         count = min(len(names), m.MAX_PLACES - 1)
@@ -75,7 +75,7 @@ class CoordinateTable:
         others = [names[(first + number) % len(names)] for number in range(count)]
         return self.own_news() | {name: as_message(self.told[name]) for name in others}
 
-    def hear(self, sender: str, places: Mapping[str, m.PlaceTold], hosts: Collection[str]) -> None:
+    def hear(self, sender: str, places: Mapping[str, m.PlaceReport], hosts: Collection[str]) -> None:
         """What another host says of itself, and of those of ``hosts``."""
         now = self._out.now
         for name, told in places.items():
@@ -107,24 +107,24 @@ class CoordinateTable:
             table.clear()
 
 
-def host_told(host: HostFigures) -> m.HostTold:
+def host_told(host: HostFigures) -> m.HostReport:
     """What a host says of itself, as it travels."""
-    return m.HostTold(round(host.speed * 1000), host.cores, round(host.load * 1000))
+    return m.HostReport(round(host.speed * 1000), host.cores, round(host.load * 1000))
 
 
-def as_message(place: Place) -> m.PlaceTold:
+def as_message(place: Place) -> m.PlaceReport:
     """Coordinates as they travel."""
     host = place.host
     said = place.at, place.height_s, place.error, place.count
-    return m.PlaceTold(*said, host_told(host), host.memory_bytes, host.bandwidth_bps)
+    return m.PlaceReport(*said, host_told(host), host.memory_bytes, host.bandwidth_bps)
 
 
-def as_figures(told: m.HostTold, memory_bytes: int = 0, bandwidth_bps: int = 0) -> HostFigures:
+def as_figures(told: m.HostReport, memory_bytes: int = 0, bandwidth_bps: int = 0) -> HostFigures:
     """What has come of a host."""
     return HostFigures(told.speed_milli / 1000, told.cores, told.load_milli / 1000, memory_bytes, bandwidth_bps)
 
 
-def as_place(told: m.PlaceTold) -> Place:
+def as_place(told: m.PlaceReport) -> Place:
     """Coordinates that have come."""
     host = as_figures(told.host, told.memory_bytes, told.bandwidth_bps)
     return Place(told.at, told.height_s, told.error, told.count, host)

@@ -71,7 +71,7 @@ class PiggybackedFigures(NamedTuple):
     """What a sounding tells the other host."""
 
     latencies: tuple[m.LinkLatency, ...] = ()
-    nodes: tuple[m.NodeTold, ...] = ()
+    nodes: tuple[m.NodeReport, ...] = ()
 
 
 class LatencyProber:
@@ -170,7 +170,7 @@ class LatencyProber:
             self.sent_bytes += len(_size.encode(message))
         self._out.of(message.run).send(to, message)
 
-    def _told_of_me(self) -> m.HostTold:
+    def _told_of_me(self) -> m.HostReport:
         return host_told(self._meters.host(self._out.now))
 
     def on_echo(self, sender: str, message: m.Echo, hosts: Collection[str] = ()) -> Notes:

@@ -34,7 +34,7 @@ class RejoinRecord(msgspec.Struct):
     until_s: float = 0.0
 
 
-class Vain(msgspec.Struct):
+class FailedJoins(msgspec.Struct):
     """R4: the ``times`` in a row that a host did not join, its process, and when it is asked again."""
 
     times: int = 0
@@ -50,7 +50,7 @@ class RejoinPolicy:
         self.waited: set[str] = set()
         self.accused: dict[str, str] = {}
         self._lives: dict[str, RejoinRecord] = {}
-        self._vain: dict[str, Vain] = {}
+        self._vain: dict[str, FailedJoins] = {}
         self._lacked = Counter[str]()
         self._disowned = set[str]()
 
@@ -70,7 +70,7 @@ class RejoinPolicy:
 
     def not_joined(self, host: str, instance: str, now: float, within_s: float) -> None:
         """R4: note that a host, as this process, did not join within the time that it may take."""
-        vain = self._vain.setdefault(host, Vain())
+        vain = self._vain.setdefault(host, FailedJoins())
         vain.until_s = now + within_s * 2.0 ** min(vain.times, DOUBLED)
         vain.times, vain.instance = vain.times + 1, instance
 

@@ -37,7 +37,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
 
 
-def survivors(
+def carried_over(
     setting: RunContext, tree: Tree, flow: Flow, waiting: Collection[str], install: m.Install
 ) -> dict[str, CarriedOver]:
     """R2: the operators of a generation that go on here in the next one, which is that of ``install``.

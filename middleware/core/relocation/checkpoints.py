@@ -7,7 +7,7 @@ R1. When an operator has made a partition, and its next replica is due, its stat
     operators at the same partitions: those after a multiple of ``every``. Nothing is due while the operator is on its
     way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
 R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
-    the widest ways, one after the other to different hosts (``holders``). Who has got it says so to the client
+    the widest ways, one after the other to different hosts (``replica_hosts``). Who has got it says so to the client
     (``CheckpointStored``). One that is lost on its way is not waited for: another follows.
 R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
     not needed any more (``CheckpointsObsolete``), and with the run, whatever ends it.
@@ -49,13 +49,13 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.absent_sources import is_right
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.output_schedule import Due
+from thalweg.middleware.core.flow.output_schedule import ReportDue
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.notes import HostLost, OutputMade
 from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.replica_placement import domain_of, holders
+from thalweg.middleware.core.relocation.replica_placement import domain_of, replica_hosts
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
@@ -70,7 +70,7 @@ Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with thei
 
 
 @dataclass
-class Since:
+class ReplicaProgress:
     """What an operator has done since its last replica, which came ``after`` that partition; ``index``: of the one that
     is being taken.
 
@@ -93,7 +93,7 @@ class Since:
 
 
 @dataclass
-class Waiting:
+class AwaitedReplica:
     """An operator that starts with a replica at ``index``, which ``holder`` keeps."""
 
     index: int
@@ -123,9 +123,9 @@ class Checkpoints:
         most = () if lasting is None else (lasting.failover.every_bytes, lasting.failover.retained_bytes // TURNS)
         self._most_bytes = min(most, default=0)
         self.replicas: Replicas = shared.replicas_of(setting.install) if lasting is not None else {}
-        self._since: dict[str, Since] = {}
+        self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
-        self.waiting: dict[str, Waiting] = {}
+        self.waiting: dict[str, AwaitedReplica] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
         self._failed = Counter[tuple[str, str]]()  # R9: one after the other
         self._cuts = {} if lasting is None else {cut.node: cut for cut in lasting.cuts}
@@ -138,7 +138,7 @@ class Checkpoints:
         for name, start in self._starts.items():
             if start.holder and name in self._flow.nodes and name not in survivors:
                 self._flow.hold(name)
-                self.waiting[name] = Waiting(start.index, start.holder, now + retry_s, retry_s)
+                self.waiting[name] = AwaitedReplica(start.index, start.holder, now + retry_s, retry_s)
                 if self._chain(name, start.index):
                     self._restore(name)
                 elif start.holder != self._out.host:
@@ -171,7 +171,7 @@ class Checkpoints:
             node = self._flow.nodes.get(name)
             if node is None or node.node.kind != "operator":
                 return
-            since = self._since[name] = Since(at_s=now)
+            since = self._since[name] = ReplicaProgress(at_s=now)
         since.size_bytes += note.size_bytes
         in_time, much = (note.index + 1) % options.every == 0, since.size_bytes >= self._most_bytes
         due = since.due or in_time or much or note.index - since.after >= options.every
@@ -181,9 +181,9 @@ class Checkpoints:
         index = note.index + 1
         if not due or self._act(name, since, index, in_time=in_time):
             index += (options.every - 1 - index) % options.every
-        self._flow.made.say(name, Due(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s))
+        self._flow.made.say(name, ReportDue(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s))
 
-    def _act(self, name: str, since: Since, index: int, *, in_time: bool) -> bool:
+    def _act(self, name: str, since: ReplicaProgress, index: int, *, in_time: bool) -> bool:
         """R1: a replica of an operator at that partition is due; whether that can be seen to now."""
         stateless = name in self._stateless
         if not stateless and (since.index is not None or self._departures.going(name) or self._tree.former is not None):
@@ -277,7 +277,7 @@ class Checkpoints:
             known = self._monitor.latest((here, host))
             return known.rate_bps if known else 0.0
 
-        return tuple(holders(here, directory.hosts, options.replicas, self._client, domains, rate_bps, before))
+        return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rate_bps, before))
 
     def _send(self, host: str, kept: m.State) -> bool:
         """Whether a replica is on its way: one whole one of an operator at a time."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thalweg.middleware.core.flow.directory import FAR, Directory
-from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
@@ -59,7 +59,7 @@ class Departures:
     """The operators of one run that are to leave this host."""
 
     def __init__(
-        self, setting: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: Books, flow: Flow
+        self, setting: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: EpochBooks, flow: Flow
     ) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow
@@ -161,7 +161,7 @@ class Departures:
         books = self._books.states(name, consumers)
         assert taken is not None
         known = [(who or consumers[0], each.demanded) for who, each in node.takers.items()]
-        several = tuple([m.Taken(who, demanded, books.get(who)) for who, demanded in known])
+        several = tuple([m.ConsumerDemand(who, demanded, books.get(who)) for who, demanded in known])
         only = None if consumers[0] in self._tree.first else node.taker  # that host may know of others before that one
         message = m.State(
             run=self._out.run,

@@ -32,7 +32,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 @dataclass
-class Legacy:
+class InheritedState:
     """The state of operator ``node`` here, which ``heir`` on ``host`` takes over."""
 
     node: str
@@ -72,7 +72,7 @@ class Inheritance:
     def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._limits, self._client = setting.out, setting.limits, setting.install.client
         self._tree, self._directory, self._flow = tree, directory, flow
-        self.legacies: dict[str, Legacy] = {}  # by the operators here that disappear
+        self.legacies: dict[str, InheritedState] = {}  # by the operators here that disappear
         self.heirs: dict[str, Heir] = {}  # operators that wait for states, or are to appear
 
     def expect(self, node: str, takes: dict[str, str]) -> None:
@@ -94,7 +94,7 @@ class Inheritance:
         for graft in commit.shape.grafts:
             for name in graft.states:
                 if name in self._flow.nodes:
-                    self.legacies[name] = Legacy(name, graft.node, graft.host)
+                    self.legacies[name] = InheritedState(name, graft.node, graft.host)
         for heir in self.heirs.values():
             heir.appeared = True
             heir.since_s, heir.interval_s = self._out.now, self._limits.retry_s
@@ -132,7 +132,7 @@ class Inheritance:
             legacy.taken = event
         self._give(legacy)
 
-    def _give(self, legacy: Legacy) -> None:
+    def _give(self, legacy: InheritedState) -> None:
         taken, out, turn = legacy.taken, self._out, self._tree.turn
         if legacy.error:
             self._say(legacy)
@@ -234,7 +234,7 @@ class Inheritance:
 
     # --- both -----------------------------------------------------------------------------------------
 
-    def _say(self, of: Legacy | Heir) -> None:
+    def _say(self, of: InheritedState | Heir) -> None:
         """R4: tell the client that the run cannot go on; again when it is claimed or looked after next."""
         self._out.send(self._client, m.Failed(self._out.run, of.node, of.error[:4000], of.cause))
 

@@ -138,7 +138,7 @@ class Proposal(Machine):
     phases_s: dict[str, float] = field(default_factory=dict)
     drained_s: float | None = None  # when the sink had got the change-over iteration
     trees: dict[str, Any] = field(default_factory=dict)  # of another shape, for the records
-    query: Joining | None = None  # that begins with it
+    query: QueryToStart | None = None  # that begins with it
     names: dict[str, str] = field(default_factory=dict)  # of the query's nodes in the run
     ways: tuple[m.RoutePreference, ...] | None = None  # that there are to be between hosts
     then: dict[str, str] = field(default_factory=dict)  # where operators of another shape are to go when it is there
@@ -169,7 +169,7 @@ class Proposal(Machine):
         return f"proposal {self.number}, {self.state}"
 
 
-class Joining(msgspec.Struct, frozen=True):
+class QueryToStart(msgspec.Struct, frozen=True):
     """A query that is to begin: its number, its graph in names of its own, and where its nodes are to be.
 
     ``apart``: those that it does not share, though the run has the same, and how far away that is. It begins with

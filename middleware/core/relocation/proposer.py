@@ -31,10 +31,10 @@ from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.outcomes import Outcomes
 from thalweg.middleware.core.relocation.proposal import (
     ApplicationRequest,
-    Joining,
     Proposal,
     ProposalEvent,
     ProposalState,
+    QueryToStart,
     WaitingPlacement,
 )
 from thalweg.middleware.core.relocation.queries import Queries
@@ -71,7 +71,7 @@ class Proposer:
     ) -> None:
         self._queries, self._guests, self.membership = queries, guests, membership
         self._newcomers: deque[m.Peer] = deque()  # hosts that wait for the same
-        self._joining: deque[Joining] = deque()  # that wait for the end of the present proposal
+        self._joining: deque[QueryToStart] = deque()  # that wait for the end of the present proposal
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._outcomes = Outcomes(setting.out, queries)
         self._tree, self._directory, self._flow = tree, directory, flow
@@ -89,7 +89,7 @@ class Proposer:
         self._lagging = self._starting or len(begin) > 1
         if len(begin) > 1:  # R13: a node that is behind is made for the consumers that the tree has now
             flow.reach(max(begin))
-        self._later: list[Joining] = []  # queries of the generation before
+        self._later: list[QueryToStart] = []  # queries of the generation before
         self._unwilling: dict[str, dict[str, str]] = {}  # R11: by host that is drained who takes nothing of it, and why
         self._delivered_s: float | None = None  # when the application last got something
 
@@ -103,7 +103,7 @@ class Proposer:
         self._later = before.undecided
 
     @property
-    def undecided(self) -> list[Joining]:
+    def undecided(self) -> list[QueryToStart]:
         """This application's queries of which it has not been told yet whether they begin."""
         proposal, waiting = self.proposal, list(self._joining)
         undecided = ProposalState.PROPOSED, ProposalState.ABORTED
@@ -240,7 +240,7 @@ class Proposer:
     # --- queries --------------------------------------------------------------------------------------
 
     def on_attach_requested(self, event: e.AttachRequested) -> None:
-        self._wait(Joining(event.query, event.dataflow, event.placement, event.apart, event.since))
+        self._wait(QueryToStart(event.query, event.dataflow, event.placement, event.apart, event.since))
 
     def on_peer_joined(self, event: e.PeerJoined) -> None:
         """R10: a host is to have a part in the run; one that has said so more than once waits once."""
@@ -276,9 +276,9 @@ class Proposer:
         self.propose(placement, DRAINED)
 
     def on_invited(self, note: Invited) -> None:
-        self._wait(Joining(note.query))
+        self._wait(QueryToStart(note.query))
 
-    def _wait(self, query: Joining) -> None:
+    def _wait(self, query: QueryToStart) -> None:
         """A query is to begin when those before it have."""
         self._joining.append(query)
         self._queries.expected += 1
@@ -339,7 +339,7 @@ class Proposer:
             return True
         return False
 
-    def _join(self, query: Joining) -> None:
+    def _join(self, query: QueryToStart) -> None:
         """R7: propose another query."""
         tree, directory, number = self._tree, self._directory, self._count + 1
         if query.number < 0:
@@ -374,7 +374,7 @@ class Proposer:
         told = self._out.run, proposal.number, proposal.moves, proposal.shape
         return m.Propose(*told) if proposal.ways is None else m.ProposeWays(*told, proposal.ways)
 
-    def _attached(self, proposal: Proposal, query: Joining) -> None:
+    def _attached(self, proposal: Proposal, query: QueryToStart) -> None:
         """R7: a query begins, as all have agreed."""
         assert proposal.shape is not None
         grown, names = extended(self._tree.dataflow, proposal.shape.grafts), proposal.names

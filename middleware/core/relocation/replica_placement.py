@@ -22,7 +22,7 @@ def domain_of(host: str, control: str, domains: Mapping[str, str]) -> tuple[str,
     return ("machine", control.rpartition(":")[0]) if said is None else ("domain", said)
 
 
-def holders(
+def replica_hosts(
     here: str,
     hosts: Collection[str],
     count: int,

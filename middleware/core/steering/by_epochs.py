@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import Books, Verdict
+from thalweg.middleware.core.flow.epochs import EpochBooks, EpochVerdict
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.host_services import HostServices
@@ -35,14 +35,14 @@ class FlowParts(msgspec.Struct, frozen=True):
 
     tree: Tree
     directory: Directory
-    books: Books
+    books: EpochBooks
     flow: Flow
 
 
 class _Choice:
     """A decision under way that waits for links."""
 
-    def __init__(self, verdict: Verdict, hosts: list[str]) -> None:
+    def __init__(self, verdict: EpochVerdict, hosts: list[str]) -> None:
         self.verdict, self.hosts = verdict, hosts
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
@@ -94,7 +94,7 @@ class EpochSteering:
         else:
             yield from self._decide(name, choice, final=False)
 
-    def _hindrance(self, name: str, verdict: Verdict) -> str:
+    def _hindrance(self, name: str, verdict: EpochVerdict) -> str:
         node = self._flow.nodes[name]
         if not verdict.considered:
             return "not critical"

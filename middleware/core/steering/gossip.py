@@ -110,7 +110,7 @@ class Gossip:
         self._meters.keep(run, set(here))
         return {name: each for name in here if (each := self._meters.of(run, name)) is not None}
 
-    def _news(self, nodes: dict[str, NodeFigures]) -> tuple[m.NodeTold, ...]:
+    def _news(self, nodes: dict[str, NodeFigures]) -> tuple[m.NodeReport, ...]:
         """What is told of them: of some at a time, where there are many."""
         names = list(nodes)
         first = self._first % len(names) if len(names) > m.MAX_TOLD else 0
@@ -120,10 +120,10 @@ class Gossip:
             each, inputs = nodes[name], self._flow.nodes[name].node.inputs
             sizes = tuple([round(each.input_bytes.get(producer, 0.0)) for producer in inputs[: m.MAX_TOLD]])
             rate, call_us = round(each.rate_hz * 1e6), min(round(each.call_s * 1e6), m.LONGEST_US)
-            told.append(m.NodeTold(name, rate, round(each.output_bytes), call_us, each.count, sizes))
+            told.append(m.NodeReport(name, rate, round(each.output_bytes), call_us, each.count, sizes))
         return tuple(told)
 
-    def hear(self, sender: str, nodes: Iterable[m.NodeTold]) -> None:
+    def hear(self, sender: str, nodes: Iterable[m.NodeReport]) -> None:
         """What another host says of nodes that are there."""
         for each in nodes:
             node, where = self._tree.dataflow.by_name.get(each.node), self._directory.locations.get(each.node)

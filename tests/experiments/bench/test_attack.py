@@ -52,7 +52,7 @@ def corpus() -> list[bytes]:
     install = frames.encode(m.Install("r", dataflow, found, (), "client"))
     told = lies(Orders("", (), "r", "h3", install, (), 0, 0))
     parts = [m.Chunk(1, 4, 0, each) for each in told if isinstance(each, m.Partition | m.State)]
-    riding = frames.encode_riding(told[0], [m.Credit(1, 2, True)] * 3)
+    riding = frames.encode_piggybacking(told[0], [m.Credit(1, 2, True)] * 3)
     return [install, riding, *(frames.encode(each) for each in (*told, *parts))]
 
 

@@ -1,8 +1,8 @@
 """Hosts' processes are killed at random moments while operators move at random: everything comes, once, in order.
 
-``THALWEG_KILLS=1000 pytest tests/middleware/client/test_kills.py tests/experiments/runs/test_process_events.py`` kills so
-many, and prints for how long no partition came. Without it, a few. ``THALWEG_KILLED_FOR_S=600`` has the long test kill
-and stop hosts for so long.
+``THALWEG_KILLS=1000 pytest tests/middleware/client/test_kills.py tests/experiments/runs/test_process_events.py`` kills
+so many, and prints for how long no partition came. Without it, a few. ``THALWEG_KILLED_FOR_S=600`` has the long test
+kill and stop hosts for so long.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from thalweg.middleware.client import mark
 from thalweg.middleware.client.journal import MARK, Journal
-from thalweg.middleware.client.mark import SLOT_BYTES, SLOTS, START, Count, Mark
+from thalweg.middleware.client.mark import SLOT_BYTES, SLOTS, START, Mark, MarkedEntries
 
 
 def refuse(descriptor: int, size_bytes: int) -> None:
@@ -43,7 +43,7 @@ def test_a_closed_mark_closes_nobody_elses_file(tmp_path: Path) -> None:
         closed.close()
         other.write(b"still open")
     with pytest.raises(OSError, match="Bad file descriptor"):
-        closed.write(Count(), sync=True)
+        closed.write(MarkedEntries(), sync=True)
 
 
 def test_a_journal_whose_mark_cannot_be_made_anew_writes_it_when_there_is_room(
@@ -79,12 +79,12 @@ def test_the_slot_that_was_synced_last_stays_until_another_is_synced(
     """A power failure may spoil all that was written since."""
     monkeypatch.setattr(mark, "SYNC_S", 3600.0)
     made = Mark(tmp_path / MARK)
-    made.write(Count(number=1), sync=True)
+    made.write(MarkedEntries(number=1), sync=True)
     for number in range(2, 9):
-        made.write(Count(number=number), sync=False)
+        made.write(MarkedEntries(number=number), sync=False)
         assert {1, number} <= {*slots(tmp_path / MARK)}
-    made.write(Count(number=9), sync=True)
-    made.write(Count(number=10), sync=False)
+    made.write(MarkedEntries(number=9), sync=True)
+    made.write(MarkedEntries(number=10), sync=False)
     assert {9, 10} <= {*slots(tmp_path / MARK)}
     made.close()
 
@@ -97,7 +97,7 @@ def test_a_mark_that_has_to_be_on_the_disk_is_synced_each_time(tmp_path: Path, m
     made = Mark(tmp_path / MARK)
     counts = list[int]()
     for number, sync in enumerate((True, False, True, True, False)):
-        made.write(Count(number=number), sync=sync)
+        made.write(MarkedEntries(number=number), sync=sync)
         counts.append(len(synced))
     assert counts == [1, 1, 2, 3, 3]
     made.close()
@@ -107,7 +107,7 @@ def test_a_slot_that_says_something_else_than_was_written_does_not_count(tmp_pat
     """It can be read, and its checksum is wrong."""
     made = Mark(tmp_path / MARK)
     for number in (5, 6):
-        made.write(Count(number=number), sync=True)
+        made.write(MarkedEntries(number=number), sync=True)
     made.close()
     data = (tmp_path / MARK).read_bytes()
     word = b"number"

@@ -525,7 +525,7 @@ def test_a_location_that_cannot_be_is_not_taken(make_book: Book, make_install: M
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
     known = dict(book.core.runs["r"].directory.locations)
     book << got("h3", m.Located("r", (lie,))) >> []
-    book << got("h3", m.Demand("r", "s", "o", 0, news=m.News((lie,)))) >> ANY
+    book << got("h3", m.Demand("r", "s", "o", 0, news=m.Piggyback((lie,)))) >> ANY
     assert book.core.runs["r"].directory.locations == known
 
 

@@ -21,9 +21,9 @@ Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 
 MOVE = m.Move("o", "h2", "h3", 1)
-NEWS = m.News((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
+NEWS = m.Piggyback((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
 COMMIT = m.Commit("r", 1, 3, (MOVE,))
-PLACE = m.PlaceTold((0.1, 0.0, 0.0), 0.0, 0.1, 9, m.HostTold(1000, 1, 0))
+PLACE = m.PlaceReport((0.1, 0.0, 0.0), 0.0, 0.1, 9, m.HostReport(1000, 1, 0))
 STATE = m.State("r", "o", 1, 0, -1, 1, 1, "d", inline=b"x")
 GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
 SUBSCRIBE = m.Subscribe("r", 7, "s", GUEST)

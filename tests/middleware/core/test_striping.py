@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.outbox import HostContext, Outbox
-from thalweg.middleware.core.striping import LEAST, MOST_LEFT, StripeHooks, StripeState, Striping, TakesOver
+from thalweg.middleware.core.striping import LEAST, MOST_LEFT, StripeHooks, StripeState, StripeTakeover, Striping
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
@@ -442,7 +442,7 @@ class Replaced(Played):
         for number in range(first, first + len(takes_s)):
             self.given[number], self.asked[number] = [], 0
             requests.append(e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")))
-        self.stream.replace(requests, [TakesOver({0: 0, first: 0}, theirs or {})] * len(takes_s))
+        self.stream.replace(requests, [StripeTakeover({0: 0, first: 0}, theirs or {})] * len(takes_s))
         return self.stream.stripes[-len(takes_s) :]
 
     def ready(self, stripe: StripeState) -> None:

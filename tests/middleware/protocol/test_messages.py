@@ -163,7 +163,7 @@ def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
         assert frames.decode_control(frames.encode(message)) == message
         assert frames.decode_control(memoryview(bytearray(frames.encode(message)))) == message
         assert frames.decode_all(frames.encode(message)) == (message,)
-        assert frames.decode_all(frames.encode_riding(message, [CREDIT])) == (CREDIT, message)
+        assert frames.decode_all(frames.encode_piggybacking(message, [CREDIT])) == (CREDIT, message)
 
     check()
 
@@ -341,7 +341,7 @@ def test_whoever_speaks_another_version_is_greeted_and_told_which_are_spoken() -
         with pytest.raises(ProtocolError, match=r"version 200; this host speaks versions 8 to 9$"):
             frames.decode_all(frames.encode(message, 200), (8, 9))
         assert frames.decode_all(frames.encode(message, 9), (8, 9)) == (message,)
-        assert frames.decode_all(frames.encode_riding(message, [CREDIT], 9), (8, 9)) == (CREDIT, message)
+        assert frames.decode_all(frames.encode_piggybacking(message, [CREDIT], 9), (8, 9)) == (CREDIT, message)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_no
     kind, run = frames.subject_of(frame)
     assert (kind, run if expected[1] else "") == expected  # of no run: the first text that it holds
     if not isinstance(message, m.Chunk):
-        assert frames.subject_of(frames.encode_riding(message, [CREDIT])) == (kind, run)
+        assert frames.subject_of(frames.encode_piggybacking(message, [CREDIT])) == (kind, run)
     if expected[1]:
         at = frame.index(expected[1].encode()) + len(expected[1].encode())
         assert frames.subject_of(frame[:at] + b"\xc1" * 9) == expected
@@ -368,7 +368,7 @@ def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_no
 
 @given(st.binary(max_size=600))
 def test_what_names_nothing_names_nothing(noise: bytes) -> None:
-    for magic in (frames.MAGIC, frames.RIDING):
+    for magic in (frames.MAGIC, frames.PIGGYBACKING):
         kind, run = frames.subject_of(magic + VERSION + noise)
         assert not kind or kind.isidentifier()
         assert len(kind) <= 64

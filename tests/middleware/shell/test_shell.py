@@ -67,7 +67,7 @@ CONTROL_GARBAGE = [
     [frames.encode(m.Ping("r"), frames.PROTOCOL_VERSION + 1)],
     [frames.MAGIC + bytes([frames.PROTOCOL_VERSION]) + b"\xff" * 100],
     [frames.encode(m.Hello())] * 2,
-    [frames.encode_riding(m.Hello(), [m.Credit(1, 1, True)] * (frames.MAX_RIDING + 1))],
+    [frames.encode_piggybacking(m.Hello(), [m.Credit(1, 1, True)] * (frames.MAX_PIGGYBACKED + 1))],
     [b"x" * 100_000],
     [frames.encode(m.Chunk(1, 1, 0, PART)), b"x"],
     [frames.encode(m.ProbeRequest("r", (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],

@@ -30,7 +30,7 @@ from thalweg.middleware.shell.node_code import NodeCode
 AT = Place((0.1, 0.0, 0.0), 0.01, 0.5, 7, HostFigures(2.0, 4, 0.25, 10**9, 10**8))
 
 
-def told(**changes: Any) -> m.PlaceTold:
+def told(**changes: Any) -> m.PlaceReport:
     return as_message(msgspec.structs.replace(AT, **changes))
 
 

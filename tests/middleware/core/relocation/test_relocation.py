@@ -267,8 +267,8 @@ def new(make_book: Book, install: m.Install) -> Playbook:
     "wrong",
     [
         {"demanded": ()},
-        {"demanded": (m.Taken("x", 0),)},
-        {"demanded": (m.Taken("t", 0), m.Taken("t", 0))},
+        {"demanded": (m.ConsumerDemand("x", 0),)},
+        {"demanded": (m.ConsumerDemand("t", 0), m.ConsumerDemand("t", 0))},
         {"index": 4, "demanded": 3},
     ],
 )

@@ -59,7 +59,7 @@ def deciding(make_book: Book, install: m.Install) -> Playbook:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    into = m.News(estimates=(m.Estimate("h1", "h2", 1_600_000, 0, 1, 0),))
+    into = m.Piggyback(estimates=(m.Estimate("h1", "h2", 1_600_000, 0, 1, 0),))
     book << got("h1", m.Partition("r", "s", "o", 0, news=into), bytes(100_000), 100_000) >> ANY
     book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
     book.at(100.0) << e.TimerFired("epoch r o") >> ANY
@@ -99,7 +99,9 @@ def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: 
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    told = m.News(estimates=(m.Estimate("h1", CLIENT, 10**9, 0, 1, 0), m.Estimate("h2", CLIENT, 1_600_000, 0, 1, 0)))
+    told = m.Piggyback(
+        estimates=(m.Estimate("h1", CLIENT, 10**9, 0, 1, 0), m.Estimate("h2", CLIENT, 1_600_000, 0, 1, 0))
+    )
     book << got("h1", m.Partition("r", "s", "o", 0, news=told), bytes(100_000), 100_000) >> ANY
     book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
     book.at(100.0) << e.TimerFired("epoch r o") >> ANY

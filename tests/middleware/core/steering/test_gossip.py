@@ -118,20 +118,20 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 
 def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
-    told = m.NodeTold("o", 2_000_000, 100, 5000, 7, (400,))
-    other = m.NodeTold("s", 1, 1, 1, 1)
-    book << got("h2", m.Echo("r", 1, host=m.HostTold(2000, 4, 500), nodes=(told, other))) >> ANY
-    book << got("h1", m.Echo("r", 1, nodes=(told, m.NodeTold("nobody", 1, 1, 1, 1)))) >> ANY
+    told = m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,))
+    other = m.NodeReport("s", 1, 1, 1, 1)
+    book << got("h2", m.Echo("r", 1, host=m.HostReport(2000, 4, 500), nodes=(told, other))) >> ANY
+    book << got("h1", m.Echo("r", 1, nodes=(told, m.NodeReport("nobody", 1, 1, 1, 1)))) >> ANY
     gossip = book.core.runs["r"].gossip
     assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
     assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
-    book << got("stranger", m.Echo("r", 1, host=m.HostTold(9, 9, 9))) >> []
+    book << got("stranger", m.Echo("r", 1, host=m.HostReport(9, 9, 9))) >> []
     assert "stranger" not in book.core.links.soundings.hosts
 
 
 def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook) -> None:
     run = book.core.runs["r"]
-    book << got("h2", m.Echo("r", 1, nodes=(m.NodeTold("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
+    book << got("h2", m.Echo("r", 1, nodes=(m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
     book << got("client", m.Detach("r", 1, ("o", *run.install.dataflow.sinks))) >> ANY
     run.gossip.on_timer()
     assert run.gossip._told == {}
@@ -140,13 +140,16 @@ def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook
 @pytest.mark.parametrize(
     "figures",
     [
-        *[(m.HostTold(*each), ()) for each in ((0, 1, 0), (2**60, 1, 0), (1000, 0, 0), (1000, 1, -1), (1000, 1, 1001))],
-        (None, (m.NodeTold("o", -1, 0, 0, 0),)),
-        (None, (m.NodeTold("o", 0, 2**50, 0, 0),)),
-        (None, (m.NodeTold("o", 0, 0, 2**50, 0),)),
-        (None, (m.NodeTold("o", 0, 0, 0, 0, (-1,)),)),
-        (None, (m.NodeTold("o", 0, 0, 0, 0),) * 65),
-        (m.HostTold(math.nan, 1, 0), ()),  # type: ignore[arg-type]
+        *[
+            (m.HostReport(*each), ())
+            for each in ((0, 1, 0), (2**60, 1, 0), (1000, 0, 0), (1000, 1, -1), (1000, 1, 1001))
+        ],
+        (None, (m.NodeReport("o", -1, 0, 0, 0),)),
+        (None, (m.NodeReport("o", 0, 2**50, 0, 0),)),
+        (None, (m.NodeReport("o", 0, 0, 2**50, 0),)),
+        (None, (m.NodeReport("o", 0, 0, 0, 0, (-1,)),)),
+        (None, (m.NodeReport("o", 0, 0, 0, 0),) * 65),
+        (m.HostReport(math.nan, 1, 0), ()),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_figures_that_cannot_be_are_no_message(figures: Any) -> None:
