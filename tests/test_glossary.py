@@ -1,0 +1,124 @@
+"""The glossary is true: each public class of the runtime belongs to a term, and no two share a name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from structure import meanings, modules
+
+ROOT = Path(__file__).parents[1]
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+TOP = "middleware."
+
+
+class Entry(NamedTuple):
+    """A term with its meaning, and the classes, modules and packages that belong to it."""
+
+    term: str
+    meaning: str
+    names: tuple[str, ...]
+
+
+class Class(NamedTuple):
+    """A class of the runtime: its module, below ``middleware``, and the names of its bases."""
+
+    module: str
+    bases: tuple[str, ...]
+
+
+def entries(text: str) -> list[Entry]:
+    """Return the entries of a glossary's tables."""
+    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
+    return [
+        Entry(row[0].strip("`"), row[1], tuple(re.findall(r"`([^`]+)`", row[2])) if len(row) > 2 else ())
+        for row in rows
+        if row[0] != "term"
+    ]
+
+
+def public_classes() -> dict[str, Class]:
+    """Return the public classes of the runtime by name, with private ones that they derive from."""
+    classes = {}
+    for module, path in modules().items():
+        if module.startswith(TOP):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    bases = tuple(ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases)
+                    classes[node.name] = Class(module.removeprefix(TOP), bases)
+    return classes
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a term or of a class name, in the singular and in lower case."""
+    parts = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name)
+    return [re.sub(r"(?<=[^s])s$", "", re.sub(r"ies$", "y", part.lower())) for part in parts]
+
+
+def contains(name: str, term: str) -> bool:
+    """Return whether the words of a term stand in a class name, one after the other."""
+    words, sought = words_of(name), words_of(term)
+    return any(words[at : at + len(sought)] == sought for at in range(len(words)))
+
+
+def without_term(classes: dict[str, Class], glossary: list[Entry]) -> list[str]:
+    """Return the public classes that are no term, do not belong to one, and do not derive from a class that does."""
+    named = {name for entry in glossary for name in entry.names}
+
+    def belongs(name: str) -> bool:
+        if name not in classes:
+            return False
+        module, bases = classes[name]
+        packages = {module[:at] for at in range(len(module) + 1) if module[at : at + 1] in ("", ".")}
+        own = name in named or not named.isdisjoint(packages) or any(contains(name, entry.term) for entry in glossary)
+        return own or any(belongs(base) for base in bases)
+
+    return sorted(name for name in classes if not name.startswith("_") and not belongs(name))
+
+
+@pytest.fixture(scope="module")
+def glossary() -> list[Entry]:
+    return entries(GLOSSARY.read_text(encoding="utf-8"))
+
+
+def test_each_public_class_of_the_runtime_belongs_to_a_term(glossary: list[Entry]) -> None:
+    assert without_term(public_classes(), glossary) == [], "add a term to docs/reference/glossary.md, or a class to one"
+
+
+def test_no_public_class_name_of_the_runtime_has_two_meanings() -> None:
+    assert meanings() == {}, "rename all of them but one; docs/reference/renames.md says how the names are chosen"
+
+
+def test_each_name_in_the_glossary_is_a_class_a_module_or_a_package(glossary: list[Entry]) -> None:
+    known = {*public_classes()}
+    for module in modules():
+        parts = module.removeprefix(TOP).split(".")
+        known |= {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    assert [name for entry in glossary for name in entry.names if name not in known] == []
+
+
+def test_each_term_has_one_entry_in_alphabetical_order(glossary: list[Entry]) -> None:
+    terms = [entry.term.lower() for entry in glossary]
+    assert len({*terms}) == len(terms)
+    code = terms[next(at for at, entry in enumerate(glossary) if entry.names) :]
+    assert terms == [*sorted(terms[: -len(code)]), *sorted(code)]
+
+
+def test_a_meaning_is_short(glossary: list[Entry]) -> None:
+    long = [entry.term for entry in glossary if not 2 <= len(entry.meaning.split()) <= 50]
+    assert long == []
+
+
+def test_a_class_without_a_term_and_a_derived_one_are_told_apart() -> None:
+    glossary = entries("| term | meaning |\n|---|---|\n| stripe | One tree | `steering` |\n")
+    classes = {
+        "StripeState": Class("core", ()),
+        "Lower": Class("core", ("StripeState",)),
+        "Gossip": Class("steering.gossip", ()),
+        "Stripling": Class("core", ()),
+        "Loose": Class("steerings", ("Struct",)),
+    }
+    assert without_term(classes, glossary) == ["Loose", "Stripling"]
