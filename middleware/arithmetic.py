@@ -74,24 +74,24 @@ def log_near(part: Any, twos: Any) -> Any:
 
 
 def _horner(factors: tuple[float, ...], x: Any) -> Any:
-    found = x * factors[0]
+    total = x * factors[0]
     for factor in factors[1:-1]:
-        found += factor
-        found *= x
-    found += factors[-1]
-    return found
+        total += factor
+        total *= x
+    total += factors[-1]
+    return total
 
 
 def raised(x: Any, by: float, root: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
     """``x`` to the power of ``by``: by squaring where that is whole, by roots where it is 1/2, 1/4, …"""
     if by == int(by):
-        whole, found, square = int(by), None, x
+        whole, product, square = int(by), None, x
         while True:
             if whole & 1:
-                found = square if found is None else found * square
+                product = square if product is None else product * square
             whole >>= 1
             if not whole:
-                return found
+                return product
             square = square * square
     if by < 1 and math.frexp(by)[0] == 0.5:
         for _ in range(round(-math.log2(by))):

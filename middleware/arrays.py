@@ -14,16 +14,16 @@ def exp(x: Floats) -> Floats:
     """e to the power of ``x``."""
     x = np.minimum(np.maximum(x, LOWEST), HIGHEST)  # which take less than clip
     twos = np.rint(x / (LN2_HIGH + LN2_LOW))
-    found: Floats = np.ldexp(exp_near(x, twos), twos.astype(np.int64))
-    return found
+    powers: Floats = np.ldexp(exp_near(x, twos), twos.astype(np.int64))
+    return powers
 
 
 def log(x: Floats) -> Floats:
     """The natural logarithm of ``x``, which is above 0."""
     part, twos = np.frexp(x)
     low = part < SQRT_HALF
-    found: Floats = log_near(part + part * low, twos - low)
-    return found
+    logs: Floats = log_near(part + part * low, twos - low)
+    return logs
 
 
 def power(x: Floats, by: float) -> Floats:
@@ -32,8 +32,8 @@ def power(x: Floats, by: float) -> Floats:
     def otherwise() -> Floats:
         return np.where(x > 0, exp(by * log(np.where(x > 0, x, 1.0))), 0.0)
 
-    found: Floats = raised(x, by, np.sqrt, otherwise)
-    return found
+    powers: Floats = raised(x, by, np.sqrt, otherwise)
+    return powers
 
 
 def factorised(covariance: Floats) -> Floats:
@@ -52,11 +52,11 @@ def factorised(covariance: Floats) -> Floats:
 
 def whitened(factor: Floats, given: Floats) -> Floats:
     """(matrices, n, vectors) the L⁻¹·v of every vector v, for ``factorised`` L."""
-    factor, found = _side_by_side(factor), _side_by_side(given)
-    for i in range(len(found)):
-        found[i] /= factor[i, i]
-        found[i + 1 :] -= factor[i + 1 :, i, None] * found[i]
-    return np.ascontiguousarray(found.transpose(2, 0, 1))
+    factor, white = _side_by_side(factor), _side_by_side(given)
+    for i in range(len(white)):
+        white[i] /= factor[i, i]
+        white[i + 1 :] -= factor[i + 1 :, i, None] * white[i]
+    return np.ascontiguousarray(white.transpose(2, 0, 1))
 
 
 def _side_by_side(matrices: Floats) -> Floats:

@@ -93,9 +93,9 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         With several hosts it is on the first, and the others are its stand-ins. ``rate``: of how many partitions a
         second at most.
         """
-        host, *others = (at,) if isinstance(at, str) else words(at, "the hosts of a source are names") or ("",)
+        host, *stand_ins = (at,) if isinstance(at, str) else words(at, "the hosts of a source are names") or ("",)
         name = name or self._unused(f"source@{host}")
-        return self._add(Node(name, "source", (), code, host, ahead, rate, tuple(others)))
+        return self._add(Node(name, "source", (), code, host, ahead, rate, tuple(stand_ins)))
 
     def operator(
         self,
@@ -181,11 +181,11 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     def below(self, name: str) -> set[str]:
         """A node, and all that it is made of."""
-        found = {name}
-        for each in reversed(self.upward):
-            if each in found:
-                found.update(self.by_name[each].inputs)
-        return found
+        names = {name}
+        for consumer in reversed(self.upward):
+            if consumer in names:
+                names.update(self.by_name[consumer].inputs)
+        return names
 
     @cached_property
     def several(self) -> frozenset[str]:
@@ -321,9 +321,9 @@ def _has_letters(code: Code | None) -> bool:
 def _check_letters(dataflow: Dataflow) -> None:
     """Raise DataflowError for an operator whose dead letters nobody takes."""
     codes = {node.name: node.code for node in dataflow.nodes if node.code is not None and _has_letters(node.code)}
-    taken = {code.params.get("letters_of") for code in codes.values()}
+    collected = {code.params.get("letters_of") for code in codes.values()}
     for name, code in codes.items():
-        if not code.params.get("letters_of") and name not in taken:
+        if not code.params.get("letters_of") and name not in collected:
             raise DataflowError(
                 f"operator {name!r} has on_error='dead-letter', and nothing takes its dead letters;"
                 f" give a sink dead_letters({name!r}), or use on_error='skip'"
@@ -362,8 +362,8 @@ def _check_plain(value: Any, where: str) -> None:
                 f"{shown(value)} {where} is {type(value).__name__}; give plain numbers, texts, bytes, lists"
             )
         return
-    for each in value:
-        _check_plain(each, where)
+    for element in value:
+        _check_plain(element, where)
 
 
 def sinks_at(dataflow: Dataflow, host: str) -> Dataflow:
@@ -401,10 +401,10 @@ def _producers_first(dataflow: Dataflow) -> list[str]:
 
 
 def _twice(node: Node, other: Node) -> str:
-    what = f"{node.kind} {node.name!r}"
+    subject = f"{node.kind} {node.name!r}"
     if node.kind == other.kind:
-        return f"{what} is defined twice; give every node its own name"
-    return f"{what} and {other.kind} {other.name!r} have the same name; both are nodes: give each its own"
+        return f"{subject} is defined twice; give every node its own name"
+    return f"{subject} and {other.kind} {other.name!r} have the same name; both are nodes: give each its own"
 
 
 def _unknown(node: str, name: object, known: Iterable[str]) -> str:

@@ -197,8 +197,8 @@ def require(*modules: str) -> None:
     The error names all absent modules, and an extra that brings everything that the caller requires.
     """
     if names := absent(modules):
-        *others, last = names
-        text, them = (f"{', '.join(others)} and {last} are", "them") if others else (f"{last} is", "it")
+        *rest, last = names
+        text, them = (f"{', '.join(rest)} and {last} are", "them") if rest else (f"{last} is", "it")
         raise CapabilityError(f"{text} not installed; get {them} with: {install(extra_with(*modules))}")
 
 
@@ -221,8 +221,8 @@ def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0
 
     names = list(dict.fromkeys(known))
     folded = {name.lower(): name for name in reversed(names)}
-    if found := difflib.get_close_matches(word.lower(), folded, n=most, cutoff=cutoff):
-        return f"did you mean {' or '.join(repr(folded[one]) for one in found)}?"
+    if matches := difflib.get_close_matches(word.lower(), folded, n=most, cutoff=cutoff):
+        return f"did you mean {' or '.join(repr(folded[key]) for key in matches)}?"
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return f"known are {', '.join(names[:LISTED]) or 'none'}{more}"
 
@@ -237,9 +237,9 @@ def words(given: object, what: str) -> tuple[str, ...]:
     """A collection of texts; UsageError for a single text, whose letters would be taken for them, or anything else."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{what}, not {shown(given)}")
-    for each in (found := tuple(given)):
-        expect(each, str, what)
-    return found
+    for text in (texts := tuple(given)):
+        expect(text, str, what)
+    return texts
 
 
 def shown(given: object) -> str:

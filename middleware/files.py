@@ -45,8 +45,8 @@ def whole(
         if sync:
             _sync(target.parent)
     except OSError as failed:
-        what = f"{option} {target}".lstrip()
-        raise error(f"{what} cannot be written: {failed.strerror or failed}; {advice}") from failed
+        subject = f"{option} {target}".lstrip()
+        raise error(f"{subject} cannot be written: {failed.strerror or failed}; {advice}") from failed
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)

@@ -68,11 +68,11 @@ def read_roots(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def _by_client(settings: Iterable[str]) -> dict[str, list[str]]:
     lists: dict[str, list[str]] = {}
     for setting in settings:
-        found = _OF_CLIENT.fullmatch(setting)
-        client, what = (found[1], found[2]) if found else (ALL, setting)
-        if found and not what:
+        match = _OF_CLIENT.fullmatch(setting)
+        client, grant = (match[1], match[2]) if match else (ALL, setting)
+        if match and not grant:
             raise UsageError(
                 f"{setting!r} names client {client!r} and nothing for it; give CLIENT=PACKAGE or CLIENT=FOLDER"
             )
-        lists.setdefault(client, []).append(what)
+        lists.setdefault(client, []).append(grant)
     return lists

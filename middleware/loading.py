@@ -90,16 +90,18 @@ ALLOWED: ContextVar[Allowed] = ContextVar("thalweg_allowed", default=_OWN)
 @cache
 def registered() -> dict[str, EntryPoint]:
     """All registered codes by name."""
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for group in GROUPS:
         for point in entry_points(group=group):
-            found.setdefault(point.name, point)
-    return found
+            points.setdefault(point.name, point)
+    return points
 
 
 def _is_allowed(module: object, packages: Iterable[str]) -> bool:
     """Whether ``module`` is one of the packages or modules, or inside one."""
-    return isinstance(module, str) and any(module == one or module.startswith(one + ".") for one in packages)
+    return isinstance(module, str) and any(
+        module == package or module.startswith(package + ".") for package in packages
+    )
 
 
 def keeps_state(code: Any) -> bool:
@@ -123,10 +125,10 @@ def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> R
             continue
         asked.append(code)
         with contextlib.suppress(OperatorError):
-            made = load_code(code, allow)
-            if may_reorder(made):
+            instance = load_code(code, allow)
+            if may_reorder(instance):
                 free.append(code)
-                if keeps_state(made):
+                if keeps_state(instance):
                     merging.append(code)
     return Reorderable(tuple(free), tuple(merging))
 
@@ -150,12 +152,12 @@ def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     """Construct a node's operator or source; OperatorError in one line when that is not possible."""
     factory, token = find_class(code, allow), ALLOWED.set(_as_allowed(allow))
     try:
-        made = _constructed(factory, code)
+        instance = _constructed(factory, code)
     finally:
         ALLOWED.reset(token)
-    if not isinstance(made, OperatorCode | SourceCode):  # a registered function's
+    if not isinstance(instance, OperatorCode | SourceCode):  # a registered function's
         raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
-    return made
+    return instance
 
 
 def _as_allowed(allow: Allow) -> Allowed:
@@ -164,7 +166,7 @@ def _as_allowed(allow: Allow) -> Allowed:
 
 def _constructed(factory: Callable[..., Any], code: Code) -> Any:
     try:
-        made = factory(**code.params)
+        instance = factory(**code.params)
     except OperatorError as error:
         if len(str(error)) > TOLD:  # it says what the sender wrote
             raise OperatorError(f"{one_line(error)[:TOLD]}…") from error
@@ -177,23 +179,23 @@ def _constructed(factory: Callable[..., Any], code: Code) -> Any:
         why = f"{type(error).__name__}: {one_line(error)[:TOLD]}"
         raise OperatorError(f"{_short(code.use)} cannot be constructed here: {why}") from error
     check_types(factory, code)
-    return made
+    return instance
 
 
 def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
     """What constructs the code that ``use`` names."""
     if ":" in use:
-        found = find_code(use)
-        if not isinstance(found, type):
+        target = find_code(use)
+        if not isinstance(target, type):
             raise OperatorError(f"{use!r} is a function; name a class with combine(inputs, index) or produce(index)")
     else:
         point = registered().get(use)
         if point is None:
             raise OperatorError(f"unknown operator {_short(use)}; {nearest(use[:SHOWN], sorted(registered()))}")
-        found, packages = _imported(f"{use!r} ({point.value})", point.load), ()  # R3
-    if isinstance(found, type):
-        _check_class(found, use, packages)
-    factory: Callable[..., Any] = found
+        target, packages = _imported(f"{use!r} ({point.value})", point.load), ()  # R3
+    if isinstance(target, type):
+        _check_class(target, use, packages)
+    factory: Callable[..., Any] = target
     return factory
 
 
@@ -204,11 +206,11 @@ def find_code(path: str, allow: Allow | None = None) -> Any:
     """
     allowed = ALLOWED.get() if allow is None else _as_allowed(allow)
     packages = allowed.packages
-    said = _short(path)
+    quoted = _short(path)
     if not _IMPORT_PATH.fullmatch(path):
-        raise OperatorError(f"{said} is not an import path of the form package.module:attribute")
+        raise OperatorError(f"{quoted} is not an import path of the form package.module:attribute")
     if _PRIVATE.search(path):  # R1
-        raise OperatorError(f"{said} is private; a dataflow names only what does not begin with an underscore")
+        raise OperatorError(f"{quoted} is private; a dataflow names only what does not begin with an underscore")
     module, _, attribute = path.partition(":")
     if not _is_allowed(module, packages):  # R1
         client, top = allowed.client, module.partition(".")[0]
@@ -220,12 +222,12 @@ def find_code(path: str, allow: Allow | None = None) -> Any:
         raise NotAllowedError(
             f"this host does not allow{whose} code from {_short(module)}; start it with --allow {option}"
         )
-    found = _imported(said, lambda: getattr(importlib.import_module(module), attribute))
-    home = getattr(found, "__module__", None) if isinstance(found, type) or inspect.isfunction(found) else None
+    target = _imported(quoted, lambda: getattr(importlib.import_module(module), attribute))
+    home = getattr(target, "__module__", None) if isinstance(target, type) or inspect.isfunction(target) else None
     if not _is_allowed(home, packages):  # R2: what an allowed module imported is not lent out
-        what = "is no class or function" if home is None else f"comes from {home!r}"
-        raise OperatorError(f"{said} {what}; name a class or function that an allowed package defines")
-    return found
+        problem = "is no class or function" if home is None else f"comes from {home!r}"
+        raise OperatorError(f"{quoted} {problem}; name a class or function that an allowed package defines")
+    return target
 
 
 def data_path(path: str) -> Path:
@@ -238,13 +240,13 @@ def data_path(path: str) -> Path:
         return real
     client = ALLOWED.get().client
     whom, option = (f" client {client!r}", f"{client}=FOLDER") if client else ("", "FOLDER")
-    given = f"only what is in {', '.join(roots)}" if roots else "no folder"
-    raise OperatorError(f"{_short(path)}: this host gives{whom} {given} to read; start it with --data-root {option}")
+    readable = f"only what is in {', '.join(roots)}" if roots else "no folder"
+    raise OperatorError(f"{_short(path)}: this host gives{whom} {readable} to read; start it with --data-root {option}")
 
 
 def check_packages(names: Iterable[str]) -> tuple[str, ...]:
     """Packages and modules that a host shall allow; UsageError for one that cannot be found. None is imported."""
-    for name in (found := words(names, "packages to allow are a collection of names")):
+    for name in (packages := words(names, "packages to allow are a collection of names")):
         spec, path = None, None
         try:
             for part in itertools.accumulate(name.split("."), "{}.{}".format):
@@ -256,7 +258,7 @@ def check_packages(names: Iterable[str]) -> tuple[str, ...]:
             continue
         if spec is None:
             raise UsageError(f"no package or module {shown(name)} is found here; allow one that can be imported")
-    return found
+    return packages
 
 
 def check_roots(folders: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -316,11 +318,13 @@ def _check_params(factory: Callable[..., Any], code: Code) -> None:
     try:
         signature.bind(**code.params)
     except TypeError as error:
-        known = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
+        known = [
+            name for name, parameter in signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         unknown = [name for name in code.params if name not in known]
         advice = nearest(unknown[0][:SHOWN], known) if unknown and known else f"it takes {', '.join(known) or 'none'}"
-        said = f"{_short(code.use)} does not take {_short(code.params)}"
-        raise OperatorError(f"{said}: {one_line(error)[:SHOWN]}; {one_line(advice)}") from None
+        problem = f"{_short(code.use)} does not take {_short(code.params)}"
+        raise OperatorError(f"{problem}: {one_line(error)[:SHOWN]}; {one_line(advice)}") from None
 
 
 def check_types(factory: Callable[..., Any], code: Code) -> None:
@@ -330,8 +334,8 @@ def check_types(factory: Callable[..., Any], code: Code) -> None:
         try:
             msgspec.convert(value, hints.get(name, Any))
         except msgspec.ValidationError as error:
-            said = f"{_short(code.use)} does not take {name}={_short(value)}"
-            raise OperatorError(f"{said}: {one_line(error)[:SHOWN]}") from None
+            problem = f"{_short(code.use)} does not take {name}={_short(value)}"
+            raise OperatorError(f"{problem}: {one_line(error)[:SHOWN]}") from None
 
 
 @lru_cache(maxsize=256)
@@ -342,12 +346,12 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     """
     if not _is_allowed(getattr(factory, "__module__", None), DEFAULT_ALLOW):
         return {}
-    found = {}
+    hints = {}
     for name, hint in get_type_hints(getattr(factory, "__init__", factory)).items():
         every = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if plain := tuple([each for each in every if _is_plain(each)]):
-            found[name] = Union[plain]  # noqa: UP007  # of a number of types that is known here alone
-    return found
+        if plain := tuple([member for member in every if _is_plain(member)]):
+            hints[name] = Union[plain]  # noqa: UP007  # of a number of types that is known here alone
+    return hints
 
 
 def _is_plain(hint: Any) -> bool:

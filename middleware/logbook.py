@@ -166,12 +166,12 @@ class Logbook:
             self._lagging[run, node, consumer] = index, since_s if at == index else now
             if at != index or now - since_s < SLOW_S:
                 continue
-            who = f"consumer {consumer!r} on host {host!r}" if consumer else "the application"
-            what = f"has not {'demanded' if consumer else 'taken'} partition {index} of {node!r}"
-            what = f"{what} for {in_seconds(now - since_s)}"
+            laggard = f"consumer {consumer!r} on host {host!r}" if consumer else "the application"
+            lag = f"has not {'demanded' if consumer else 'taken'} partition {index} of {node!r}"
+            lag = f"{lag} for {in_seconds(now - since_s)}"
             wait = "others that want the next one wait" if consumer else "nodes that feed this sink wait"
             self.write(
-                "consumer-slow", f"{who} {what}; {wait}", about=f"{node} {consumer}", run=run, peer=host, node=node,
+                "consumer-slow", f"{laggard} {lag}; {wait}", about=f"{node} {consumer}", run=run, peer=host, node=node,
                 index=index, duration_s=now - since_s,
             )  # fmt: skip
 
@@ -221,25 +221,25 @@ def _detail(fields: Fields) -> Mapping[str, Any]:
 
 def _fault(fields: Fields) -> LogLine | None:
     detail, peer, node = _detail(fields), fields.get("peer", ""), fields.get("node", "")
-    about, what = detail.get("about", "route"), detail.get("what", "")
+    about, reason = detail.get("about", "route"), detail.get("what", "")
     if about == "itself":  # the shell has logged it, once for all runs
         return None
     if about == "client":
         return LogLine("client-lost", f"client {peer!r} has been silent for longer than its lease; its run ends here")
     if about in LOST:
-        return LogLine(f"{about}-lost", f"{about} {peer!r} {what}", what)
+        return LogLine(f"{about}-lost", f"{about} {peer!r} {reason}", reason)
     if about == "version":
-        return LogLine("host-refused", f"host {peer!r} {what}", what)
+        return LogLine("host-refused", f"host {peer!r} {reason}", reason)
     if about == "replica":
-        return LogLine("replica-missing", f"there is no replica of {node!r}: {what}", what)
+        return LogLine("replica-missing", f"there is no replica of {node!r}: {reason}", reason)
     if about == "tree":
-        return LogLine("tree-lost", f"one of the trees of the stream has ended: {what}", what)
+        return LogLine("tree-lost", f"one of the trees of the stream has ended: {reason}", reason)
     via = f" over {detail['via']}" if detail.get("via") else ""
     via += f" by way of {', '.join(detail['relays'])}" if detail.get("relays") else ""
     of = f" of {node!r}" if node else ""
-    what = what or "a transfer got stuck, or lost its connection"
+    reason = reason or "a transfer got stuck, or lost its connection"
     waited = "" if fields.get("duration_s") is None else f", for {in_seconds(fields['duration_s'])}"
-    return LogLine("route-failed", f"route to host {peer!r}{via}{of}: {what}{waited}", what)
+    return LogLine("route-failed", f"route to host {peer!r}{via}{of}: {reason}{waited}", reason)
 
 
 def _unexpected(fields: Fields) -> LogLine | None:
@@ -248,8 +248,8 @@ def _unexpected(fields: Fields) -> LogLine | None:
         return None
     kind = detail.get("message", "a message")
     about = f" about {node!r}" if node else ""
-    what = detail.get("what") or "the run does not allow it, or does not expect it now"
-    return LogLine("message-refused", f"{kind} of {fields.get('peer', '')!r}{about} changes nothing: {what}", what)
+    reason = detail.get("what") or "the run does not allow it, or does not expect it now"
+    return LogLine("message-refused", f"{kind} of {fields.get('peer', '')!r}{about} changes nothing: {reason}", reason)
 
 
 def _undeliverable(fields: Fields) -> LogLine:
@@ -259,8 +259,8 @@ def _undeliverable(fields: Fields) -> LogLine:
 
 def _late(fields: Fields) -> LogLine:
     rows, node, index = fields.get("value"), fields.get("node", ""), fields.get("index")
-    what = "they came after the watermark"
-    return LogLine("rows-late", f"{rows} rows of {node!r} are left out of partition {index}: {what}", what)
+    reason = "they came after the watermark"
+    return LogLine("rows-late", f"{rows} rows of {node!r} are left out of partition {index}: {reason}", reason)
 
 
 def _left_out(fields: Fields) -> LogLine:
@@ -291,16 +291,16 @@ def _proposal(fields: Fields) -> LogLine | None:
     moves = ", ".join(f"{node!r} to host {target!r}" for node, _, target in detail.get("moves", ()))
     if not (moves or why or "ways" in detail):  # of one of several trees, in which everything was there already
         return None
-    what = moves or ("other networks between hosts" if "ways" in detail else "no operator of this tree")
+    change = moves or ("other networks between hosts" if "ways" in detail else "no operator of this tree")
     if detail.get("outcome") == "committed":
         after = 0 if index is None else index + 1
         if stayed := detail.get("stayed"):
             why = "; ".join(f"{node!r}: {text}" for node, text in stayed.items())
-            return LogLine("move-refused", f"from partition {after} on: {what} ({reason}), but {why}", why)
-        return LogLine("placement-changed", f"from partition {after} on: {what} ({reason})", reason)
+            return LogLine("move-refused", f"from partition {after} on: {change} ({reason}), but {why}", why)
+        return LogLine("placement-changed", f"from partition {after} on: {change} ({reason})", reason)
     dropped = detail.get("outcome") == "superseded" or why in NEVER_BEGUN
     event = "move-dropped" if dropped else "move-refused"
-    return LogLine(event, f"not moved: {what} ({reason}): {why}", why)
+    return LogLine(event, f"not moved: {change} ({reason}): {why}", why)
 
 
 def _reshaped(fields: Fields) -> LogLine:
@@ -315,13 +315,13 @@ def _reshaped(fields: Fields) -> LogLine:
 def _query(fields: Fields) -> LogLine:
     detail = _detail(fields)
     guest, why = detail.get("guest"), detail.get("why", "")
-    who = f"query {detail.get('query')}" if guest is None else f"subscriber {guest!r} of {detail.get('node')!r}"
+    subject = f"query {detail.get('query')}" if guest is None else f"subscriber {guest!r} of {detail.get('node')!r}"
     outcome = detail.get("outcome")
     if outcome == "begun":
-        return LogLine("query-begun", f"{who} begins with partition {fields.get('index')}")
+        return LogLine("query-begun", f"{subject} begins with partition {fields.get('index')}")
     if outcome == "left":
-        return LogLine("query-left", f"{who} has left" + (f": {why}" if why else ""), why)
-    return LogLine("query-refused", f"{who} cannot begin: {why}", why)
+        return LogLine("query-left", f"{subject} has left" + (f": {why}" if why else ""), why)
+    return LogLine("query-refused", f"{subject} cannot begin: {why}", why)
 
 
 def _plan(fields: Fields) -> LogLine:
@@ -357,7 +357,7 @@ def _recovered(fields: Fields) -> LogLine:
 
 def _uneven(fields: Fields) -> LogLine:
     detail, index = _detail(fields), fields.get("index")
-    ended, on = (", ".join(map(repr, detail.get(which, ()))) for which in ("ended", "went_on"))
+    ended, on = (", ".join(map(repr, detail.get(key, ()))) for key in ("ended", "went_on"))
     return LogLine("sources-uneven", f"sources {ended} ended before partition {index}, which {on} had")
 
 

@@ -64,7 +64,7 @@ def past_end_of(inputs: Collection[object]) -> Parcel | None:
     past = [value for value in inputs if is_past_end(value)]
     if not past:
         return None
-    return PAST_END if all(type(each) is Parcel and each.body == PAST_END.body for each in inputs) else PAST_SOME
+    return PAST_END if all(type(value) is Parcel and value.body == PAST_END.body for value in inputs) else PAST_SOME
 
 
 def is_nothing(value: object) -> bool:

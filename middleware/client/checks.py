@@ -55,11 +55,11 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
     Raises UsageError for any others."""
     expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
     for field in msgspec.structs.fields(m.Failover):
-        given = getattr(failover, field.name)
+        setting = getattr(failover, field.name)
         try:
-            msgspec.convert(given, field.type)
+            msgspec.convert(setting, field.type)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{field.name} of failover is {shown(given)}: {one_line(error)}") from None
+            raise UsageError(f"{field.name} of failover is {shown(setting)}: {one_line(error)}") from None
     if unknown := next((host for host in failover.domains if host not in known), None):
         raise UsageError(f"domains: there is no host {unknown!r}; {nearest(unknown, known)}")
     if failover.replicas >= hosts:

@@ -148,7 +148,7 @@ class Client:
         expect(CoreConfig() if limits is None else limits, CoreConfig, "limits of a client are a CoreConfig")
         packages = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
         self._allow = Allowed(packages, own=True)
-        addresses, there = addresses_of(hosts)
+        addresses, running = addresses_of(hosts)
         scale = time_scale
         if scale is None:
             scale = hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0
@@ -165,7 +165,7 @@ class Client:
         expect(networks, Mapping, "networks are a mapping of names to endpoints")
         words((*networks, *networks.values()), "names of networks and endpoints are texts")
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
-        self._roster = HostRegistry(name, addresses, there, self._keys)
+        self._roster = HostRegistry(name, addresses, running, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
         self._opened = OpenStreams(self._roster, Moves(weakly(self._tell)))
         join = weakly(self._join) if joins else None
@@ -343,13 +343,13 @@ class Client:
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         check_counts(partitions, call_timeout_s)
         check_ahead(ahead)
-        others = {"networks": networks}
-        parts = check_stripes(stripes, window, dataflow, self._allow, others)
+        unsupported = {"networks": networks}
+        parts = check_stripes(stripes, window, dataflow, self._allow, unsupported)
         check_start(start)
         asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
         over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
         placement = check_mapping(placement)
-        given = placement if isinstance(placement, str) else ""
+        placement_name = placement if isinstance(placement, str) else ""
         beside: Sequence[Stripe] = ()
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
@@ -409,7 +409,7 @@ class Client:
         self._opened.begin(run)
         run._first, run._journal = start, self._journal
         if self._journal is not None:
-            self._journal.begun(run_id, given, RequestedNetworks(dict(asked), wanted_hz, hops))
+            self._journal.begun(run_id, placement_name, RequestedNetworks(dict(asked), wanted_hz, hops))
         if self._journal is not None and isinstance(run, StripedRun):
             end = None if partitions is None else start + partitions
             run.keep(
@@ -463,23 +463,23 @@ class Client:
         the journal, and without one; JournalGapError, with the missing partitions, where the journal has lost entries.
         """
         self._roster.check_open()
-        run_id, found = find(self._journal, run, accept_loss=accept_loss, start=start)
+        run_id, record = find(self._journal, run, accept_loss=accept_loss, start=start)
         self._opened.check_not_here(run_id)
         if start is not None:
             check_start(start)
-        if isinstance(found.kept, ResumableStream):
+        if isinstance(record.kept, ResumableStream):
             return self._resume_stream(
-                run_id, found, start,
+                run_id, record, start,
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
             )  # fmt: skip
         moving = ResumedMoves(adaptation, planner, model)
         by = Resumer(self._roster, self._preparing, self.probe, self._allow, self._process)
-        on = go_on(run_id, found, start, moving, by)
+        on = go_on(run_id, record, start, moving, by)
         again: Run[Any] = Run(
             self._home(), run_id, on.where, on.install.dataflow, on.search, strict=strict, nothing=nothing
         )
         again._journal = self._journal
-        again._take_up(on.queries, on.starts, found.left)
+        again._take_up(on.queries, on.starts, record.left)
         again._first = min([on.starts[sink] for sink in again._sinks], default=0)
         if start is not None and self._journal is not None:  # another client begins there as well
             for sink in again._sinks:
@@ -492,12 +492,12 @@ class Client:
 
     def _resume_stream(self, run_id: str, found: JournaledRun, start: int | None, **options: Any) -> Run[Any]:
         """Go on with a stream over several trees: as another run over them."""
-        kept, journal = found.kept, self._journal
-        assert isinstance(kept, ResumableStream)
+        stream, journal = found.kept, self._journal
+        assert isinstance(stream, ResumableStream)
         assert journal is not None
         on = go_on_over(run_id, found, start, ResumingClient(self.name, self.hosts, self._allow))
         first = on.trees[0]
-        again = self.run(first.dataflow, first.placement, **options_of(kept, on, found.by, options))
+        again = self.run(first.dataflow, first.placement, **options_of(stream, on, found.by, options))
         again.begin_after(on.had)
         if found.by:
             journal.begun(again.id, found.by)
@@ -550,8 +550,8 @@ class Client:
             say_hello({ticket.owner.name: ticket.owner.control}, self._keys, speaks=speaks)
             self.shell.speak(agree(speaks), ticket.run)
         except HostAbsentError as error:
-            told = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
-            raise HostAbsentError(told, host=ticket.owner.name) from None
+            why = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
+            raise HostAbsentError(why, host=ticket.owner.name) from None
         subscription: Subscription[Any] = Subscription(self._home(), ticket, node, strict=strict, nothing=nothing)
         self._opened.subscribe(subscription)
         subscription.begin(ticket.owner)

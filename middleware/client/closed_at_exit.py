@@ -61,14 +61,14 @@ def _close_all() -> None:
             hook(raised)
 
     threading.excepthook = tell_others
-    for _, each in sorted(_open.items(), reverse=True):
+    for _, resource in sorted(_open.items(), reverse=True):
         with contextlib.suppress(KeyboardInterrupt):  # the others are to be closed all the same
-            each.close()
+            resource.close()
 
 
 def _forked() -> None:
-    for each in list(_open.values()):
-        each.forked()
+    for resource in list(_open.values()):
+        resource.forked()
 
 
 atexit.register(_close_all)  # R1

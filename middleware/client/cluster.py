@@ -122,7 +122,7 @@ class LocalCluster:
         command += ["--insecure"] * self.insecure
         if (certificate := self.certificate(name, "host")) is not None:
             command += ["--keys", str(certificate)]
-        command += [f"--network={each}={end}" for each, end in self.ends_of(f"{number}n").items()]
+        command += [f"--network={network}={end}" for network, end in self.ends_of(f"{number}n").items()]
         with self._starting:
             if self._closed:
                 raise UsageError(CLOSED)
@@ -159,11 +159,11 @@ class LocalCluster:
         Raises UsageError for one that runs, HostAbsentError when it does not come up.
         """
         ShellConfig(name)
-        if (there := self._processes.get(name)) is not None:
-            if there.poll() is None:
+        if (process := self._processes.get(name)) is not None:
+            if process.poll() is None:
                 raise UsageError(f"host {name!r} of the cluster runs; end it first")
             self._watch.told(name)
-            _let_go(there)
+            _let_go(process)
         self._spawn(name, *more)
         self._watch.start()
         try:
@@ -177,19 +177,19 @@ class LocalCluster:
     def ends_of(self, name: str) -> dict[str, str]:
         """Where one of the cluster listens for bulk in its further networks."""
         if self._transport == "ipc":
-            return {each: f"{UNIX}{self._folder.name}/{name}.{each}" for each in self._networks}
-        return {each: f"{TCP}127.0.0.{number}:*" for number, each in enumerate(self._networks, 2)}
+            return {network: f"{UNIX}{self._folder.name}/{name}.{network}" for network in self._networks}
+        return {network: f"{TCP}127.0.0.{number}:*" for number, network in enumerate(self._networks, 2)}
 
     def certificate(self, name: str, role: Role = "client") -> Path | None:
         """The secret certificate of one of the cluster's, made when it is first asked for; None without keys."""
         if self._transport != "curve":
             return None
         folder = Path(self._folder.name)
-        made = folder / f"{name}{SECRET}"
-        if not made.exists():
+        certificate = folder / f"{name}{SECRET}"
+        if not certificate.exists():
             member, _, _ = new_certificate(name, role, folder)
             write_certificate(folder / MEMBERS / f"{name}{PUBLIC}", member.text())
-        return made
+        return certificate
 
     def poll(self) -> dict[str, int]:
         """The hosts that have ended, with their exit status (less than 0: the signal that ended one)."""
@@ -337,8 +337,8 @@ class _Watch:
     def tell_start(self, name: str, address: str) -> None:
         """A host has been started and listens there."""
         with self._lock:
-            living = [(each, tell) for each in self._of_starts if (tell := each()) is not None]
-            self._of_starts = [each for each, _ in living]
+            living = [(reference, tell) for reference in self._of_starts if (tell := reference()) is not None]
+            self._of_starts = [reference for reference, _ in living]
         for _, tell in living:  # without the lock: a client asks the host who it is
             tell(name, address)
 
@@ -355,8 +355,8 @@ class _Watch:
                 fate = fate_of(self._processes[name].wait())
                 with self._lock:
                     self._fates[name] = fate
-                    for each in self._subscribers:
-                        if (tell := each()) is not None:
+                    for reference in self._subscribers:
+                        if (tell := reference()) is not None:
                             tell(name, fate)
                     self._lock.notify_all()
 
@@ -441,9 +441,9 @@ def wait_ready_lines(
         nonlocal times
         if progress is None:
             return False
-        found = {name: why for name in names if (why := progress.stuck(name))}
+        reasons = {name: why for name in names if (why := progress.stuck(name))}
         if times > 1:
-            stuck.update(found)
+            stuck.update(reasons)
         if stuck or times == 2 * MOST_TIMES:
             return False
         times += 1

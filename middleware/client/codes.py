@@ -28,10 +28,10 @@ def check_codes_here(dataflow: Dataflow, client: str, allow: Allow) -> tuple[str
 def _check(node: Node, client: str, allow: Allow) -> None:
     if node.code is None:
         return
-    found = find_class(node.code, allow)
-    here = node.kind == "operator" or node.pinned == client or not getattr(found, "local", True)
-    made = load_code(node.code, allow) if here else found
+    factory = find_class(node.code, allow)
+    here = node.kind == "operator" or node.pinned == client or not getattr(factory, "local", True)
+    implementation = load_code(node.code, allow) if here else factory
     if not here:
-        check_types(found, node.code)
-    if (here or isinstance(found, type)) and not hasattr(made, METHODS[node.kind]):
+        check_types(factory, node.code)
+    if (here or isinstance(factory, type)) and not hasattr(implementation, METHODS[node.kind]):
         raise OperatorError(f"{node.code.use!r} cannot run as {node.kind}: it has no {METHODS[node.kind]}()")

@@ -120,12 +120,12 @@ CHANNELS: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionar
 
 def channel_of(feed: str) -> Channel:
     """The channel of that number in this process. Raises OperatorError where it is gone."""
-    found = CHANNELS.get(feed)
-    if found is None:
+    channel = CHANNELS.get(feed)
+    if channel is None:
         raise OperatorError(
             f"the producer of feed {feed!r} is gone, or in another process: pin its source to the client that pushes"
         )
-    return found
+    return channel
 
 
 class Feed:

@@ -60,38 +60,38 @@ def say_hello(
         for name, address in addresses.items():  # kept one by one: if the next raises, the context closes the others
             asked.append(_Asked(context, name, address, keys, bulk.get(address, "")))
         sockets = {}
-        for each in asked:
-            for socket in (each.socket, each.monitor):
+        for host in asked:
+            for socket in (host.socket, host.monitor):
                 poller.register(socket, zmq.POLLIN)
-                sockets[socket] = each
+                sockets[socket] = host
         now = time.monotonic()
         deadline, look_s = now + timeout_s, now + min(LOOK_S, timeout_s)
-        while waiting := [each for each in asked if each.peer is None and not each.down]:
+        while waiting := [host for host in asked if host.peer is None and not host.down]:
             for socket, _ in poller.poll(max(0, int((min(look_s, deadline) - time.monotonic()) * 1000) + 1)):
-                each = sockets[socket]
-                if each.peer is None:
-                    each.hear(socket)
-                    if each.peer is not None:
-                        poller.unregister(each.socket)
-                        poller.unregister(each.monitor)
+                host = sockets[socket]
+                if host.peer is None:
+                    host.hear(socket)
+                    if host.peer is not None:
+                        poller.unregister(host.socket)
+                        poller.unregister(host.monitor)
             now = time.monotonic()
             if now >= look_s:
-                for each in waiting:
-                    if each.peer is None:
-                        each.look()
+                for host in waiting:
+                    if host.peer is None:
+                        host.look()
                 look_s = time.monotonic() + AGAIN_S
             if now >= deadline and (
-                late := next((each for each in waiting if each.peer is None and not each.down), None)
+                late := next((host for host in waiting if host.peer is None and not host.down), None)
             ):
                 late.missing(f"did not answer within {timeout_s:g} s; {late.guess}")
-        found = {each.name: each.peer for each in asked if each.peer is not None}
+        peers = {host.name: host.peer for host in asked if host.peer is not None}
         if speaks is not None:
-            speaks |= {each.name: each.speaks for each in asked if each.peer is not None}
-        if absent := [each for each in asked if each.peer is None]:
-            if down is None or not found:
+            speaks |= {host.name: host.speaks for host in asked if host.peer is not None}
+        if absent := [host for host in asked if host.peer is None]:
+            if down is None or not peers:
                 absent[0].fail(absent[0].down)
-            down |= {each.name: each.down for each in absent}
-        return found
+            down |= {host.name: host.down for host in absent}
+        return peers
     finally:
         context.destroy(linger=0)
 

@@ -111,16 +111,16 @@ class HostRegistry:
         with self.news:
             self._speaks[name] = speaks[name]
             self.addresses[name] = address
-            others = {host: each for host, each in self.peers.items() if host not in (name, self.name)}
-            self.peers = {**others, name: peer, self.name: self.peers[self.name]}
+            other_peers = {host: known for host, known in self.peers.items() if host not in (name, self.name)}
+            self.peers = {**other_peers, name: peer, self.name: self.peers[self.name]}
             self.gone.pop(name, None)
         return peer
 
     def enlists(self, peer: m.Peer) -> bool:
         """Whether a host that says that it is there is not known to be, and is to be added now."""
         name, known = peer.name, self.peers.get(peer.name)
-        there = known is not None and known.instance == peer.instance and name not in self.gone
-        if there or name == self.name or name in self.joining or self.closing:
+        is_known = known is not None and known.instance == peer.instance and name not in self.gone
+        if is_known or name == self.name or name in self.joining or self.closing:
             return False
         self.joining.add(name)
         return True

@@ -202,8 +202,8 @@ class Journal:
         try:
             lock(self._held.fileno())
         except OSError:
-            who = self._held.read(64).decode(errors="replace").strip() or "another process"
-            why = f"the journal {self.folder} is in use by {who}; end that client, or use another folder"
+            holder = self._held.read(64).decode(errors="replace").strip() or "another process"
+            why = f"the journal {self.folder} is in use by {holder}; end that client, or use another folder"
             raise UsageError(why) from None
         before = self._held.read(64)
         if before and not before.startswith(HOLDER.encode()):  # R10: another program's file
@@ -258,17 +258,17 @@ class Journal:
 
     def _begin(self, *, fresh: bool) -> None:
         """R6: read the mark, and count what the file has beyond it."""
-        there = (self.folder / MARK).exists()
+        has_mark = (self.folder / MARK).exists()
         self._mark = Mark(self.folder / MARK)
         sync(self.folder)
-        found = os.stat(self.folder / FILE)
-        self._ident = found.st_dev, found.st_ino
+        status = os.stat(self.folder / FILE)
+        self._ident = status.st_dev, status.st_ino
         rows, odd = whole_rows(self._file)
         count = self._mark.found
         self._count = MarkedEntries() if count is None else count
         doubt = ""
         if count is None and not fresh:
-            doubt = f"its file {MARK} is {'damaged' if there else 'missing'}"
+            doubt = f"its file {MARK} is {'damaged' if has_mark else 'missing'}"
             self._count.doubt = doubt
         if odd:
             self.said = _DAMAGED.format(self.folder / FILE)
@@ -409,10 +409,10 @@ class Journal:
     def _check_there(self) -> None:
         """R9: raise OSError if the file is not in the folder any more, where SQLite would go on to write to it."""
         try:
-            found = os.stat(self.folder / FILE)
+            status = os.stat(self.folder / FILE)
         except OSError:
             raise OSError(f"{FILE} was removed") from None
-        if (found.st_dev, found.st_ino) != self._ident:
+        if (status.st_dev, status.st_ino) != self._ident:
             raise OSError(f"{FILE} was replaced")
 
     def _mark_it(self) -> None:
@@ -458,7 +458,7 @@ class Journal:
         rows, number = list(self._behind.values()), self._count.number
         for run, live in self._count.live.items():
             before = self._behind_from.get(run, {})
-            gap = {sink: (before.get(sink, -1) + 1, had + 1) for sink, had in live.had.items()}
+            gap = {sink: (before.get(sink, -1) + 1, index + 1) for sink, index in live.had.items()}
             gap = {sink: (first, until) for sink, (first, until) in gap.items() if first < until}
             if gap:
                 number, body = number + 1, msgspec.msgpack.encode(gap)
@@ -478,15 +478,15 @@ class Journal:
     def runs(self) -> Mapping[str, JournaledRun | None]:
         """R1: return the runs in the order in which they were begun; None for a run that is over."""
         rows, damaged = self._read()
-        found: dict[str, JournaledRun | None] = {}
+        records: dict[str, JournaledRun | None] = {}
         for run in dict.fromkeys(row[1] for row in rows):
             own = [row for row in rows if row[1] == run]
             live = self._count.live.get(run)
             if live is None or any(row[2] == "over" for row in own):
-                found[run] = None
-            elif (kept := _kept_of(own)) is not None:
-                found[run] = _found(kept, own, live, damaged)
-        return found
+                records[run] = None
+            elif (recovery := _kept_of(own)) is not None:
+                records[run] = _found(recovery, own, live, damaged)
+        return records
 
     def gone(self) -> dict[str, LiveRun]:
         """R6: return the mark's entries of runs that are not over, and of which nothing is left to go on with."""
@@ -546,9 +546,9 @@ class Journal:
 
 def _close_to_others(folder: Path) -> None:
     """R10: close a folder of the owner's to others, unless there are other files in it. Raises OSError."""
-    found = folder.stat()
+    status = folder.stat()
     names = {path.name.partition(".damaged")[0].removesuffix("-wal").removesuffix("-shm") for path in folder.iterdir()}
-    if found.st_uid == owner() and others_may(found, 0o077) and names <= {FILE, Path(FILE).stem, LOCK, MARK}:
+    if status.st_uid == owner() and others_may(status, 0o077) and names <= {FILE, Path(FILE).stem, LOCK, MARK}:
         folder.chmod(0o700)
 
 
@@ -561,14 +561,16 @@ def _kept_of(own: Iterable[Row]) -> e.ResumableRun | ResumableStream | None:
 def _found(kept: e.ResumableRun | ResumableStream, own: Sequence[Row], live: LiveRun, damaged: str) -> JournaledRun:
     """Return what the entries of a run say, and R6: what is missing of them."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
-    had = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}
+    committed = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}
     newest = {kind: number for number, _, kind, _, _ in own}
     lost = tuple([kind for kind, number in live.last.items() if newest.get(kind, 0) < number])
     by = next((body.decode() for kind, body in entries if kind == "by"), "")
-    found = JournaledRun(kept, had, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
-    missing = {sink: (found.next_of(sink), index + 1) for sink, index in live.had.items() if had.get(sink, -1) < index}
+    record = JournaledRun(kept, committed, damaged, by, _last(entries, "asked", _asked), *_queries(entries))
+    missing = {
+        sink: (record.next_of(sink), index + 1) for sink, index in live.had.items() if committed.get(sink, -1) < index
+    }
     return msgspec.structs.replace(
-        found, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt, term=live.term
+        record, had=live.had.copy(), missing=missing, lost=lost, doubt=live.doubt, term=live.term
     )
 
 

@@ -112,5 +112,5 @@ class MeasurementRequests:
             if coordinates or peers[a] not in by_source.get((b, via), ()):  # the echo measures it
                 by_source.setdefault((a, via), []).append(peers[b])
         for (source, via), targets in by_source.items():
-            there = tuple(targets), self._me
-            self._tell(e.ProbesRequested(BEFORE_RUNS, peers[source], *there, latency, coordinates, via))
+            fields = tuple(targets), self._me
+            self._tell(e.ProbesRequested(BEFORE_RUNS, peers[source], *fields, latency, coordinates, via))

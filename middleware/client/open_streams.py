@@ -44,7 +44,7 @@ class OpenStreams:
 
     def feed(self, channel: Channel) -> None:
         """Values are pushed."""
-        self._feeds = {each for each in self._feeds if not each.over} | {channel}
+        self._feeds = {feed for feed in self._feeds if not feed.over} | {channel}
 
     def check_not_here(self, run_id: str) -> None:
         """UsageError for a run that is not over, as it is to be resumed."""
@@ -59,8 +59,8 @@ class OpenStreams:
         self.moves.close(self._roster.closing)
         for run in list(self.runs.values()):
             run.close_all()
-        for each in list(self._subscriptions.values()):
-            each.close()
+        for subscription in list(self._subscriptions.values()):
+            subscription.close()
         for channel in self._feeds:
             channel.abandon(self._roster.closing)
         self._wait(shell, 1.5)
@@ -76,8 +76,8 @@ class OpenStreams:
         """This process was forked from the client's."""
         self.there = set()
         self.moves.forked(self._roster.closing)
-        for each in (*self.runs.values(), *self._subscriptions.values()):
-            each.forked(self._roster.closing)
+        for stream in (*self.runs.values(), *self._subscriptions.values()):
+            stream.forked(self._roster.closing)
         for channel in self._feeds:
             channel.news, channel.unwanted = threading.Condition(), self._roster.closing
             channel.awaiting.clear()
@@ -87,8 +87,8 @@ class OpenStreams:
     def fail(self, reason: str) -> None:
         """The client itself has failed."""
         self.moves.close(reason)
-        for each in (*self.runs.values(), *self._subscriptions.values()):
-            each.take(e.Fail(each.id, reason, host=self._roster.name))
+        for stream in (*self.runs.values(), *self._subscriptions.values()):
+            stream.take(e.Fail(stream.id, reason, host=self._roster.name))
 
     def forgotten(self, run: str, *, follows: bool) -> None:
         """Hosts have nothing of a run any more; ``follows``: of this generation of it."""
@@ -108,5 +108,5 @@ class OpenStreams:
             concerned.take(command)
         if self._subscriptions:
             base = base_of(run)
-            for subscription in [each for each in self._subscriptions.values() if each.id == base]:
+            for subscription in [candidate for candidate in self._subscriptions.values() if candidate.id == base]:
                 subscription.take(command)

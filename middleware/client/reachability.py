@@ -60,9 +60,9 @@ def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WA
         for network, end in host.ends.items():
             over = "" if network == NET else f" over network {network!r}"
             with closing(_Dealer(context, end, host.name, keys)) as dealer:
-                found = dealer.check(f"partitions{over}", _chunk(1), wait_s, small=False)
-                yield found
-                if found.passes:
+                reached = dealer.check(f"partitions{over}", _chunk(1), wait_s, small=False)
+                yield reached
+                if reached.passes:
                     yield dealer.check(f"large partitions{over}", _chunk(LARGE_BYTES), wait_s, small=True)
     finally:
         context.destroy(linger=0)

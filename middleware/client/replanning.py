@@ -122,35 +122,35 @@ class Replanner(msgspec.Struct, frozen=True):
     def of(self, dataflow: Dataflow | None) -> Replanner:
         """The same for another tree of the same sources, whose operators are like those of this one."""
         task = self.task
-        old, given = task.dataflow, task.hints
+        old, old_hints = task.dataflow, task.hints
         if dataflow is None or dataflow == old:
             return self
-        sizes = {name: given.output_bytes.get(name, TYPICAL_BYTES) for name in dataflow.sources}
+        sizes = {name: old_hints.output_bytes.get(name, TYPICAL_BYTES) for name in dataflow.sources}
 
         def told(name: str) -> SupportsHints:  # when the run began, of an operator that keeps its inputs
-            if name not in given.output_bytes:  # a query's, of which nothing was said
+            if name not in old_hints.output_bytes:  # a query's, of which nothing was said
                 return Answers(max)
-            return Answers(lambda _: given.output_bytes[name], lambda _: given.compute_s.get(name, 0.0))
+            return Answers(lambda _: old_hints.output_bytes[name], lambda _: old_hints.compute_s.get(name, 0.0))
 
         def operator_of(node: Node) -> SupportsHints:
-            like = (answers for name, answers in given.reorderable.items() if old.by_name[name].code == node.code)
+            like = (answers for name, answers in old_hints.reorderable.items() if old.by_name[name].code == node.code)
             return next(like, None) or told(node.name)
 
-        hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=given.disk_bytes)
+        hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=old_hints.disk_bytes)
         return msgspec.structs.replace(self, task=task.but(dataflows=(dataflow,), hints=hints))
 
     def with_hints(self, hints: Hints, names: Mapping[str, str]) -> Replanner:
         """The same with what a query's nodes mean, which have these names in the run."""
-        given = self.task.hints
+        old_hints = self.task.hints
 
         def both(known: dict[str, float], more: dict[str, float]) -> dict[str, float]:
             return {names[name]: value for name, value in more.items() if name in names} | known
 
         hints = msgspec.structs.replace(
-            given,
-            output_bytes=both(given.output_bytes, hints.output_bytes),
-            compute_s=both(given.compute_s, hints.compute_s),
-            disk_bytes=both(given.disk_bytes, hints.disk_bytes),
+            old_hints,
+            output_bytes=both(old_hints.output_bytes, hints.output_bytes),
+            compute_s=both(old_hints.compute_s, hints.compute_s),
+            disk_bytes=both(old_hints.disk_bytes, hints.disk_bytes),
         )
         return msgspec.structs.replace(self, task=self.task.but(hints=hints))
 
@@ -193,13 +193,13 @@ class Replanner(msgspec.Struct, frozen=True):
             trees.append((answer.dataflow or trees[0][0], answer.placement))
         for dataflow, where in trees:
             links |= {Link(where[producer], where[consumer]) for producer, consumer in dataflow.edges}
-        told: dict[str, list[float | None]] = {}
+        forecasts: dict[str, list[float | None]] = {}
         for link in sorted(links & view.estimates.keys()):
-            each = view.estimates[link]
-            age_s = round(command.past.now_s - each.measured_at_s, 1) if each.count else None
-            figures = [round(each.rate_bps), each.count, round(each.spread_bps), age_s]
-            told[">".join(tuple(link))] = [*figures, round(view.doubt[link], 3)]
-        return told
+            estimate = view.estimates[link]
+            age_s = round(command.past.now_s - estimate.measured_at_s, 1) if estimate.count else None
+            figures = [round(estimate.rate_bps), estimate.count, round(estimate.spread_bps), age_s]
+            forecasts[">".join(tuple(link))] = [*figures, round(view.doubt[link], 3)]
+        return forecasts
 
     def _plan(self, command: e.RequestPlan, view: NetworkView) -> e.PlanReady:
         task = self.task.but(view=view, current=command.placement)
@@ -215,8 +215,8 @@ class Replanner(msgspec.Struct, frozen=True):
             states = {name: float(size) for name, size in command.state_bytes.items() if name in task.dataflow.by_name}
             task = task.but(quality=msgspec.structs.replace(task.quality, state_bytes=states))
         if own := self.stripes.get(self.stripe):
-            others = tuple(each for name, each in self.stripes.items() if name != self.stripe)
-            task = task.but(share=own.share, beside=others)
+            beside = tuple(stripe for name, stripe in self.stripes.items() if name != self.stripe)
+            task = task.but(share=own.share, beside=beside)
             self.stripes[self.stripe] = Stripe(task.dataflow, command.placement, own.share)
         result = ask_planner(self.planner, task, self.model)
         sink = task.dataflow.sinks[0]
@@ -283,17 +283,17 @@ class Replanner(msgspec.Struct, frozen=True):
         needed = set()
         pairs = {(placement[producer], placement[consumer]) for producer, consumer in dataflow.edges}
         for link in (Link(*pair) for pair in sorted(pairs) if pair[0] != pair[1]):
-            told = command.view.get(link)
-            lost = told is not None and not told.rate_bps
-            if lost or not any(via != NET and each.joins(*link.hosts) for via, each in task.networks.items()):
+            estimate = command.view.get(link)
+            lost = estimate is not None and not estimate.rate_bps
+            if lost or not any(via != NET and network.joins(*link.hosts) for via, network in task.networks.items()):
                 continue
             measured = past.latest.get(link)
             if measured is not None and past.now_s - measured.measured_at_s <= self.options.period_s / 2:
                 latest[link] = measured
             elif link not in past.asked:
                 needed.add(link)
-            others = (Link(*link.hosts, via) for via, each in task.networks.items() if via != NET)
-            for other in (other for other in others if other not in past.asked):
+            alternatives = (Link(*link.hosts, via) for via, network in task.networks.items() if via != NET)
+            for other in (other for other in alternatives if other not in past.asked):
                 known = command.view.get(other)
                 if (
                     known is not None
@@ -320,17 +320,17 @@ def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[Ro
 def ways_of(choice: Choice, task: Task) -> tuple[RoutePreference, ...]:
     """What hosts are told of networks and relays: of links for which there is more than the network that all share."""
     agreed, known = links_of(task.networks), task.view.estimates
-    found = []
+    ways = []
 
     def bps(link: Link) -> int:
         return int(min(known[link].rate_bps if link in known else agreed.get(link, 0.0), MOST_BPS))
 
     for pair, over in sorted(choice.items()):
         if len(over) > 1:
-            routes = [route_of(pair, each) for each in over]
+            routes = [route_of(pair, via) for via in over]
             vias = [
-                each if isinstance(each, str) else tuple(LinkEnd(one.target, one.via) for one in each) for each in over
+                via if isinstance(via, str) else tuple(LinkEnd(link.target, link.via) for link in via) for via in over
             ]
             rates_bps = tuple(min(bps(link) for link in route) for route in routes)
-            found.append(RoutePreference(*pair, tuple(vias), rates_bps))
-    return tuple(found)
+            ways.append(RoutePreference(*pair, tuple(vias), rates_bps))
+    return tuple(ways)

@@ -43,7 +43,7 @@ def find(
     if journal is None:
         raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
     known, gone = journal.runs(), journal.gone()
-    folder, left = journal.folder, [name for name, each in known.items() if each is not None]
+    folder, left = journal.folder, [name for name, record in known.items() if record is not None]
     if run in gone or (run is None and gone and not (accept_loss and left)):
         _refuse_gone(folder, gone, next(iter(gone)) if run is None else str(run))
     if journal.doubt and not accept_loss and run not in known:
@@ -60,20 +60,20 @@ def find(
     run_id = left[0] if run is None else run
     if run_id not in known:
         raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
-    found = known[run_id]
-    if found is None:
+    record = known[run_id]
+    if record is None:
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
-    _see_gap(journal, run_id, found, accept_loss=accept_loss, start=start)
-    return run_id, found
+    _see_gap(journal, run_id, record, accept_loss=accept_loss, start=start)
+    return run_id, record
 
 
 def _refuse_gone(folder: Path, gone: Mapping[str, LiveRun], run: str) -> NoReturn:
     """Raise JournalGapError for a run of which nothing is left in the journal."""
-    had = gone[run].had
-    counts = [f"partitions up to {last} of sink {shown(sink)} were committed" for sink, last in had.items()]
-    begin = f"begin it anew with Client.run(…, start={min(had.values()) + 1})" if had else "begin it anew"
+    committed = gone[run].had
+    counts = [f"partitions up to {last} of sink {shown(sink)} were committed" for sink, last in committed.items()]
+    begin = f"begin it anew with Client.run(…, start={min(committed.values()) + 1})" if committed else "begin it anew"
     why = f"the journal {folder} has lost all entries of run {run}"
-    missing = {sink: (0, last + 1) for sink, last in had.items()}
+    missing = {sink: (0, last + 1) for sink, last in committed.items()}
     raise JournalGapError(f"{why}: {', '.join([*counts, begin])}", run=run, missing=missing)
 
 
@@ -92,14 +92,14 @@ def _see_gap(journal: Journal, run: str, found: JournaledRun, *, accept_loss: bo
     known_start = start is not None and not (found.lost or found.doubt or found.queries)
     if not parts or known_start:
         return
-    what = f"the journal {journal.folder} has a gap in run {run}: {'; '.join(parts)}"
+    gap = f"the journal {journal.folder} has a gap in run {run}: {'; '.join(parts)}"
     if not accept_loss:
         ways = "accept_loss=True goes on after the last partition that is known to be committed"
         firsts = [first for first, _ in found.missing.values()]
         enough = firsts and not (found.lost or found.doubt or found.queries)  # as for known_start
         again = f", start={min(firsts)} gives those again" if enough else ""
-        raise JournalGapError(f"{what}; {ways}{again}", run=run, missing=found.missing)
-    journal.logbook.write("journal-trouble", f"{what}; the application accepts it", run=run, reason=what)
+        raise JournalGapError(f"{gap}; {ways}{again}", run=run, missing=found.missing)
+    journal.logbook.write("journal-trouble", f"{gap}; the application accepts it", run=run, reason=gap)
     journal.accept(run)
 
 
@@ -145,8 +145,8 @@ class ResumedRun(msgspec.Struct, frozen=True):
     def request(self, sinks: Collection[str]) -> e.KeptRunRequested:
         """What the client's core is asked for; ``sinks``: those of the run itself that are left."""
         queries = {number: query.sinks for number, query in self.queries.items()}
-        kept = msgspec.structs.replace(self.kept, queries=({0: tuple(sinks)} if sinks else {}) | queries)
-        return e.KeptRunRequested(self.install, self.moves, self.free.codes, (), self.free.merging, kept=kept)
+        recovery = msgspec.structs.replace(self.kept, queries=({0: tuple(sinks)} if sinks else {}) | queries)
+        return e.KeptRunRequested(self.install, self.moves, self.free.codes, (), self.free.merging, kept=recovery)
 
 
 def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMoves, by: Resumer) -> ResumedRun:
@@ -155,11 +155,11 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
     ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to
     be had.
     """
-    kept, roster = found.kept, by.roster
-    assert not isinstance(kept, ResumableStream)
-    starts = _starts(run_id, found, kept, start, roster.name)
-    there = {host: roster.peers[host] for host in roster.hosts}
-    install = resumed(kept, starts, there, roster.name, by.process, found.term)
+    recovery, roster = found.kept, by.roster
+    assert not isinstance(recovery, ResumableStream)
+    starts = _starts(run_id, found, recovery, start, roster.name)
+    peers = {host: roster.peers[host] for host in roster.hosts}
+    install = resumed(recovery, starts, peers, roster.name, by.process, found.term)
     install = msgspec.structs.replace(install, version=roster.version)
     where = {entry.node: entry.host for entry in install.locations}
     moves, planner = moving.adaptation, moving.planner
@@ -181,7 +181,7 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
         free = reorderable((flow.by_name[name].code for name in flow.operators), by.allow)
         install = msgspec.structs.replace(install, news=needs_while(moves, planner) or True)
     left = {number: query for number, query in found.queries.items() if starts.keys() >= {*query.sinks}}
-    return ResumedRun(install, where, starts, left, search, moves, free, ways, asked.networks, kept)
+    return ResumedRun(install, where, starts, left, search, moves, free, ways, asked.networks, recovery)
 
 
 def _starts(run_id: str, found: JournaledRun, kept: e.ResumableRun, start: int | None, client: str) -> dict[str, int]:
@@ -239,17 +239,19 @@ def go_on_over(run_id: str, found: JournaledRun, start: int | None, here: Resumi
     It begins with the next partition; where operators have state above the trees, with the first one again, as nobody
     has what they remembered. Raises UsageError where nothing is left to be had.
     """
-    kept = found.kept
-    assert isinstance(kept, ResumableStream)
-    _check_owner(run_id, kept.client, here.client)
-    flow = kept.trees[0].dataflow
+    stream = found.kept
+    assert isinstance(stream, ResumableStream)
+    _check_owner(run_id, stream.client, here.client)
+    flow = stream.trees[0].dataflow
     firsts = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
     first = min(firsts.values())
-    _check_left(run_id, first, kept.end)
+    _check_left(run_id, first, stream.end)
     _say(found, here.client)
-    whole = tuple(tree for tree in kept.trees if {*tree.placement.values()} <= {*here.hosts})
-    begin = kept.start if with_state(flow, here.allow) else first
-    return ResumedStream(whole or kept.trees, begin, {sink: each - 1 for sink, each in firsts.items() if each > begin})
+    whole = tuple(tree for tree in stream.trees if {*tree.placement.values()} <= {*here.hosts})
+    begin = stream.start if with_state(flow, here.allow) else first
+    return ResumedStream(
+        whole or stream.trees, begin, {sink: index - 1 for sink, index in firsts.items() if index > begin}
+    )
 
 
 def _check_owner(run_id: str, owner: str, client: str) -> None:

@@ -248,7 +248,7 @@ class Run(Stream[T]):
         dataflow = sinks_at(dataflow.validate(hosts), self._home.name)
         full = check_placement(dataflow, {**dict.fromkeys(dataflow.sinks, self._home.name), **placement}, hosts)
         present, where = tree
-        codes = [each.by_name[name].code for each in (dataflow, present) for name in each.operators]
+        codes = [flow.by_name[name].code for flow in (dataflow, present) for name in flow.operators]
         free = reorderable(codes, self._home.allow)
         reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
         handle = MoveHandle("the change to another tree")
@@ -313,7 +313,7 @@ class Run(Stream[T]):
     def _take_up(self, queries: Mapping[int, JournaledQuery], starts: Mapping[str, int], left: Collection[int]) -> None:
         """Go on with the queries that another client attached; ``left``: what is over of the others."""
         for number, query in queries.items():
-            where = {name: self.placement[there] for name, there in query.names.items()}
+            where = {name: self.placement[run_name] for name, run_name in query.names.items()}
             wanted = PreparedQuery(query.dataflow, where)
             other: Attached[Any] = Attached(self, number, wanted, strict=self._strict, nothing=self._nothing)
             other._go_on(query, min(starts[sink] for sink in query.sinks))
@@ -365,8 +365,8 @@ class Run(Stream[T]):
         """End all queries."""
         with self._sharing:
             self._open.clear()  # the run is over at once, and no query leaves by itself
-        for each in (self, *self._queries.values()):
-            each._shut(over=False)
+        for query in (self, *self._queries.values()):
+            query._shut(over=False)
 
     def commit(self, index: int, sink: str = "") -> None:
         """The application is done with partition ``index``, and all before: who resumes the run gets what follows.
@@ -385,9 +385,9 @@ class Run(Stream[T]):
         if (sink or sinks[0]) not in sinks or (not sink and len(sinks) > 1):
             raise UsageError(f"which sink? {nearest(sink, sinks)}")
         name = sink or sinks[0]
-        taken = self._handed.get(name, self.first_index - 1)
-        if not self.first_index - 1 <= index <= taken:
-            why = f"they are {self.first_index} to {taken}"
+        latest = self._handed.get(name, self.first_index - 1)
+        if not self.first_index - 1 <= index <= latest:
+            why = f"they are {self.first_index} to {latest}"
             raise UsageError(f"partition {index} of sink {name!r} is none that was taken: {why}")
         self._said[name] = max(index, self._said.get(name, index))
         self._had(self._journal, name, self._said[name])
@@ -398,8 +398,8 @@ class Run(Stream[T]):
         """End the run in a process that was forked from that of the client. ``why`` is the text of its error."""
         super().forked(why)
         self._failed, self._open, self._sharing = self._failure, set(), threading.Lock()
-        for each in list(self._queries.values()):
-            each.forked(why)
+        for query in list(self._queries.values()):
+            query.forked(why)
 
 
 class Attached(Run[T]):

@@ -111,15 +111,15 @@ class RunPlanning:
         if len(stripes) == 1:
             return StripedGraph(tuple(stripes))
         first = stripes[0].dataflow
-        found = []
+        trees = []
         upper = () if parts.above is None else parts.above.operators
         for tree in alike(stripes, upper):
             dataflow = self.begin_here(tree.dataflow, lasting=lasting)
             if dataflow.sources != first.sources or dataflow.sinks != first.sinks:
                 raise DataflowError("stripes of a stream have the same sources and the same sink")
             check_below(dataflow, first, upper, self._allow)
-            found.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
-        return divided(found, upper)
+            trees.append(Stripe(dataflow, self.placed(dataflow, tree.placement, lasting=lasting), tree.share))
+        return divided(trees, upper)
 
     def above(
         self, install: m.Install, going: StripedGraph, failover: m.Failover | None, start: int
@@ -140,16 +140,16 @@ class RunPlanning:
         By rates that are ``known``, or measured now, and by latencies that are measured now; of hosts that are away
         nothing is.
         """
-        there = {self._roster.name, *self._roster.hosts}
-        links = {link for link in links_of(trees) if there.issuperset(link)}
+        hosts = {self._roster.name, *self._roster.hosts}
+        links = {link for link in links_of(trees) if hosts.issuperset(link)}
         unknown = links - known.keys()
         rates = {**known, **(self._measuring.probe(unknown) if unknown else {})}
         view = NetworkView(rates, self._measuring.latencies(links) if links else {})
-        told = {}
+        tree_hints = {}
         for number, tree in enumerate(trees):
             full = hints is not None and {*tree.dataflow.sources, *tree.dataflow.operators} <= hints.output_bytes.keys()
-            told[number] = hints if hints is not None and full else ask_hints(tree.dataflow, self._allow)
-        return max(depth_of(tree, told[number], view) for number, tree in enumerate(trees))
+            tree_hints[number] = hints if hints is not None and full else ask_hints(tree.dataflow, self._allow)
+        return max(depth_of(tree, tree_hints[number], view) for number, tree in enumerate(trees))
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """What is to be planned, before anything is known of the network."""
@@ -161,32 +161,34 @@ class RunPlanning:
         what only a run that begins can be given."""
         dataflow, hints = self.begin_here(offered.dataflow), offered.hints
         present, where = tree
-        there = {name: where[each] for name, each in shared(present, dataflow).items()}
+        fixed = {name: where[run_name] for name, run_name in shared(present, dataflow).items()}
         apart: dict[str, float] = {}
         expect(0 if offered.radius_s is None else offered.radius_s, int | float, "radius_s is a number of seconds")
         if offered.radius_s is not None:
             hints = hints or ask_hints(dataflow, self._allow)
-            apart = too_far(self.task(dataflow, hints, None), there, self._measuring.coordinates(), offered.radius_s)
-            there = {name: where[each] for name, each in shared(present, dataflow, apart).items()}
-        given = check_mapping(offered.placement)
-        if isinstance(given, str):
-            strategy = get_strategy(given)
+            apart = too_far(self.task(dataflow, hints, None), fixed, self._measuring.coordinates(), offered.radius_s)
+            fixed = {name: where[run_name] for name, run_name in shared(present, dataflow, apart).items()}
+        placement = check_mapping(offered.placement)
+        if isinstance(placement, str):
+            strategy = get_strategy(placement)
             if strategy.driver is not None or strategy.adaptation is not None:
                 raise UsageError(
-                    f"{given!r} moves operators while a run goes on, which is for a run to say as it begins, for all of"
-                    " its queries; attach one with a planner's name, as 'one-shot', or a mapping"
+                    f"{placement!r} moves operators while a run goes on, which is for a run to say as it begins, for"
+                    " all of its queries; attach one with a planner's name, as 'one-shot', or a mapping"
                 )
-        if offered.hints is None and set(there) >= {*dataflow.operators}:
-            given = {} if isinstance(given, str) else given
-        elif isinstance(given, str):
+        if offered.hints is None and set(fixed) >= {*dataflow.operators}:
+            placement = {} if isinstance(placement, str) else placement
+        elif isinstance(placement, str):
             hints = hints or ask_hints(dataflow, self._allow)
-            still = [msgspec.structs.replace(node, pinned=there.get(node.name, node.pinned)) for node in dataflow.nodes]
+            still = [msgspec.structs.replace(node, pinned=fixed.get(node.name, node.pinned)) for node in dataflow.nodes]
             task = self.task(self.begin(Dataflow(tuple(still))), hints, None)
             plan = self.plan(strategy.initial, task, "critical-path").result
             if [node.inputs for node in plan.dataflow.nodes] != [node.inputs for node in still]:
-                raise UsageError(f"{given!r} chooses the tree as well, which a query cannot; attach it with a mapping")
-            given = plan.placement
-        full = self.placed(dataflow, {**given, **there})
+                raise UsageError(
+                    f"{placement!r} chooses the tree as well, which a query cannot; attach it with a mapping"
+                )
+            placement = plan.placement
+        full = self.placed(dataflow, {**placement, **fixed})
         grafts = join(present, dataflow, full, 0, (), apart).grafts
         check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
         return PreparedQuery(dataflow, full, hints, apart)

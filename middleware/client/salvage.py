@@ -84,15 +84,15 @@ def _write_anew(path: Path) -> bool:
     if data[:16] != b"SQLite format 3\x00":
         return False
     size = int.from_bytes(data[16:18], "big") * int.from_bytes(data[28:32], "big")
-    copy, made = sibling(path, "damaged"), sibling(path, "new")
+    copy, rebuilt = sibling(path, "damaged"), sibling(path, "new")
     _write_private(
         data + bytes(max(0, min(size, MOST_BYTES) - len(data))), copy
     )  # SQLite reads a page that was cut off as empty
     if tail.exists():  # the newest entries are in the write-ahead log
         copy.with_name(f"{copy.name}-wal").unlink(missing_ok=True)
         _write_private(_whole(tail), copy.with_name(f"{copy.name}-wal"))
-    _write_private(b"", made)
-    file, new = sqlite3.connect(copy), sqlite3.connect(made)
+    _write_private(b"", rebuilt)
+    file, new = sqlite3.connect(copy), sqlite3.connect(rebuilt)
     try:
         (version,) = file.execute("PRAGMA user_version").fetchone()
         rows, _ = whole_rows(file)
@@ -105,8 +105,8 @@ def _write_anew(path: Path) -> bool:
     finally:
         file.close()
         new.close()
-    sync(made)
+    sync(rebuilt)
     for ending in ("-wal", "-shm"):  # before the file is replaced: SQLite would apply them to the new one
         path.with_name(path.name + ending).unlink(missing_ok=True)
-    made.replace(path)
+    rebuilt.replace(path)
     return bool(rows)

@@ -40,17 +40,17 @@ class LowerTree(NamedTuple):
 
     def pruned(self, places: Collection[int]) -> LowerTree:
         """Without what is made for other places alone."""
-        kept = {place: name for place, name in self.feeding.items() if place in places}
-        return self._ending(self.below.dataflow.nodes, self.below.placement, kept)
+        fed = {place: name for place, name in self.feeding.items() if place in places}
+        return self._ending(self.below.dataflow.nodes, self.below.placement, fed)
 
     def theirs(self, own: Collection[int]) -> dict[str, tuple[int, ...]]:
         """The nodes of which none of these places is made, and of which some others are."""
-        flow, found = self.below.dataflow, dict[str, list[int]]()
+        flow, places_by_name = self.below.dataflow, dict[str, list[int]]()
         used = {name for place, top in self.feeding.items() if place in own for name in flow.below(top)}
         for place, top in self.feeding.items():
             for name in flow.below(top) - used:
-                found.setdefault(name, []).append(place)
-        return {name: tuple(places) for name, places in found.items()}
+                places_by_name.setdefault(name, []).append(place)
+        return {name: tuple(places) for name, places in places_by_name.items()}
 
     def with_query(
         self, query: Dataflow, rises: SplitQuery, placement: Placement, number: int
@@ -60,9 +60,9 @@ class LowerTree(NamedTuple):
         ``placement``: where nodes of the query are to be that are not there.
         """
         flow, fed = self.below.dataflow, self.feeding
-        given = {name: fed[place] for name, place in rises.known.items() if place in fed}
-        wanted = _lowered(query, rises.made, given)
-        joined = join(flow, wanted, {**placement, ENDS: ""}, number, (), given=given)
+        known = {name: fed[place] for name, place in rises.known.items() if place in fed}
+        wanted = _lowered(query, rises.made, known)
+        joined = join(flow, wanted, {**placement, ENDS: ""}, number, (), given=known)
         names, nodes, where = joined.names, list(flow.nodes), dict(self.below.placement)
         sink = names.pop(ENDS)
         for graft in joined.grafts:
@@ -77,8 +77,8 @@ class LowerTree(NamedTuple):
         (sink,) = self.below.dataflow.sinks
         inputs = tuple(dict.fromkeys(fed.values()))
         flow = Dataflow(tuple([node if node.name != sink else _with(node, inputs) for node in nodes]))
-        kept = flow.below(sink)
-        flow = Dataflow(tuple([node for node in flow.nodes if node.name in kept]))
+        needed = flow.below(sink)
+        flow = Dataflow(tuple([node for node in flow.nodes if node.name in needed]))
         where = {name: placement[name] for name in flow.by_name}
         return LowerTree(PlacedGraph(flow, where), {place: inputs.index(name) for place, name in fed.items()})
 
@@ -112,7 +112,9 @@ class SplitQuery(NamedTuple):
 def known_in(query: Dataflow, graph: Dataflow, fed: Mapping[int, str]) -> dict[str, int]:
     """The nodes of a query that one tree makes for what is above it, by place; ``graph``: the tree and that."""
     place_by_name = {name: place for place, name in fed.items()}
-    return {name: place_by_name[there] for name, there in shared(graph, query).items() if there in place_by_name}
+    return {
+        name: place_by_name[tree_name] for name, tree_name in shared(graph, query).items() if tree_name in place_by_name
+    }
 
 
 def in_two(
@@ -126,27 +128,27 @@ def in_two(
 
     ``known``: what trees make of it, by place; ``fresh``: no place from that one on was ever used.
     """
-    from_trees, found, made = set(known), dict[str, Node](), dict[str, int]()
+    from_trees, nodes, new_places = set(known), dict[str, Node](), dict[str, int]()
     for name in query.upward:
         node = query.by_name[name]
-        if node.kind == "operator" and all(each in from_trees for each in node.inputs):
+        if node.kind == "operator" and all(producer in from_trees for producer in node.inputs):
             from_trees.add(name)
     waiting = [*query.sinks]
     while waiting:
         name = waiting.pop()
         node = query.by_name[name]
-        if name in found:
+        if name in nodes:
             continue
         if name in known:
-            found[name] = inlet_source(name, known[name], client, node.ahead)
+            nodes[name] = inlet_source(name, known[name], client, node.ahead)
         elif node.kind == "sink" or name in from_trees or not query.below(name).isdisjoint(remembering):
-            found[name] = node
+            nodes[name] = node
             waiting += node.inputs
         else:
-            made[name] = fresh + len(made)
-            found[name] = inlet_source(name, made[name], client, node.ahead)
-    above = Dataflow(tuple([found[name] for name in query.by_name if name in found]))
-    return SplitQuery(above, dict(known), made)
+            new_places[name] = fresh + len(new_places)
+            nodes[name] = inlet_source(name, new_places[name], client, node.ahead)
+    above = Dataflow(tuple([nodes[name] for name in query.by_name if name in nodes]))
+    return SplitQuery(above, dict(known), new_places)
 
 
 def _lowered(query: Dataflow, made: Iterable[str], given: Collection[str]) -> Dataflow:

@@ -242,9 +242,9 @@ class Stream(ABC, Generic[T]):
 
         Under the lock.
         """
-        others: list[_Queued] = []
-        found: e.Deliver | None = None
-        while self._queue and not self._over and found is None:
+        deferred: list[_Queued] = []
+        delivery: e.Deliver | None = None
+        while self._queue and not self._over and delivery is None:
             command, demanded, missing = queued = self._queue.popleft()
             match command:
                 case e.Fail():
@@ -260,7 +260,7 @@ class Stream(ABC, Generic[T]):
                     else:
                         self._wake()
                 case e.Deliver() if sink and command.sink != sink:
-                    others.append(queued)
+                    deferred.append(queued)
                 case e.Deliver() | e.Ready():
                     if not demanded:
                         self._demand(command)
@@ -270,11 +270,11 @@ class Stream(ABC, Generic[T]):
                         if _is_empty(command.value) and not self._nothing:
                             self.skipped += 1
                         else:
-                            found = command
+                            delivery = command
         if not self._over:
-            self._queue.extendleft(reversed(others))
-        if found is not None:
-            return self._delivered(found, missing)
+            self._queue.extendleft(reversed(deferred))
+        if delivery is not None:
+            return self._delivered(delivery, missing)
         if self._failure is not None:
             raise error_of(self._failure)
         return None
@@ -300,7 +300,7 @@ class Stream(ABC, Generic[T]):
     def _see_if_done(self) -> None:
         """R4: whether the streams have ended, and the application is done with all that came."""
         ended = len(self._ended) >= len(self._sinks) and self._failure is None
-        done = all(self._said.get(each, index) >= index for each, index in self._handed.items())
+        done = all(self._said.get(sink, index) >= index for sink, index in self._handed.items())
         if self._journal is not None and ended and done:
             self._finish(self._journal)
 
@@ -309,10 +309,10 @@ class Stream(ABC, Generic[T]):
             if command.sink in self._handed and command.sink not in self._said:
                 self._had(self._journal, command.sink, self._handed[command.sink])
             self._handed[command.sink] = command.index
-        allow, given = self._home.allow, command.value
+        allow, packed = self._home.allow, command.value
         value: Any
         try:
-            value = tuple([opened(each, allow) for each in given]) if type(given) is tuple else opened(given, allow)
+            value = tuple([opened(part, allow) for part in packed]) if type(packed) is tuple else opened(packed, allow)
         except OperatorError as error:  # what came cannot be had here
             reason = f"partition {command.index} cannot be delivered: {error}"
             self._failure = e.Fail(self.id, reason, command.sink, self._home.name)
@@ -397,11 +397,11 @@ class Stream(ABC, Generic[T]):
     def _end(self) -> None:
         if not self._over:
             self._over = True
-            taken = [queued.command for queued in self._queue if not queued.demanded]
+            undemanded = [queued.command for queued in self._queue if not queued.demanded]
             self._queue.clear()
             self._wake()
             self._left(0)
-            for command in taken:
+            for command in undemanded:
                 self._pass(command)
 
     def _pass(self, command: e.Command) -> None:

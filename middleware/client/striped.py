@@ -101,8 +101,8 @@ class StripedRun(Run[T]):
         """The trees that carry the stream: where it does not outlive its hosts, those of which none is lost."""
         known, like = {*self._home.hosts()}, self._like
         lasts = like is not None and isinstance(like.install, m.FailoverInstall)
-        there = [number for number, tree in enumerate(self._trees) if {*tree.below.placement.values()} <= known]
-        return there if there and not lasts else [*range(len(self._trees))]
+        intact = [number for number, tree in enumerate(self._trees) if {*tree.below.placement.values()} <= known]
+        return intact if intact and not lasts else [*range(len(self._trees))]
 
     def _whole(self, stripe: int) -> PlacedGraph:
         tree = self._trees[stripe]
@@ -132,7 +132,7 @@ class StripedRun(Run[T]):
             above = PlacedGraph(Dataflow(tuple([node for node in flow.nodes if node.name in own])), where)
             alone = [tree.pruned(self._own) for tree in self._trees]
             wholes = [whole(tree.below, above, tree.places) for tree in alone]
-            trees = tuple([Stripe(*each, share) for each, share in zip(wholes, self._shares, strict=True)])
+            trees = tuple([Stripe(*placed, share) for placed, share in zip(wholes, self._shares, strict=True)])
             self._journal.keep(self.id, msgspec.structs.replace(self._kept, trees=trees))
 
     def take(self, command: e.Command) -> None:
@@ -195,26 +195,26 @@ class StripedRun(Run[T]):
         with self._news:
             trees, wholes = [self._trees[number] for number in self._there], [*map(self._whole, self._there)]
             before = frozenset((*trees[0].below.dataflow.by_name, *self._above.dataflow.by_name))
-        found: list[PreparedQuery] = []
+        wants: list[PreparedQuery] = []
         for number, tree in enumerate(wholes):
             alike = wholes.index(tree)
-            found.append(found[alike] if alike < number else prepare(offered, tree))
-        wanted, known = found[0], dict[str, int]()
+            wants.append(wants[alike] if alike < number else prepare(offered, tree))
+        wanted, known = wants[0], dict[str, int]()
         query = wanted.dataflow
         check_sources(query, self._home.allow)
-        for each, (flow, _) in zip(trees, wholes, strict=True):
-            known = known_in(query, flow, each.feeding) | known
+        for part, (flow, _) in zip(trees, wholes, strict=True):
+            known = known_in(query, flow, part.feeding) | known
         remembering = with_state(query, self._home.allow)
         with self._news:
             rise = in_two(query, known, remembering, self._home.name, self._fresh)
             self._fresh += len(rise.made)
         names = shared(wholes[0].dataflow, query)
-        beginning = StripedQuery(wanted, rise, tuple([each.placement for each in found]), before, (names,))
+        beginning = StripedQuery(wanted, rise, tuple([want.placement for want in wants]), before, (names,))
 
         def begin(number: int) -> None:
             with self._news:
-                there = {*self._trees[0].places}.intersection(*[tree.places for tree in self._coming])
-                rises = beginning.rises.without(there)  # some may have left since
+                places = {*self._trees[0].places}.intersection(*[tree.places for tree in self._coming])
+                rises = beginning.rises.without(places)  # some may have left since
                 self._beginning[number] = asked = beginning._replace(rises=rises)
                 if rises.made:
                     self._change(number)
@@ -252,8 +252,8 @@ class StripedRun(Run[T]):
     def _changed(self, query: int | None) -> list[LowerTree]:
         """The trees with what a query takes, and without what nobody does; none where these are what there is."""
         needed = {inlet_of(node) for node in self._above.dataflow.nodes if is_inlet(node)}
-        for each in self._beginning.values():
-            needed |= each.rises.places
+        for pending in self._beginning.values():
+            needed |= pending.rises.places
         if 0 in self._open:
             needed |= self._own
         trees = [self._trees[number] for number in self._there]
@@ -280,9 +280,9 @@ class StripedRun(Run[T]):
         self._requested += len(self._coming)
         own = self._own if 0 in self._open else ()
         asked = UNSET if query is None else self._asked(query, self._beginning[query])
-        what = [(tree.places, tree.theirs(own)) for tree in self._coming]
-        fed, theirs = zip(*what, strict=True)
-        self._home.tell(e.TreesRequested(self.id, tuple(requests), fed, theirs, asked))
+        pairs = [(tree.places, tree.theirs(own)) for tree in self._coming]
+        fed, foreign = zip(*pairs, strict=True)
+        self._home.tell(e.TreesRequested(self.id, tuple(requests), fed, foreign, asked))
 
     def _taken_over(self, command: e.TreesChanged) -> None:
         """Other trees have taken over, or could not."""
@@ -312,8 +312,8 @@ class StripedRun(Run[T]):
                 if command.query in self._open:
                     self._told[command.query] = beginning
                 below = {**beginning.rises.known, **beginning.rises.made}
-                called = {name.removesuffix(STRIPE): there for name, there in command.names.items()}
-                above = {name: there for name, there in called.items() if name not in below}
+                called = {name.removesuffix(STRIPE): run_name for name, run_name in command.names.items()}
+                above = {name: run_name for name, run_name in called.items() if name not in below}
                 names = {**beginning.names[0], **above}
                 if other is not None:
                     other._begun(msgspec.structs.replace(command, names=names), beginning.before)
@@ -336,7 +336,7 @@ class StripedRun(Run[T]):
 
     def joined(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> None:
         with self._news:
-            self._searches = [each.among(hosts, networks) for each in self._searches]
+            self._searches = [search.among(hosts, networks) for search in self._searches]
             self._search = self._search and self._search.among(hosts, networks)
 
     def move(self, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:

@@ -55,11 +55,11 @@ def check_stripes(
             raise UsageError(f"stripes is {stripes}; give 1 to {MOST_STRIPES} trees, or 'auto'")
     elif stripes != "auto":
         trees = () if isinstance(stripes, str) else tuple(stripes)
-        if not 1 <= len(trees) <= MOST_STRIPES or not all(isinstance(each, Stripe) for each in trees):
+        if not 1 <= len(trees) <= MOST_STRIPES or not all(isinstance(tree, Stripe) for tree in trees):
             raise UsageError(f"stripes are a number of trees, 'auto', or 1 to {MOST_STRIPES} of planning's Stripe")
-        for each in trees:
-            if not (isinstance(each.share, int | float) and 0 < each.share < math.inf):
-                raise UsageError(f"the share of a stripe is {each.share!r}; give its part of the partitions, above 0")
+        for tree in trees:
+            if not (isinstance(tree.share, int | float) and 0 < tree.share < math.inf):
+                raise UsageError(f"the share of a stripe is {tree.share!r}; give its part of the partitions, above 0")
     if stripes == 1 or (not isinstance(stripes, int | str) and len(stripes) == 1):
         return SplitGraph(dataflow)
     if unfit := next((name for name, wanted in others.items() if wanted), None):
@@ -89,15 +89,15 @@ def check_sources(dataflow: Dataflow, allow: Allow) -> None:
 
 def with_state(dataflow: Dataflow, allow: Allow) -> list[str]:
     """The operators that have state; UsageError, in one line, where one does not tell."""
-    found = []
+    stateful = []
     for node in (dataflow.by_name[name] for name in dataflow.operators):
         assert node.code is not None
         try:
             if keeps_state(load_code(node.code, allow)):
-                found.append(node.name)
+                stateful.append(node.name)
         except OperatorError as error:
             raise UsageError(f"whether operator {node.name!r} has state cannot be told here: {error}; {HINT}") from None
-    return found
+    return stateful
 
 
 def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stripes | None = None) -> Planner:
@@ -124,7 +124,7 @@ def strategy_of(placement: str, stripes: Stripes) -> Strategy:
 
 def trees_of(plan: Plan) -> tuple[Stripe, ...]:
     """The trees of a plan."""
-    return tuple(Stripe(each.dataflow, each.placement, each.share) for each in (plan, *plan.beside))
+    return tuple(Stripe(tree.dataflow, tree.placement, tree.share) for tree in (plan, *plan.beside))
 
 
 def all_of(stripes: Stripes, first: Stripe, beside: Sequence[Stripe]) -> tuple[Stripe, ...]:
@@ -143,19 +143,19 @@ def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: 
     """DataflowError where a further tree has an operator with state that is none of those above, ``upper``."""
     known = [first.by_name[name].code for name in first.operators if name not in upper]
     operators = [tree.by_name[name] for name in tree.operators if name not in upper]
-    if found := with_state(Dataflow(tuple([node for node in operators if node.code not in known])), allow):
+    if stateful := with_state(Dataflow(tuple([node for node in operators if node.code not in known])), allow):
         raise DataflowError(
-            f"operator {found[0]!r} has state, and is none of those above the trees that the first stripe has"
+            f"operator {stateful[0]!r} has state, and is none of those above the trees that the first stripe has"
         )
 
 
 def alike(trees: Sequence[Stripe], upper: Collection[str]) -> tuple[Stripe, ...]:
     """The trees with what is above where it is in the first, if they do not say."""
-    found = []
+    stripes = []
     for tree in trees:
         over = {name: trees[0].placement[name] for name in upper if name in tree.dataflow.by_name}
-        found.append(msgspec.structs.replace(tree, placement={**over, **tree.placement}))
-    return tuple(found)
+        stripes.append(msgspec.structs.replace(tree, placement={**over, **tree.placement}))
+    return tuple(stripes)
 
 
 class StripedGraph(NamedTuple):
@@ -169,7 +169,7 @@ class StripedGraph(NamedTuple):
         """Each tree with what is above."""
         if (above := self.above) is None:
             return self.trees
-        placed = [(PlacedGraph(each.dataflow, each.placement), each.share) for each in self.trees]
+        placed = [(PlacedGraph(tree.dataflow, tree.placement), tree.share) for tree in self.trees]
         return tuple([Stripe(*whole(below, above), share) for below, share in placed])
 
 
@@ -182,15 +182,15 @@ def divided(trees: Sequence[Stripe], upper: Collection[str]) -> StripedGraph:
     if len(trees) == 1:
         return StripedGraph(tuple(trees))
     placed = [in_parts(tree, upper) for tree in trees]
-    (below, above), *others = placed
-    for like, other in others:
+    (below, above), *rest = placed
+    for like, other in rest:
         if same_of(like, other) != same_of(below, above):
             raise DataflowError(
                 "stripes of a stream are the same above their trees: all operators with state, what is made of theirs,"
                 " and where they are"
             )
     return StripedGraph(
-        tuple([Stripe(*each, tree.share) for (each, _), tree in zip(placed, trees, strict=True)]), above
+        tuple([Stripe(*part, tree.share) for (part, _), tree in zip(placed, trees, strict=True)]), above
     )
 
 
@@ -204,9 +204,9 @@ def same_of(below: PlacedGraph, above: PlacedGraph) -> tuple[list[set[str]], dic
     """What is the same in all trees: the sources that each part is made of, and what is above, wherever that is."""
     flow, fed = below.dataflow, inlets_of(above.dataflow)
     over = renamed(above.dataflow, {name: str(inlet_of(above.dataflow.by_name[name])) for name in fed})
-    made = [flow.below(name).intersection(flow.sources) for name in feeding(flow).values()]
+    origins = [flow.below(name).intersection(flow.sources) for name in feeding(flow).values()]
     where = {name: host for name, host in above.placement.items() if name not in fed}
-    return made, {node.name: node for node in over.nodes if not is_inlet(node)}, where
+    return origins, {node.name: node for node in over.nodes if not is_inlet(node)}, where
 
 
 def request_of(

@@ -79,12 +79,12 @@ class Subscription(Stream[T]):
                     self._demand(command)  # at once: nobody waits for it to be taken
                     self._wake()
                 case e.Deliver(sink=sink) if sink == self._sink:
-                    told = msgspec.structs.replace(command, sink=self.node)
+                    delivery = msgspec.structs.replace(command, sink=self.node)
                     self._came = True
                     if self._over:
-                        self._pass(told)
+                        self._pass(delivery)
                     else:
-                        self._arrived(told)
+                        self._arrived(delivery)
                 case e.Fail(query=number) if number in (None, self.number) and not self._over:
                     self._arrived(command)
 

@@ -35,17 +35,17 @@ class EndedRuns:
         """A run is over now; without ``opened`` it has never been here. ``joined``: it opens again by what is later."""
         self._forget(now)
         until_s = self.until_s
-        one = next((each for each in ((ALL, ALL), (client, ALL)) if each in until_s), None)
-        if one is not None and not opened:
+        wildcard = next((pattern for pattern in ((ALL, ALL), (client, ALL)) if pattern in until_s), None)
+        if wildcard is not None and not opened:
             return  # it is refused as it is, and whoever is refused removes what was
-        key = one or (client, base_of(run))
+        key = wildcard or (client, base_of(run))
         until_s.pop(key, None)
         self._joined.pop(key, None)
         until_s[key] = now + self._kept_s
-        if one is None and joined is not None:
+        if wildcard is None and joined is not None:
             self._joined[key] = joined
         generation = generation_of(run)
-        if one is None and generation > self._generations.get(key, 0):
+        if wildcard is None and generation > self._generations.get(key, 0):
             self._generations[key] = generation
         if len(until_s) > self._limits.max_past_runs:
             self._merge()

@@ -150,8 +150,8 @@ class HostCore(Runs):
             run.validate()
         here = {(run.install.client, base_of(run.id)) for run in self.runs.values()}
         assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(self.runs)}"
-        kept = self._lasting.replicas.keys()
-        assert kept <= here, f"replicas of a run that is over: {kept}"
+        replicated = self._lasting.replicas.keys()
+        assert replicated <= here, f"replicas of a run that is over: {replicated}"
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -205,8 +205,8 @@ class HostCore(Runs):
             if run.setting.leads:
                 self._told(run.id, self.coordinator.on_unfit(run.id, host, how))
             elif (waits := run.waits_for(host)) is not None:
-                node, what = waits
-                why = f"host {host!r}, {what}, {how}"
+                node, purpose = waits
+                why = f"host {host!r}, {purpose}, {how}"
                 run.out.send(run.install.client, m.Failed(run.id, node, why, lost=host))
         self._at_work = ""
 
@@ -280,10 +280,10 @@ class HostCore(Runs):
         elif timer is Timer.PING:
             self._ask_hosts(rest)
         else:
-            run_id, _, what = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
+            run_id, _, node = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
             run = self.runs.get(run_id)
             if run is not None:
-                run.timer(timer, what)
+                run.timer(timer, node)
                 if timer in (Timer.BARRIER, Timer.LEAVE):
                     for host, since_s in [*run.proposer.unanswering]:
                         self._told(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
@@ -306,9 +306,9 @@ class HostCore(Runs):
     def _check_silence(self) -> None:
         self.silence.look()
         waiting = False
-        for each in self._each():
-            if each.setting.lasting is not None:
-                waiting = each.flow.look_after() or waiting
+        for current in self._each():
+            if current.setting.lasting is not None:
+                waiting = current.flow.look_after() or waiting
         for run_id, host in list(self.silence.of):
             self._at_work, run = run_id, self.runs.get(run_id)
             client, waits = ("", None) if run is None else (run.install.client, run.waits_for(host))
@@ -526,8 +526,8 @@ class HostCore(Runs):
             elif run.may_say(sender, m.Ping):
                 run.heard_s = self.desk.now
                 known.append(run)
-        for each in message.lost:
-            self._hear(sender, each, None, 0)
+        for lost in message.lost:
+            self._hear(sender, lost, None, 0)
         if known:
             known[0].out.send(sender, m.Pong(known[0].id))
 
@@ -554,8 +554,8 @@ class HostCore(Runs):
             return
         error, run = "", self.runs.get(message.run)
         if run is not None and message.number > run.install.number:  # R1: it was away
-            there = "" if run.empty else "it has nodes of the run of which its client has not heard"
-            error = there or self._why_not(sender, message)
+            obstacle = "" if run.empty else "it has nodes of the run of which its client has not heard"
+            error = obstacle or self._why_not(sender, message)
             run = run if error else self._open(message)
         elif run is not None:
             run.flow.room.bound(message.peers)
@@ -569,22 +569,22 @@ class HostCore(Runs):
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
             run = self.runs.get(message.run)
-        said = m.Installed(message.run, self.host, error, message.number)
+        reply = m.Installed(message.run, self.host, error, message.number)
         if run is not None and run.flow.kept:
-            said = m.GoesOn(message.run, self.host, error, message.number, run.flow.kept)
-        self.out.of(message.run).send(sender, said)
+            reply = m.GoesOn(message.run, self.host, error, message.number, run.flow.kept)
+        self.out.of(message.run).send(sender, reply)
 
     def _led_by_another(self, client: str, run_id: str) -> int:
         """R7: return the generation of a run that is here, if another process of its client began it later; else 0."""
-        later = [generation_of(each) for each in self._generations(client, run_id)]
-        return next((each for each in later if leader_of(each) > leader_of(generation_of(run_id))), 0)
+        later = [generation_of(other) for other in self._generations(client, run_id)]
+        return next((generation for generation in later if leader_of(generation) > leader_of(generation_of(run_id))), 0)
 
     def _fence(self, client: str, run_id: str, newest: int) -> None:
         """R7: tell a client which of its processes leads the run, as far as that has said what it is."""
-        installs = [self.runs[each].install for each in self._generations(client, run_id)]
+        installs = [self.runs[other].install for other in self._generations(client, run_id)]
         processes = [peer.process for install in installs for peer in install.peers if peer.name == client]
-        who = next((f", {process}" for process in processes if process), "")
-        about = f"client {client!r} leads the run from another process{who}; take its partitions there"
+        identity = next((f", {process}" for process in processes if process), "")
+        about = f"client {client!r} leads the run from another process{identity}; take its partitions there"
         self.out.of(run_id).send(client, m.Failed(run_id, "", about, led=newest))
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:

@@ -203,8 +203,8 @@ class RunCore:
             return method
 
         tables = itertools.chain(HEARS.items(), EVENTS.items())
-        self._hears = {kind: tuple([bound(each) for each in hearers]) for kind, hearers in tables}
-        self._messages = {kind: bound(each) for kind, each in MESSAGES.items()}
+        self._hears = {kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in tables}
+        self._messages = {kind: bound(hearer) for kind, hearer in MESSAGES.items()}
 
     def knows(self, host: str) -> bool:
         """Whether that is one of the run's hosts, or of its guests."""
@@ -356,9 +356,9 @@ class RunCore:
             self.checkpoints.on_claim(sender, message)
         elif kind is m.Located:
             self._insist(sender, message.locations)
-            said = tuple([entry for entry in message.locations if self.directory.believes(entry)])
-            self.directory.settle(said)
-            self._located(said, sender)
+            believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
+            self.directory.settle(believed)
+            self._located(believed, sender)
         elif kind is m.Lost:
             self._on_lost(sender, message)
         else:
@@ -420,8 +420,8 @@ class RunCore:
         failing_s = ways.failing_s(peer, via)
         if failing_s >= limits.patience * limits.stall_s:
             hosts = " and ".join(hop.host for hop in via[:-1])
-            what = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
-            self._tell_blocked(peer, part.producer, f"nothing has got through {what}", told(via), failing_s)
+            path = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
+            self._tell_blocked(peer, part.producer, f"nothing has got through {path}", told(via), failing_s)
 
     def state_over(self, peer: str, state: m.State, *, arrived: bool, via: m.Via) -> None:
         """All of a state has gone to ``peer``, or nobody knows what became of it."""
@@ -442,12 +442,12 @@ class RunCore:
         if peer not in directory.everyone:
             return
         spared = isinstance(message, m.State) and not self._is_awaited(message)
-        others = [
+        alternatives = [
             other
             for other in directory.ways.others(peer, via, message.index if isinstance(message, m.Partition) else None)
             if not (isinstance(other, str) and self._shared.silence.is_blocked(self.id, peer, other))
         ]
-        if isinstance(message, m.Probe) or spared or others:
+        if isinstance(message, m.Probe) or spared or alternatives:
             self.out.emit(e.Redial(self.id, peer, via, again=False))
             return
         node = message.producer if isinstance(message, m.Partition) else message.node

@@ -117,7 +117,7 @@ class StripeState:
 
     def has(self, index: int) -> bool:
         """Whether it was given that, and has not delivered it."""
-        return any(each.index == index for each in self.open)
+        return any(entry.index == index for entry in self.open)
 
 
 class StripePace(NamedTuple):
@@ -192,7 +192,7 @@ class Striping:
         if stripe.over or not stripe.open or stripe.open[0].partition != part.index:
             self._record(stripe, "unexpected", node=part.sink, index=part.index)
             return
-        given = stripe.open.popleft()
+        entry = stripe.open.popleft()
         if stripe.asked_s is not None and stripe.delivered_s >= stripe.asked_s:  # R2: it was asked at once
             self._took(stripe, now - stripe.delivered_s)
         elif stripe.asked_s is not None and stripe.fills_s is None:
@@ -200,19 +200,19 @@ class Striping:
         elif stripe.asked_s is not None and stripe.period_s is None:
             self._took(stripe, now - stripe.asked_s)
         stripe.asked_s, stripe.delivered_s, stripe.wait_s = None, now, self._limits.retry_s
-        stripe.past.append(given.index)
-        if stripe.anew is not None and given.partition >= stripe.anew[1]:
+        stripe.past.append(entry.index)
+        if stripe.anew is not None and entry.partition >= stripe.anew[1]:
             stripe.anew = None
         values = part.value if len(part.sizes) > 1 else (part.value,)
         past = past_end_of(values)
         if self._feeds:  # R9
             if all(map(is_past_end, values)):
-                self._end_before(given.index + 1)
-            self._take(stripe, given, part)
+                self._end_before(entry.index + 1)
+            self._take(stripe, entry, part)
         elif past is None:
-            self._take(stripe, given, part)
+            self._take(stripe, entry, part)
         else:
-            self._end_before(given.index, "" if past.body == PAST_END.body else unevenly(given.index))  # R6
+            self._end_before(entry.index, "" if past.body == PAST_END.body else unevenly(entry.index))  # R6
         self._go_on()
 
     def _took(self, stripe: StripeState, took_s: float) -> None:
@@ -224,10 +224,10 @@ class Striping:
         twice = index < self.next or index in self.held
         late = self._end is not None and index >= self._end
         room = index == self.next or self._waits() < self.window - 1
-        kept = not (twice or late) and room
-        about = {"stripe": stripe.number, "partition": given.partition, "kept": kept}
+        accepted = not (twice or late) and room
+        about = {"stripe": stripe.number, "partition": given.partition, "kept": accepted}
         self._record(stripe, "carried", node=part.sink, index=index, size_bytes=part.size_bytes, detail=about)
-        if kept:
+        if accepted:
             self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index, places=stripe.places)
         else:
             self._give_up(index)  # R3
@@ -236,8 +236,8 @@ class Striping:
         """The stream ends before that partition."""
         if self._end is None or index < self._end:
             self._end, self._uneven = index, uneven
-            self._free = [each for each in self._free if each < index]
-            self.held = {each: part for each, part in self.held.items() if each < index}
+            self._free = [position for position in self._free if position < index]
+            self.held = {position: part for position, part in self.held.items() if position < index}
 
     def on_failed(self, stripe: StripeState, failed: e.Fail, nodes: Collection[str] = ()) -> None:
         """R5: the run of a stripe cannot go on; R10: ``nodes`` are at fault."""
@@ -263,7 +263,7 @@ class Striping:
 
     @property
     def _nobody_left(self) -> bool:
-        return all(each.over for each in self.stripes) and not self._waits_for_others
+        return all(stripe.over for stripe in self.stripes) and not self._waits_for_others
 
     def _record(self, stripe: StripeState, kind: str, **fields: Any) -> None:
         """A record of a stripe's run: the stream has none."""
@@ -272,7 +272,7 @@ class Striping:
     def _leave(self, stripe: StripeState) -> None:
         """A stripe gets nothing more; what it has open is for the others."""
         stripe.over, stripe.asked_s = True, None
-        left = [each.index for each in stripe.open]
+        left = [entry.index for entry in stripe.open]
         stripe.open.clear()
         for index in left:
             self._give_up(index)
@@ -302,7 +302,7 @@ class Striping:
 
     def replace(self, requests: Sequence[e.RunRequested], what: Sequence[StripeTakeover]) -> None:
         """These are about to begin, and take over when all are ready."""
-        shares = [each.share for each in self.stripes if not (each.leaving or each.coming)]
+        shares = [stripe.share for stripe in self.stripes if not (stripe.leaving or stripe.coming)]
         for place, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
             share = shares[place] if place < len(shares) else 1 / len(requests)
             self.stripes.append(StripeState(self.count, request.install.run, share, self._limits.retry_s, takes_over))
@@ -314,8 +314,8 @@ class Striping:
             self.stripes.remove(stripe)
 
     def _take_over(self) -> None:
-        coming = [each for each in self.stripes if each.coming and not each.over]
-        if not all(each.ready for each in coming):
+        coming = [stripe for stripe in self.stripes if stripe.coming and not stripe.over]
+        if not all(stripe.ready for stripe in coming):
             return
         for stripe in self.stripes:
             stripe.leaving = stripe.leaving or not stripe.coming
@@ -324,7 +324,7 @@ class Striping:
         self._hooks.changed(coming[0].number, "")
 
     def _drop_coming(self, why: str) -> None:
-        for stripe in [each for each in self.stripes if each.coming and not each.over]:
+        for stripe in [stripe for stripe in self.stripes if stripe.coming and not stripe.over]:
             stripe.over = True
             self._hooks.act(e.RunAbandoned(stripe.run))
         self._waits_for_others = False
@@ -374,8 +374,12 @@ class Striping:
             self._hand_out()
         if self._over:
             return
-        paces = {each: StripePace(self._first_s(each), self._period_s(each)) for each in self.stripes if each.carries}
-        for stripe in sorted(paces, key=lambda each: paces[each].first_s):
+        paces = {
+            stripe: StripePace(self._first_s(stripe), self._period_s(stripe))
+            for stripe in self.stripes
+            if stripe.carries
+        }
+        for stripe in sorted(paces, key=lambda stripe: paces[stripe].first_s):
             if self._fill(stripe, paces):
                 self._tell(stripe)
         self._ask_again()
@@ -415,7 +419,7 @@ class Striping:
         if stripe.period_s is None:
             return UNKNOWN
         most = self._hooks.most(stripe) + 1
-        count = plain_sum(not (each.over or each.leaving or each.coming) for each in self.stripes)
+        count = plain_sum(not (sibling.over or sibling.leaving or sibling.coming) for sibling in self.stripes)
         return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
     def _give(self, stripe: StripeState, index: int) -> None:
@@ -444,7 +448,7 @@ class Striping:
         if stripe.period_s is not None:
             late_s = 0.0 if stripe.asked_s is None else self._out.now - max(stripe.asked_s, stripe.delivered_s)
             return max(stripe.period_s, late_s, 1e-9)
-        known = [each.period_s * each.share for each in self.stripes if each.period_s is not None]
+        known = [sibling.period_s * sibling.share for sibling in self.stripes if sibling.period_s is not None]
         return max((plain_sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
 
     def _first_s(self, stripe: StripeState) -> float:
@@ -462,16 +466,18 @@ class Striping:
         index = stripe.open[0].index
         if index == self.next or stripe.has(self.next):
             return True
-        early = [each for each in self.stripes if each.asked_s is not None and each.open[0].index > self.next]
+        early = [
+            sibling for sibling in self.stripes if sibling.asked_s is not None and sibling.open[0].index > self.next
+        ]
         return self._waits() + len(early) < self.window - 1
 
     def _ask_again(self) -> None:
         """R4; what was to be given out again is, where it is the next one."""
         nobodys = self._free[:1] == [self.next]
-        others = self._without_next()
-        if not others or not (nobodys or self._stalled_s() <= self._out.now):
+        candidates = self._without_next()
+        if not candidates or not (nobodys or self._stalled_s() <= self._out.now):
             return
-        other = min(others, key=lambda each: self._first_s(each) + len(each.open) * self._period_s(each))
+        other = min(candidates, key=lambda stripe: self._first_s(stripe) + len(stripe.open) * self._period_s(stripe))
         if nobodys:
             del self._free[0]
         self._record(other, "asked again", index=self.next, detail={"stripe": other.number})
@@ -480,17 +486,19 @@ class Striping:
 
     def _ask_ahead(self, paces: Mapping[StripeState, StripePace]) -> None:
         """R8."""
-        known = {each: self._waits_s(each, pace.first_s) for each, pace in paces.items() if each.period_s is not None}
+        known = {
+            stripe: self._waits_s(stripe, pace.first_s) for stripe, pace in paces.items() if stripe.period_s is not None
+        }
         if len(known) < 2:
             return
-        stream_s = 1 / plain_sum(1 / paces[each].period_s for each in known)
-        free_s = {each: waits_s + len(each.open) * paces[each].period_s for each, waits_s in known.items()}
-        having = Counter(each.index for stripe in self.stripes for each in stripe.open)
-        new = [each for each in paces if each.period_s is None]
-        stuck = {each: math.inf for each in new if self._stuck_s(each) <= self._out.now}
+        stream_s = 1 / plain_sum(1 / paces[stripe].period_s for stripe in known)
+        free_s = {stripe: waits_s + len(stripe.open) * paces[stripe].period_s for stripe, waits_s in known.items()}
+        having = Counter(entry.index for stripe in self.stripes for entry in stripe.open)
+        new = [stripe for stripe in paces if stripe.period_s is None]
+        stuck = {stripe: math.inf for stripe in new if self._stuck_s(stripe) <= self._out.now}
         for stripe, waits_s in (known | stuck).items():
-            for place, each in enumerate(stripe.open):
-                then_s, index = waits_s + place * paces[stripe].period_s, each.index
+            for place, entry in enumerate(stripe.open):
+                then_s, index = waits_s + place * paces[stripe].period_s, entry.index
                 if not self._is_wanted(index) or having[index] > 1:
                     continue
                 at_s, _, other = min((free_s[other], other.number, other) for other in known if other is not stripe)
@@ -509,19 +517,19 @@ class Striping:
 
     def _without_next(self) -> list[StripeState]:
         """The stripes that could be given the next partition as well."""
-        return [each for each in self.stripes if each.carries and not each.has(self.next)]
+        return [stripe for stripe in self.stripes if stripe.carries and not stripe.has(self.next)]
 
     def _stalled_s(self) -> float:
         """R4: when the stream has waited for its next partition for long enough; infinity where it does not wait."""
         over = self._end is not None and self.next >= self._end
-        having = [each for each in self.stripes if each.works and each.has(self.next)]
+        having = [stripe for stripe in self.stripes if stripe.works and stripe.has(self.next)]
         if over or not self._wanted or not having or not self._without_next():
             return math.inf
-        return max([self._waited_for_s(each) for each in having])
+        return max([self._waited_for_s(stripe) for stripe in having])
 
     def _waited_for_s(self, stripe: StripeState) -> float:
         """R4: until when a stripe may deliver the next partition, which it has perhaps not begun."""
-        before = next((n for n, each in enumerate(stripe.open) if each.index == self.next), 0)
+        before = next((n for n, entry in enumerate(stripe.open) if entry.index == self.next), 0)
         if stripe.period_s is not None:
             since_s = max(self._next_s, stripe.delivered_s)
             return since_s + (STALLED + before) * max(stripe.period_s, self._limits.retry_s)
@@ -529,10 +537,10 @@ class Striping:
 
     def _stuck_s(self, stripe: StripeState) -> float:
         """R4: when a stripe whose pace is not known has taken for too long."""
-        fills_s = sorted(each.fills_s for each in self.stripes if each.fills_s is not None)
+        fills_s = sorted(sibling.fills_s for sibling in self.stripes if sibling.fills_s is not None)
         if not fills_s or stripe.asked_s is None:
             return math.inf
-        half = 2 * len(fills_s) >= plain_sum(each.works for each in self.stripes)
+        half = 2 * len(fills_s) >= plain_sum(sibling.works for sibling in self.stripes)
         times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
@@ -543,7 +551,9 @@ class Striping:
         past = list(stripe.past)[len(stripe.past) - (begins - first) :] if first < begins else []
         stripe.told_s = self._out.now
         if past or stripe.open:
-            self._hooks.tell(stripe, m.StripeIndices(stripe.run, first, (*past, *(each.index for each in stripe.open))))
+            self._hooks.tell(
+                stripe, m.StripeIndices(stripe.run, first, (*past, *(entry.index for entry in stripe.open)))
+            )
 
     def _say_again_s(self, stripe: StripeState) -> float:
         asked_s = self._out.now if stripe.asked_s is None else stripe.asked_s
@@ -551,7 +561,7 @@ class Striping:
 
     def _look_again(self) -> None:
         """Come back when something is due."""
-        due = [self._say_again_s(each) for each in self.stripes if each.works and each.asked_s is not None]
+        due = [self._say_again_s(stripe) for stripe in self.stripes if stripe.works and stripe.asked_s is not None]
         if self._wanted and self._begun and self.next not in self.held:  # R8
             due.append(self._out.now + self._limits.retry_max_s)
         at_s = min([self._stalled_s(), *due])
@@ -561,15 +571,15 @@ class Striping:
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
         assert len(self.held) <= max(1, self.window), f"{len(self.held)} partitions wait, of {self.window} at most"
-        taken = [index for stripe in self.stripes for index in {each.index for each in stripe.open}]
+        assigned = [index for stripe in self.stripes for index in {entry.index for entry in stripe.open}]
         assert self._free == sorted({*self._free}), self._free
-        assert {*self._free}.isdisjoint(taken), (self._free, taken)
+        assert {*self._free}.isdisjoint(assigned), (self._free, assigned)
         assert all(index >= self.next for index in self.held), (self.next, sorted(self.held))
         for stripe in self.stripes:
-            partitions = [each.partition for each in stripe.open]
+            partitions = [entry.partition for entry in stripe.open]
             assert partitions == list(range(stripe.upto - len(partitions), stripe.upto)), stripe.run
             assert stripe.open or stripe.asked_s is None, stripe.run
             assert not (stripe.over and stripe.open), stripe.run
         last = self._top if self._end is None else min(self._top, self._end)
-        known = {*self.held, *self._free, *taken}
+        known = {*self.held, *self._free, *assigned}
         assert all(index in known for index in range(self.next, last)), "an index is with nobody"

@@ -71,14 +71,14 @@ class UpperFeed:
         """The source at that place wants a partition."""
         source, index = Inlet(command.node, place), command.index
         self._wanted[source], self._upto[source.name] = command, index
-        kept = self.kept.get(index)
-        if index < self.next and (kept is None or not (kept.end or source.of(kept))):
+        part = self.kept.get(index)
+        if index < self.next and (part is None or not (part.end or source.of(part))):
             self._again(index)
         self.go_on()
 
     def _again(self, index: int) -> None:
         """R2."""
-        self.kept = {each: part for each, part in self.kept.items() if each < index}
+        self.kept = {position: part for position, part in self.kept.items() if position < index}
         self.next = index
         self._hooks.again(index)
 
@@ -117,13 +117,13 @@ class UpperFeed:
 
     def _give(self, source: Inlet, command: e.RunOperator, part: e.Deliver) -> None:
         name, index = command.node, command.index
-        found = None if part.end else source.of(part)
-        if found is None or is_past_end(found[0]):  # R3
-            if found is not None and found[0].body != PAST_END.body:
+        extract = None if part.end else source.of(part)
+        if extract is None or is_past_end(extract[0]):  # R3
+            if extract is not None and extract[0].body != PAST_END.body:
                 self._uneven[name] = index
             self._hooks.answer(e.OperatorFinished(command.run, name, index, end=True))
         else:
-            self._hooks.answer(e.OperatorFinished(command.run, name, index, *found))
+            self._hooks.answer(e.OperatorFinished(command.run, name, index, *extract))
 
     def told(self, end: e.Deliver, below: set[str]) -> e.Deliver:
         """R3: the end of a sink that is made of ``below``, with what is to be said of it."""

@@ -73,14 +73,14 @@ class Coordinates(msgspec.Struct, frozen=True):
         length = np.sqrt(sum(axis**2 for axis in away.T))
         above = self.heights + others.heights
         distance = np.maximum(length + above, LEAST_S)
-        said = np.isfinite(latency_s) & (latency_s > 0)
-        latency = np.where(said, np.maximum(latency_s, LEAST_S), 1.0)
+        valid = np.isfinite(latency_s) & (latency_s > 0)
+        latency = np.where(valid, np.maximum(latency_s, LEAST_S), 1.0)
         trust = self.errors / (self.errors + others.errors)
         error = LEARNING * trust * np.abs(distance - latency) / latency + (1 - LEARNING * trust) * self.errors
-        move = np.where(said, STEP * trust * (latency - distance), 0.0)
+        move = np.where(valid, STEP * trust * (latency - distance), 0.0)
         places = self.places + (move / np.maximum(length, LEAST_S))[:, None] * away
         heights = np.where(self.heights > 0, np.maximum(self.heights + move * above / distance, LEAST_S), 0.0)
-        return Coordinates(places, heights, np.where(said, np.minimum(error, MOST_ERROR), self.errors))
+        return Coordinates(places, heights, np.where(valid, np.minimum(error, MOST_ERROR), self.errors))
 
 
 def baseline(samples_s: Floats, share: float = 0.2) -> Floats:
@@ -91,8 +91,8 @@ def baseline(samples_s: Floats, share: float = 0.2) -> Floats:
     """
     known = np.isfinite(samples_s).sum(axis=0, keepdims=True)
     rank = np.maximum(np.ceil(share * known).astype(int) - 1, 0)
-    found: Floats = np.take_along_axis(np.sort(samples_s, axis=0), rank, axis=0)[0]
-    return found
+    quantile: Floats = np.take_along_axis(np.sort(samples_s, axis=0), rank, axis=0)[0]
+    return quantile
 
 
 def embedded(
@@ -107,15 +107,15 @@ def embedded(
 
     ``latency_s``: (n, n); where it is not finite nothing is measured.
     """
-    found = Coordinates.first(len(latency_s), random, dimensions=dimensions, heights=heights)
+    coordinates = Coordinates.first(len(latency_s), random, dimensions=dimensions, heights=heights)
     own = np.arange(len(latency_s))
     for _ in range(rounds):
-        others = (own + 1 + random.integers(len(own) - 1, size=len(own))) % len(own)
-        found = found.measured(found.of(others), latency_s[own, others])
-    return found
+        partners = (own + 1 + random.integers(len(own) - 1, size=len(own))) % len(own)
+        coordinates = coordinates.measured(coordinates.of(partners), latency_s[own, partners])
+    return coordinates
 
 
 def together(places: Sequence[Place]) -> Coordinates:
     """The coordinates of several hosts, of which all are known."""
-    heights, errors = ([getattr(each, name) for each in places] for name in ("height_s", "error"))
-    return Coordinates(np.array([each.at for each in places]), np.array(heights), np.array(errors))
+    heights, errors = ([getattr(place, name) for place in places] for name in ("height_s", "error"))
+    return Coordinates(np.array([place.at for place in places]), np.array(heights), np.array(errors))

@@ -37,9 +37,9 @@ class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(f"a host's cores are {self.cores}; give 1 to {MAX_CORES}")
         if not 0 <= self.load <= 1:
             raise UsageError(f"a host's load is {self.load}; it is a share, 0 to 1")
-        for what, value in (("memory", self.memory_bytes), ("bandwidth", self.bandwidth_bps)):
+        for resource, value in (("memory", self.memory_bytes), ("bandwidth", self.bandwidth_bps)):
             if not 0 <= value <= MOST:
-                raise UsageError(f"a host's {what} is {value}; give 1 to {MOST:.0e}, or nothing")
+                raise UsageError(f"a host's {resource} is {value}; give 1 to {MOST:.0e}, or nothing")
 
 
 class NodeFigures(msgspec.Struct, frozen=True):
@@ -58,8 +58,8 @@ class NodeFigures(msgspec.Struct, frozen=True):
     @property
     def selectivity(self) -> float:
         """Bytes out for each byte in; nan where nothing comes in."""
-        taken = plain_sum(self.input_bytes.values())
-        return self.output_bytes / taken if taken else math.nan
+        input_bytes = plain_sum(self.input_bytes.values())
+        return self.output_bytes / input_bytes if input_bytes else math.nan
 
 
 class Taking(msgspec.Struct, frozen=True):
@@ -72,8 +72,8 @@ class Taking(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, rate_hz: float, call_s: float, inputs: Iterable[float], output: float, consumers: int) -> Taking:
         """Of one with so many partitions a second (0: nobody knows), and these bytes in each input and its output."""
-        taken = plain_sum(inputs)
-        return cls(rate_hz * call_s, taken + 2 * output, rate_hz * 8 * (taken + output * consumers))
+        input_bytes = plain_sum(inputs)
+        return cls(rate_hz * call_s, input_bytes + 2 * output, rate_hz * 8 * (input_bytes + output * consumers))
 
 
 def lacks(host: HostFigures, taking: Taking) -> str:
@@ -83,24 +83,24 @@ def lacks(host: HostFigures, taking: Taking) -> str:
         return (
             f"{taking.processor - free:.3g} of a processor: it has {free:.3g} to spare of {host.speed * host.cores:g}"
         )
-    for what, unit, has, takes in (
+    for resource, unit, has, takes in (
         ("memory", "bytes", host.memory_bytes, taking.memory_bytes),
         ("bandwidth", "bit/s", host.bandwidth_bps, taking.bandwidth_bps),
     ):
         if 0 < has < takes:
-            return f"{takes - has:.4g} {unit} of {what}: it has {has:.4g}, and {takes:.4g} are taken"
+            return f"{takes - has:.4g} {unit} of {resource}: it has {has:.4g}, and {takes:.4g} are taken"
     return ""
 
 
 def read_capacity(settings: Iterable[str]) -> HostFigures:
     """What ``speed=2,cores=4`` declares, in one text or several; UsageError for anything else."""
-    given: dict[str, Any] = {}
-    for setting in (one for text in settings for one in text.split(",") if one):
+    figures: dict[str, Any] = {}
+    for setting in (part for text in settings for part in text.split(",") if part):
         name, _, value = setting.partition("=")
         if name not in CAPACITY:
             raise UsageError(f"a host's capacity has no {name!r}; {nearest(name, CAPACITY)}, as speed=2")
         try:
-            given[name] = CAPACITY[name](value)
+            figures[name] = CAPACITY[name](value)
         except ValueError:
             raise UsageError(f"the capacity {setting!r} is not {name}=NUMBER") from None
-    return HostFigures(**given)
+    return HostFigures(**figures)

@@ -95,23 +95,23 @@ class History:
             return
         if estimate.count < 1 or not estimate.rate_bps > 0 or at_s <= self.latest_s(link) + SAME_S:
             return
-        found = self._samples.get(link)
-        if found is None:
+        samples = self._samples.get(link)
+        if samples is None:
             if len(self._samples) >= self._most:
                 return
-            found = self._samples[link] = []
+            samples = self._samples[link] = []
         self._latest[link] = estimate
         new = Sample(at_s, log(estimate.rate_bps), 1)
-        if found and at_s - found[-1].at_s < SLOT_S:
-            found[-1] = _merged(found[-1], new)
+        if samples and at_s - samples[-1].at_s < SLOT_S:
+            samples[-1] = _merged(samples[-1], new)
             return
-        found.append(new)
-        if len(found) > self._kept:
+        samples.append(new)
+        if len(samples) > self._kept:
             closest = min(
-                range(len(found) - 1),
-                key=lambda i: (found[i + 1].at_s - found[i].at_s) / (at_s - found[i].at_s + 1.0),
+                range(len(samples) - 1),
+                key=lambda i: (samples[i + 1].at_s - samples[i].at_s) / (at_s - samples[i].at_s + 1.0),
             )
-            found[closest : closest + 2] = [_merged(found[closest], found[closest + 1])]
+            samples[closest : closest + 2] = [_merged(samples[closest], samples[closest + 1])]
 
     def latest_s(self, link: tuple[str, ...]) -> float:
         """When a link was last measured; -inf if it never was."""
@@ -123,7 +123,7 @@ class History:
 
     def samples(self) -> dict[Link, tuple[Sample, ...]]:
         """All of them, oldest first."""
-        return {Link(*link): tuple(found) for link, found in self._samples.items()}
+        return {Link(*link): tuple(samples) for link, samples in self._samples.items()}
 
 
 def _merged(one: Sample, other: Sample) -> Sample:

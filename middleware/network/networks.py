@@ -47,7 +47,7 @@ def check_networks(
 
     ``absent``: hosts that may join later, of which nobody knows yet.
     """
-    known = sorted({via for each in joined.values() for via in each})
+    known = sorted({via for vias in joined.values() for via in vias})
     for name, network in networks.items():
         if name not in known:
             raise UsageError(f"no host is joined to a network {name!r}; {nearest(name, known)}")
@@ -66,15 +66,15 @@ def check_networks(
 
 def where_joined(networks: Mapping[str, Network], joined: Mapping[str, Iterable[str]]) -> dict[str, Network]:
     """The same networks as far as these hosts are joined to them, of which by name is said to what they are."""
-    found = {}
+    restricted = {}
     for name, network in networks.items():
-        there = frozenset(host for host, each in joined.items() if name in each)
-        hosts = there if network.hosts is None else there & network.hosts
+        members = frozenset(host for host, vias in joined.items() if name in vias)
+        hosts = members if network.hosts is None else members & network.hosts
         links = network.links
         if links is not None:
-            links = {link: rate_bps for link, rate_bps in links.items() if there.issuperset(link)}
-        found[name] = msgspec.structs.replace(network, hosts=hosts, links=links)
-    return found
+            links = {link: rate_bps for link, rate_bps in links.items() if members.issuperset(link)}
+        restricted[name] = msgspec.structs.replace(network, hosts=hosts, links=links)
+    return restricted
 
 
 def links_of(networks: Mapping[str, Network]) -> dict[Link, float]:

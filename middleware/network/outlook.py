@@ -100,10 +100,10 @@ class _Table:
         if fading is None:
             fading = self._fading[correlation_s] = np.ones(self._both.shape)
             fading[:, *self._below] = exp(self._apart_s * (-1.0 / correlation_s))
-        made = np.where(self._both, permanent + wandering * fading, 0.0)
+        covariance = np.where(self._both, permanent + wandering * fading, 0.0)
         alone = np.where(self.there, passing / self.number + 1e-9 * permanent, 1.0)
-        made[:, self._diagonal, self._diagonal] += alone
-        return made
+        covariance[:, self._diagonal, self._diagonal] += alone
+        return covariance
 
 
 def read_variability(samples: Samples, before: Variability | None = None) -> Variability | None:
@@ -113,7 +113,7 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
     """
     if not samples:
         return None
-    means = [plain_sum(each.log_rate for each in of_link) / len(of_link) for of_link in samples.values()]
+    means = [plain_sum(sample.log_rate for sample in of_link) / len(of_link) for of_link in samples.values()]
     mean = float(np.mean(means))
     guess = max(float(np.var(means)), LEAST_VARIANCE)
     most = sorted(samples, key=lambda link: (-len(samples[link]), link))[:MOST_LINKS]
@@ -132,9 +132,9 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
         logs = 2 * float(log(np.diagonal(factor, axis1=1, axis2=2).copy()).sum())
         unlikely = PRIOR_CORRELATION * arithmetic.log(correlation_s / PRIOR_S) ** 2
         unlikely += weight * (PERMANENT[place[2]] - centre) ** 2
-        found = -0.5 * (logs + number * arithmetic.log(variance)) - unlikely
+        log_likelihood = -0.5 * (logs + number * arithmetic.log(variance)) - unlikely
         parts = (permanent * variance, wandering * variance, passing * variance)
-        return found, Variability(mean, *parts, correlation_s, place)
+        return log_likelihood, Variability(mean, *parts, correlation_s, place)
 
     place = FIRST if before is None else before.place
     known = {place: likelihood(place)}
@@ -146,8 +146,8 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
                 moved[axis] += step
                 if 0 <= moved[axis] < len(values):
                     near.append((moved[0], moved[1], moved[2]))
-        known |= {each: likelihood(each) for each in near if each not in known}
-        best = max(near, key=lambda each: known[each][0])
+        known |= {candidate: likelihood(candidate) for candidate in near if candidate not in known}
+        best = max(near, key=lambda candidate: known[candidate][0])
         if best == place:
             break
         place = best
@@ -184,11 +184,11 @@ def look_ahead(past: PlanningHistory, hosts: Iterable[str], horizon_s: float) ->
     mean = how.mean + (ahead * seen).sum(1)
     variance = np.maximum(how.variance - (ahead * ahead).sum(1), 0.0)
     left = np.maximum(level + how.passing - (present * present).sum(1), 1e-12)
-    told = np.maximum(now_ahead - (ahead * present).sum(1), 0.0) / np.sqrt(left)
+    doubts = np.maximum(now_ahead - (ahead * present).sum(1), 0.0) / np.sqrt(left)
     rates = exp(mean - np.minimum(variance / 2, MOST_RISK))
     for i, link in enumerate(known):
-        count = plain_sum(each.number for each in past.samples[link])
+        count = plain_sum(sample.number for sample in past.samples[link])
         spread_bps = float(rates[i] * math.sqrt(variance[i]))
         estimates[link] = LinkEstimate(float(rates[i]), count, spread_bps, past.samples[link][-1].at_s)
-        doubt[link] = float(told[i])
+        doubt[link] = float(doubts[i])
     return Outlook(estimates, doubt, past.asked, past.rounds)

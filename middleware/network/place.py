@@ -45,7 +45,7 @@ class Place(msgspec.Struct, frozen=True):
         """Why these are no coordinates of so many dimensions; empty if they are."""
         if len(self.at) != dimensions:
             return f"{len(self.at)} dimensions instead of {dimensions}"
-        if not all(abs(each) <= FARTHEST_S for each in self.at) or not 0 <= self.height_s <= FARTHEST_S:
+        if not all(abs(axis) <= FARTHEST_S for axis in self.at) or not 0 <= self.height_s <= FARTHEST_S:
             return "not finite, or farther than an hour"
         return "" if 0 <= self.error <= MOST_ERROR else f"an error of {self.error:g}"
 
@@ -55,14 +55,14 @@ class Place(msgspec.Struct, frozen=True):
 
     def measured(self, other: Place, latency_s: float) -> Place:
         """After the latency to another host, which is there, has been measured: as ``Coordinates.measured``."""
-        away = [own - there for own, there in zip(self.at, other.at, strict=True)]
+        away = [own - remote for own, remote in zip(self.at, other.at, strict=True)]
         length, above = math.hypot(*away), self.height_s + other.height_s
         distance, latency_s = max(length + above, LEAST_S), max(latency_s, LEAST_S)
         trust = self.error / (self.error + other.error)
         error = LEARNING * trust * abs(distance - latency_s) / latency_s + (1 - LEARNING * trust) * self.error
         move = STEP * trust * (latency_s - distance)
         at = [own + move / max(length, LEAST_S) * along for own, along in zip(self.at, away, strict=True)]
-        at = [min(max(each, -FARTHEST_S), FARTHEST_S) for each in at]  # who says odd things draws nobody to nowhere
+        at = [min(max(axis, -FARTHEST_S), FARTHEST_S) for axis in at]  # who says odd things draws nobody to nowhere
         height_s = max(self.height_s + move * above / distance, LEAST_S) if self.height_s > 0 else 0.0
         return Place(tuple(at), height_s, min(error, MOST_ERROR), self.count + 1, self.host)
 
@@ -77,11 +77,11 @@ def baseline(samples_s: Collection[float]) -> float:
 
 def neighbours(host: str, hosts: Iterable[str], count: int = NEIGHBOURS) -> list[str]:
     """So many others, drawn from ``hosts`` for that host, the same wherever it is worked out."""
-    others = sorted(set(hosts) - {host})
+    candidates = sorted(set(hosts) - {host})
     drawn: dict[str, None] = {}
     draws = 0
-    while len(drawn) < min(count, len(others)):
-        drawn[others[_drawn(f"{host} {draws}", len(others))]] = None
+    while len(drawn) < min(count, len(candidates)):
+        drawn[candidates[_drawn(f"{host} {draws}", len(candidates))]] = None
         draws += 1
     return list(drawn)
 

@@ -183,8 +183,8 @@ class NetworkView:
 
     def latency(self, source: str, target: str, via: str = NET) -> Latency | None:
         """How long an empty message takes, how well that is known and since when; None when it is unknown."""
-        there = self.latencies.get(Link(source, target, via))
-        return self.latencies.get(Link(target, source, via)) if there is None else there
+        forward = self.latencies.get(Link(source, target, via))
+        return self.latencies.get(Link(target, source, via)) if forward is None else forward
 
     def latency_s(self, source: str, target: str, via: str = NET) -> float | None:
         """Seconds that an empty message takes from ``source`` to ``target``; 0 on one host, None when unknown."""
@@ -196,7 +196,7 @@ class NetworkView:
     def latencies_s(self, hosts: Sequence[str]) -> list[list[float]]:
         """(hosts, hosts) the seconds from one to another; 0 on one host, nan when unknown."""
         known = [[self.latency_s(a, b) for b in hosts] for a in hosts]
-        return [[math.nan if each is None else each for each in row] for row in known]
+        return [[math.nan if latency_s is None else latency_s for latency_s in row] for row in known]
 
     def require(self, links: Iterable[Pair]) -> None:
         """Raise LinksNeeded with those of ``links`` that nobody has measured, if there are any."""
@@ -235,4 +235,4 @@ class NetworkView:
 
 
 def _by_link(known: Mapping[Any, _Known]) -> dict[Link, _Known]:
-    return {as_link(link): each for link, each in known.items()}
+    return {as_link(link): entry for link, entry in known.items()}

@@ -130,5 +130,5 @@ def plan_with_probes(
                 answers = sound(links) if isinstance(links, Unheard) else probe(links)
             links = search.send(answers)
     except StopIteration as done:
-        found: ProbedPlan = done.value
-        return found
+        plan: ProbedPlan = done.value
+        return plan

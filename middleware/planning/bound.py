@@ -130,7 +130,7 @@ class _Packing:
     def solve(self) -> tuple[float, Floats]:
         """λ and the messages of every edge."""
         try:
-            found = self._program.solve().variables
+            variables = self._program.solve().variables
         except PlannerError as error:
             raise PlannerError(f"the bound was not found: {error}; leave --bound out") from None
-        return float(found[self._rate]), np.maximum(found[self._messages], 0.0)
+        return float(variables[self._rate]), np.maximum(variables[self._messages], 0.0)

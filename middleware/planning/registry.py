@@ -64,9 +64,9 @@ class RandomReshapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for what, count in (("reshapes", self.reshapes), ("moves", self.moves)):
+        for field, count in (("reshapes", self.reshapes), ("moves", self.moves)):
             if count < 0:
-                raise UsageError(f"{what} is {count}; give how many there shall be, at least 0")
+                raise UsageError(f"{field} is {count}; give how many there shall be, at least 0")
 
 
 Driver = RandomMoves | RandomReshapes
@@ -183,10 +183,10 @@ def get_strategy(name: str, **options: Any) -> Strategy:
     """
     if name in MOVERS:
         initial, kind = MOVERS[name]
-        made = _make("strategy", {name: kind}, "", name, options)
-        if isinstance(made, RandomMoves | RandomReshapes):
-            return Strategy(initial, driver=made)
-        return Strategy(initial, cast(Adaptation, made))
+        mover = _make("strategy", {name: kind}, "", name, options)
+        if isinstance(mover, RandomMoves | RandomReshapes):
+            return Strategy(initial, driver=mover)
+        return Strategy(initial, cast(Adaptation, mover))
     if name not in PLANNERS and ":" not in name:
         known = strategy_names()
         if name not in known:
@@ -197,7 +197,7 @@ def get_strategy(name: str, **options: Any) -> Strategy:
         raise UsageError(
             f"planner {name!r} has an adaptation that is no GlobalMoves; only planners' own are asked again"
         )
-    initial, again = (cast(Planner, getattr(planner, what, planner)) for what in ("initially", "meanwhile"))
+    initial, again = (cast(Planner, getattr(planner, attribute, planner)) for attribute in ("initially", "meanwhile"))
     return Strategy(initial, adaptation, again) if adaptation is not None else Strategy(planner)
 
 

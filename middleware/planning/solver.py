@@ -120,7 +120,7 @@ class Program:
             return
         order, count = np.argsort(at, kind="stable"), int(at.max()) + 1
         starts = np.searchsorted(at[order], np.arange(count)).astype(np.int32)
-        least, most = (np.array(np.broadcast_to(each, count), dtype=np.float64) for each in (low, high))
+        least, most = (np.array(np.broadcast_to(bound, count), dtype=np.float64) for bound in (low, high))
         self._highs.addRows(
             count, least, most, len(at), starts, columns[order].astype(np.int32), np.asarray(values[order], np.float64)
         )
@@ -151,11 +151,11 @@ class Program:
             self._highs.run()
         status, info = self._highs.getModelStatus(), self._highs.getInfo()
         optimal = status == self._library.HighsModelStatus.kOptimal
-        found = info.primal_solution_status == self._library.SolutionStatus.kSolutionStatusFeasible
+        feasible = info.primal_solution_status == self._library.SolutionStatus.kSolutionStatusFeasible
         in_time = status != self._library.HighsModelStatus.kTimeLimit
         if status == self._library.HighsModelStatus.kInfeasible:
             raise NoSolutionError(f"the solver ended as {self._highs.modelStatusToString(status)}")
-        if not found or not (optimal or not in_time):
+        if not feasible or not (optimal or not in_time):
             why = "found no solution in time" if not in_time else f"ended as {self._highs.modelStatusToString(status)}"
             raise PlannerError(f"the solver {why}")
         value = float(info.objective_function_value)

@@ -57,11 +57,11 @@ def open_private(path: Path) -> tuple[int, bool]:
         if path.is_symlink():
             raise OSError(errno.ELOOP, f"{path.name} is a symbolic link") from None
     descriptor = os.open(path, flags)
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     try:
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, f"{path.name} is no regular file")
-        if others_may(found, 0o077) and hasattr(os, "fchmod"):
+        if others_may(status, 0o077) and hasattr(os, "fchmod"):
             os.fchmod(descriptor, 0o600)
     except OSError:
         os.close(descriptor)

@@ -52,14 +52,14 @@ def resident_bytes(statm: int | None = None) -> int:
         import psutil  # slow to import
 
         return int(psutil.Process().memory_info().rss)
-    kept = open_statm() if statm is None else statm
+    descriptor = open_statm() if statm is None else statm
     try:
-        return int(os.pread(kept, 128, 0).split()[1]) * resource.getpagesize()
+        return int(os.pread(descriptor, 128, 0).split()[1]) * resource.getpagesize()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     finally:
-        if statm is None and kept >= 0:
-            os.close(kept)
+        if statm is None and descriptor >= 0:
+            os.close(descriptor)
 
 
 def open_statm() -> int:
@@ -83,10 +83,10 @@ def peak_bytes() -> int:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
     import psutil
 
-    found = psutil.Process().memory_info()
+    memory = psutil.Process().memory_info()
     if sys.platform == "win32":
-        return int(found.peak_wset)
-    return max(int(found.rss), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # in bytes, on macOS
+        return int(memory.peak_wset)
+    return max(int(memory.rss), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # in bytes, on macOS
 
 
 def processor_s(pid: int) -> float:
@@ -98,8 +98,8 @@ def processor_s(pid: int) -> float:
     import psutil
 
     with suppress(psutil.NoSuchProcess):
-        taken = psutil.Process(pid).cpu_times()
-        return float(taken.user + taken.system)
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
     return 0.0
 
 

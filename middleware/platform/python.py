@@ -39,8 +39,8 @@ def isolated_command(*words: str, python: str = PYTHON) -> list[str]:
 def find_program(name: str, *more: str) -> str | None:
     """Return the path of a program; None if no absolute folder of ``PATH``, or of ``more``, has it (R5)."""
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *more]
-    found = shutil.which(name, path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
-    return found if found is not None and os.path.isabs(found) else None  # Windows also looks in the working directory
+    path = shutil.which(name, path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
+    return path if path is not None and os.path.isabs(path) else None  # Windows also looks in the working directory
 
 
 def drop_relative_folders() -> None:
@@ -76,12 +76,12 @@ def folder_variables() -> dict[str, str]:
     archive = f"{Path(library).parent}/python{sys.version_info[0]}{sys.version_info[1]}.zip"
     own = {*places.values(), library, archive}
     first, last = list[str](), list[str]()
-    found = first
+    folders = first
     for entry in sys.path:
         if entry in own or entry.startswith(library + os.sep):
-            found = last
+            folders = last
         else:
-            found.append(str(Path(entry).absolute()))
+            folders.append(str(Path(entry).absolute()))
     if (home := _home()) in last:  # a child imports Thalweg before it appends folders
         first.append(home)
     return {name: os.pathsep.join(dict.fromkeys(path)) for name, path in (("PYTHONPATH", first), (LAST, last))}

@@ -45,15 +45,15 @@ def why_unsafe(path: Path, what: str, *, secret: bool = False) -> str:
     if sys.platform == "win32":
         return ""
     way = [*_way(path)]
-    for step, found in way[:-1]:
-        if why := _why_unsafe_above(step, found, f"replace the {what} {path}"):
+    for step, status in way[:-1]:
+        if why := _why_unsafe_above(step, status, f"replace the {what} {path}"):
             return why
-    end, found = way[-1]
-    if found.st_uid not in (0, owner()):
-        return f"the {what} {path} belongs to {_named(found.st_uid)}; chown {_named(owner())} {end}"
-    if secret and others_may(found, 0o077):
+    end, status = way[-1]
+    if status.st_uid not in (0, owner()):
+        return f"the {what} {path} belongs to {_named(status.st_uid)}; chown {_named(owner())} {end}"
+    if secret and others_may(status, 0o077):
         return f"others may read the {what} {path}; chmod 600 {end}"
-    if others_may(found, _rights(end, found)):
+    if others_may(status, _rights(end, status)):
         return f"others may write to the {what} {path}; chmod go-w {end}"
     return ""
 
@@ -70,9 +70,9 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield at, at.lstat()
             continue
         step = at / name
-        found = step.lstat()
-        yield step, found
-        if not stat.S_ISLNK(found.st_mode):
+        status = step.lstat()
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
             at = step
             continue
         links += 1

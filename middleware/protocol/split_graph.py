@@ -106,7 +106,7 @@ def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
     """What is above, where nodes of the trunk have these names."""
     nodes = []
     for node in above.nodes:
-        inputs = tuple([names.get(each, each) for each in node.inputs])
+        inputs = tuple([names.get(producer, producer) for producer in node.inputs])
         nodes.append(msgspec.structs.replace(node, name=names.get(node.name, node.name), inputs=inputs))
     return Dataflow(tuple(nodes))
 

@@ -31,7 +31,7 @@ def changed(before: bytes, now: bytes) -> bytes | None:
     whole = min(len(before), len(now)) // BLOCK_BYTES
     if len(now) < LEAST_BYTES or not whole:
         return None
-    words = [np.frombuffer(each, np.uint64, whole * BLOCK_BYTES // 8).reshape(whole, -1) for each in (before, now)]
+    words = [np.frombuffer(state, np.uint64, whole * BLOCK_BYTES // 8).reshape(whole, -1) for state in (before, now)]
     places = np.flatnonzero((words[0] != words[1]).any(axis=1))
     rest = now[whole * BLOCK_BYTES :]
     if len(places) * BLOCK_BYTES + len(rest) > len(now) // 2:
@@ -47,15 +47,15 @@ def digest_after(delta: bytes, digest: str) -> str:
 def patched(state: bytes, digest: str, deltas: Sequence[Inherited]) -> bytes:
     """The state after these changes of one that has ``digest``; OperatorError for what is none of it (R1)."""
     now = bytearray(state)
-    for each in deltas:
-        if each.digest != (digest := digest_after(each.state, digest)):
-            raise OperatorError(f"the {len(each.state)} bytes of a change are not of the state that came")
-        whole, count = _HEAD.unpack_from(each.state)
+    for delta in deltas:
+        if delta.digest != (digest := digest_after(delta.state, digest)):
+            raise OperatorError(f"the {len(delta.state)} bytes of a change are not of the state that came")
+        whole, count = _HEAD.unpack_from(delta.state)
         blocks = _HEAD.size + 8 * count
-        places = np.frombuffer(each.state, "<u8", count, _HEAD.size)
+        places = np.frombuffer(delta.state, "<u8", count, _HEAD.size)
         del now[whole * BLOCK_BYTES :]
         rows = np.frombuffer(now, np.uint8).reshape(whole, BLOCK_BYTES)
-        rows[places] = np.frombuffer(each.state, np.uint8, count * BLOCK_BYTES, blocks).reshape(count, BLOCK_BYTES)
+        rows[places] = np.frombuffer(delta.state, np.uint8, count * BLOCK_BYTES, blocks).reshape(count, BLOCK_BYTES)
         del rows  # what is viewed cannot grow
-        now += each.state[blocks + count * BLOCK_BYTES :]
+        now += delta.state[blocks + count * BLOCK_BYTES :]
     return bytes(now)

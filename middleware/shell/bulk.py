@@ -159,8 +159,8 @@ class Bulk:
                 if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State):  # it is told why not
                     self._shell.handle(e.MessageReceived(sender, chunk.message), now)
                 return None
-            what, passing = (origin, *what_is(chunk.message)), self._core.forwards(chunk.message)
-            incoming = self._incoming[key] = Incoming(chunk.total_bytes, what, passing=passing)
+            subject, passing = (origin, *what_is(chunk.message)), self._core.forwards(chunk.message)
+            incoming = self._incoming[key] = Incoming(chunk.total_bytes, subject, passing=passing)
         incoming.seen_s = now
         try:
             complete = incoming.add(chunk, body)
@@ -179,14 +179,14 @@ class Bulk:
         message, limits = chunk.message, self._limits
         if self._sockets.line(message.run, sender) is None:
             return False  # no host of the run
-        what = (sender, *what_is(message))
-        for key in [key for key, other in self._incoming.items() if other.what == what]:
+        subject = (sender, *what_is(message))
+        for key in [key for key, other in self._incoming.items() if other.what == subject]:
             del self._incoming[key]
         under_way = self._incoming.values()
-        if self._core.forwards(message) and sum(each.passing for each in under_way) >= PASSING_THROUGH:
+        if self._core.forwards(message) and sum(incoming.passing for incoming in under_way) >= PASSING_THROUGH:
             return False
-        claimed_bytes = chunk.total_bytes + sum(each.buffer.nbytes for each in under_way)
-        claimed_bytes += sum(each.claimed_bytes for each in self._passing.values())
+        claimed_bytes = chunk.total_bytes + sum(incoming.buffer.nbytes for incoming in under_way)
+        claimed_bytes += sum(passage.claimed_bytes for passage in self._passing.values())
         return not under_way or (len(under_way) < limits.max_transfers and claimed_bytes <= limits.max_transfer_bytes)
 
     def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
@@ -205,7 +205,7 @@ class Bulk:
         passage = self._passing.get(key)
         if passage is None:
             line = self._sockets.line(run, following.host, following.via)
-            claimed_bytes = sum(each.buffer.nbytes for each in self._incoming.values())
+            claimed_bytes = sum(incoming.buffer.nbytes for incoming in self._incoming.values())
             room_bytes = self._limits.max_transfer_bytes - claimed_bytes
             if chunk.offset or line is None or not has_room(chunk.total_bytes, self._passing.values(), room_bytes):
                 self._refuse(identity, sender, chunk, gap_s, now)

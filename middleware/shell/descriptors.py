@@ -36,8 +36,8 @@ def check_free(what: str, needed: int) -> None:
             f" raise the limit: ulimit -n {soft + needed - free}"
         ) from None
     finally:
-        for each in opened:
-            os.close(each)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def check_for_hosts(count: int) -> None:

@@ -126,10 +126,10 @@ def _check_unix(endpoint: str) -> None:
         raise UsageError(f"{endpoint!r} is not ipc:///FOLDER/NAME with a path of at most {most} characters") from None
     folder = folder_of(endpoint)
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError as error:
         raise UsageError(f"cannot listen in {folder}: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner() or others_may(found, 0o077):
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner() or others_may(status, 0o077):
         raise UsageError(f"others may enter {folder}, and so dial {endpoint}; listen in a folder made by mkdir -m 700")
     for path in (endpoint.removeprefix(UNIX), endpoint.removeprefix(UNIX) + BULK):
         with unix_socket() as probe:  # binding takes the name from whoever has it
@@ -159,11 +159,11 @@ def resolve_endpoint(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
         every = socket.getaddrinfo(address, int(port), type=socket.SOCK_STREAM)
     except (OSError, ValueError):
         return endpoint
-    found = dict.fromkeys([f"{TCP}{_in_endpoint(str(each[4][0]))}:{port}" for each in every])
-    for candidate in found if len(found) > 1 and wait_s > 0 else ():
+    candidates = dict.fromkeys([f"{TCP}{_in_endpoint(str(entry[4][0]))}:{port}" for entry in every])
+    for candidate in candidates if len(candidates) > 1 and wait_s > 0 else ():
         with contextlib.suppress(OSError, ValueError), _dial(candidate, wait_s):
             return candidate
-    return min(found, key=is_ipv6, default=endpoint)
+    return min(candidates, key=is_ipv6, default=endpoint)
 
 
 def folder_of(endpoint: str) -> str:
@@ -208,7 +208,7 @@ def listen_among(addresses: Iterable[str], listen: str | None, advertise: str | 
     """
     first, *_ = addresses = [*addresses, TCP]
     ways = {} if first.startswith(UNIX) else {other: _way_to(other) for other in addresses[:-1]}
-    far = {other: own for other, (own, there) in ways.items() if not _is_loopback(there)}
+    far = {other: own for other, (own, remote) in ways.items() if not _is_loopback(remote)}
     if listen is None:
         unix = first.startswith(UNIX)
         own = next(iter(far.values()), "127.0.0.1")
@@ -233,9 +233,9 @@ def _way_to(endpoint: str) -> tuple[str, str]:
     """This machine's address on the way to an endpoint, and its address; loopback's where nobody knows."""
     address, _, port = endpoint.removeprefix(TCP).rpartition(":")
     try:
-        family, kind, _, _, there = socket.getaddrinfo(address.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, remote = socket.getaddrinfo(address.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(there)  # which sends nothing
+            probe.connect(remote)  # which sends nothing
             return _in_endpoint(probe.getsockname()[0]), _in_endpoint(probe.getpeername()[0])
     except (OSError, ValueError):  # dialling it will say what is wrong
         return "127.0.0.1", "127.0.0.1"

@@ -131,11 +131,11 @@ class Guard:
         self._routers = list(routers)
         for number, router in enumerate(self._routers):
             port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-            said = f"inproc://guard-{number}"
-            router.monitor(said, events)
+            endpoint = f"inproc://guard-{number}"
+            router.monitor(endpoint, events)
             monitor = router.context.socket(zmq.PAIR)
             monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq waits for room, with all that it does
-            monitor.connect(said)
+            monitor.connect(endpoint)
             self._monitors[monitor] = port
         self._dialled: deque[tuple[int, int]] = deque()  # descriptors and ports, to be looked at from now on
         self._followed = 0
@@ -153,9 +153,9 @@ class Guard:
         It is to be told ``monitor(None, 0)`` before it is closed.
         """
         self._followed += 1
-        said = f"inproc://dealer-{self._followed}"
-        dealer.monitor(said, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
-        self._of_dealers.connect(said)
+        endpoint = f"inproc://dealer-{self._followed}"
+        dealer.monitor(endpoint, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        self._of_dealers.connect(endpoint)
         self.hear()  # connecting takes the sign that something came
 
     def hear(self) -> None:
@@ -220,12 +220,12 @@ class Guard:
 
     def _watch(self) -> None:
         poller, news = zmq.Poller(), zmq.Poller()
-        for each in (*self._monitors, self._stop_read, self._epoll.fileno()):
-            poller.register(each, zmq.POLLIN)
-        for each in (*self._monitors, self._stop_read, self._grown_read):
-            news.register(each, zmq.POLLIN)
+        for source in (*self._monitors, self._stop_read, self._epoll.fileno()):
+            poller.register(source, zmq.POLLIN)
+        for source in (*self._monitors, self._stop_read, self._grown_read):
+            news.register(source, zmq.POLLIN)
         while not self._stopping.is_set():
-            suspects = [descriptor for descriptor, each in self._connections.items() if each.looks]
+            suspects = [descriptor for descriptor, connection in self._connections.items() if connection.looks]
             wait_s = LOOK_S if suspects else TRIM_S if self._trim else None
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000)))
             for monitor, port in self._monitors.items():
@@ -233,7 +233,9 @@ class Guard:
                     self._hear(monitor, port)
             if self._epoll.fileno() in ready or suspects:
                 fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
-                if self._growing or any(each.looks or each.swells for each in self._connections.values()):
+                if self._growing or any(
+                    connection.looks or connection.swells for connection in self._connections.values()
+                ):
                     self._stopping.wait(LOOK_S)
                 else:
                     self._be_calm(news)
@@ -274,15 +276,15 @@ class Guard:
                 most = self._limits.max_connections
                 most = most if soft < 0 else max(2, min(most, soft // 2))
                 if len(self._connections) > most:  # R4
-                    came = [number for number, each in self._connections.items() if not each.dialled]
+                    came = [number for number, connection in self._connections.items() if not connection.dialled]
                     if len(came) > most:
                         self._cut(min(came, key=self._worth))
             else:
                 self._connections.pop(descriptor, None)
 
     def _worth(self, descriptor: int) -> tuple[bool, float]:
-        each = self._connections[descriptor]
-        return self.taken.get(descriptor, 0) != each.begun, each.seen_s
+        connection = self._connections[descriptor]
+        return self.taken.get(descriptor, 0) != connection.begun, connection.seen_s
 
     @staticmethod
     def _arm(how: Callable[[int, int], None], descriptor: int) -> None:
@@ -302,25 +304,25 @@ class Guard:
         self._turned, self._looked_s = turned, now
         growing: dict[int, float] = {}  # those of which nothing was taken, by how much
         for descriptor in fired:
-            each = self._connections.get(descriptor)
-            received = None if each is None else self._received(descriptor)
-            if each is None or received is None:
+            connection = self._connections.get(descriptor)
+            received = None if connection is None else self._received(descriptor)
+            if connection is None or received is None:
                 continue
-            each.seen_s = now
-            grew = each.look(received, self.taken.get(descriptor, 0), forgiven, free=free)
+            connection.seen_s = now
+            grew = connection.look(received, self.taken.get(descriptor, 0), forgiven, free=free)
             if grew > SOME_BYTES:
                 growing[descriptor] = grew
         self._growing = bool(growing)
         swells = self._swells(sum(growing.values()))
         for descriptor in growing:
-            each = self._connections[descriptor]
-            each.swells = each.swells + 1 if swells else max(0, each.swells - 1)
+            connection = self._connections[descriptor]
+            connection.swells = connection.swells + 1 if swells else max(0, connection.swells - 1)
         for descriptor in fired:
-            each = self._connections.get(descriptor)
-            if each is None:
+            connection = self._connections.get(descriptor)
+            if connection is None:
                 continue
-            most = ANSWERS_BYTES if each.dialled else self._limits.max_unread_bytes
-            endless = each.unread > most or each.looks >= LOOKS or each.swells >= SWELLS
+            most = ANSWERS_BYTES if connection.dialled else self._limits.max_unread_bytes
+            endless = connection.unread > most or connection.looks >= LOOKS or connection.swells >= SWELLS
             if endless:  # R1, R2, R3, R6
                 self._trim = now
             if endless or descriptor in self.unwanted:  # R5
@@ -353,11 +355,11 @@ class Guard:
         return None
 
     def _cut(self, descriptor: int) -> None:
-        each = self._connections.pop(descriptor)
+        connection = self._connections.pop(descriptor)
         self.unwanted.discard(descriptor)
         with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
-            ends = borrowed.getpeername() if each.dialled else borrowed.getsockname()
-            if ends[1] == each.port:  # not another's, that has the same number by now
+            ends = borrowed.getpeername() if connection.dialled else borrowed.getsockname()
+            if ends[1] == connection.port:  # not another's, that has the same number by now
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
                 self.cut += 1  # before whoever is cut can know
                 borrowed.shutdown(socket.SHUT_RDWR)

@@ -147,16 +147,16 @@ class OwnCode(NodeCode):
         return ENDED
 
     def _make_of_parcels(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
-        marks = [each.watermark_s if type(each) is Parcel else None for each in inputs]
-        watermark_s = None if None in marks else min(each for each in marks if each is not None)  # R5
+        marks = [parcel.watermark_s if type(parcel) is Parcel else None for parcel in inputs]
+        watermark_s = None if None in marks else min(mark for mark in marks if mark is not None)  # R5
         if all(map(is_nothing, inputs)) and not getattr(self.code, "on_nothing", False):  # R4
             return NodeResult(marked(inputs[0], watermark_s), 0)
-        for position, each in enumerate(inputs):
-            self._check_schema(each, f"input {position}", index)
+        for position, parcel in enumerate(inputs):
+            self._check_schema(parcel, f"input {position}", index)
         if hasattr(self.code, "watermark_s"):
             self.code.watermark_s = watermark_s
         late_rows = getattr(self.code, "late_rows", 0)
-        values = [opened(each, self._allow) for each in inputs]
+        values = [opened(parcel, self._allow) for parcel in inputs]
         value = returned_by(self._call, (values, index), inputs)
         late_rows = getattr(self.code, "late_rows", 0) - late_rows
         if value is None:
@@ -305,21 +305,21 @@ def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRes
         code = opener()
         if isinstance(command, e.MergeStates):
             where = " in merge()"
-            for each in command.states:
-                _check(code, each, "a")
-            state = code.merge([bytes(each.state) for each in command.states])
+            for inherited in command.states:
+                _check(code, inherited, "a")
+            state = code.merge([bytes(inherited.state) for inherited in command.states])
         else:
             _check(code, command, "its")
-            state, told = bytes(command.state), command.deltas
-            if any(each.digest.startswith(SIGN) for each in told):
-                state, told = patched(state, command.digest, told), ()
+            state, deltas = bytes(command.state), command.deltas
+            if any(delta.digest.startswith(SIGN) for delta in deltas):
+                state, deltas = patched(state, command.digest, deltas), ()
         code.restore(state)
         code.state_bytes, code.marked, code.last = len(state), False, None
         if isinstance(command, e.RestoreState):
             where = " in apply()"
-            for each in told:
-                _check(code, each, "its")
-                code.apply(bytes(each.state))
+            for inherited in deltas:
+                _check(code, inherited, "its")
+                code.apply(bytes(inherited.state))
     except BaseException as error:  # R1
         return e.StateRestored(command.run, command.node, command.version, _reason(error, where), _cause(error))
     return e.StateRestored(command.run, command.node, command.version)
@@ -329,8 +329,8 @@ def _check(code: NodeCode, came: e.RestoreState | e.Inherited, whose: str) -> No
     if digest_of(came.state) != came.digest:  # R2
         raise OperatorError(f"the {len(came.state)} bytes that came do not have the state's digest")
     if came.state_version != code.state_version:  # R2
-        said = f"{whose} state is of version {came.state_version}; the code here reads {code.state_version}"
-        raise OperatorError(said)
+        why = f"{whose} state is of version {came.state_version}; the code here reads {code.state_version}"
+        raise OperatorError(why)
 
 
 def digest_of(state: bytes) -> str:
@@ -346,10 +346,10 @@ def _reason(error: BaseException, where: str = "") -> str:
         raise error  # whoever runs this wants it to stop
     if isinstance(error, ThalwegError):
         return one_line(error)
-    said = one_line(error)
-    if isinstance(error, ValueError | TypeError) and SEALED.search(said):
-        said += "; inputs, and what code has returned, are read-only: work on a copy"
-    return f"{type(error).__name__}{where}: {said}"
+    text = one_line(error)
+    if isinstance(error, ValueError | TypeError) and SEALED.search(text):
+        text += "; inputs, and what code has returned, are read-only: work on a copy"
+    return f"{type(error).__name__}{where}: {text}"
 
 
 def _cause(error: BaseException, index: int | None = None) -> m.Cause:
@@ -366,12 +366,12 @@ def _cause(error: BaseException, index: int | None = None) -> m.Cause:
 
 def _theirs(raised: TracebackType | None) -> list[tuple[FrameType, int]]:
     """The frames and lines of user code in a traceback, outermost first."""
-    found = []
+    frames = []
     while raised is not None:
         if not raised.tb_frame.f_code.co_filename.startswith((RUNTIME, "<frozen importlib")):
-            found.append((raised.tb_frame, raised.tb_lineno))
+            frames.append((raised.tb_frame, raised.tb_lineno))
         raised = raised.tb_next
-    return found
+    return frames
 
 
 def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
@@ -380,9 +380,9 @@ def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
     import traceback  # only failures need it: a host starts sooner without
 
     try:
-        told = traceback.TracebackException(type(error), error, None, compact=True)
-        told.stack = traceback.StackSummary.extract(iter(frames))
-        lines = "".join(told.format()).strip()
+        report = traceback.TracebackException(type(error), error, None, compact=True)
+        report.stack = traceback.StackSummary.extract(iter(frames))
+        lines = "".join(report.format()).strip()
     except BaseException as failed:  # the error's class, or what loads its source, is a user's own
         return f"a traceback that cannot be shown: {type(failed).__name__}"
     if len(lines) > TRACEBACK:

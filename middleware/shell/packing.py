@@ -153,16 +153,16 @@ def _check_data(value: Any, where: str) -> None:
     """R4: OperatorError for what msgpack would give back as something else. Tuples come as lists."""
     kind = type(value)
     if kind is dict:
-        for key, each in value.items():
+        for key, element in value.items():
             if type(key) not in (str, int):
                 raise OperatorError(
                     f"the key {shown(key)}{where and f' at {where}'} does not travel; use a str or an int"
                 )
             _check_data(key, where)
-            _check_data(each, f"{where}[{key!r}]")
+            _check_data(element, f"{where}[{key!r}]")
     elif kind is list or kind is tuple:
-        for position, each in enumerate(value):
-            _check_data(each, f"{where}[{position}]")
+        for position, element in enumerate(value):
+            _check_data(element, f"{where}[{position}]")
     elif kind is int and not -(2**63) <= value < 2**64:
         raise OperatorError(
             f"the number {shown(value)}{where and f' at {where}'} does not travel; return a str or a float"
@@ -180,8 +180,8 @@ def _check_data(value: Any, where: str) -> None:
 def _path_of(kind: type) -> str:
     """Where whoever gets a struct finds its class."""
     path = f"{kind.__module__}:{kind.__qualname__}"
-    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
-    if kind.__module__ == "__main__" or found is not kind:
+    definition = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
+    if kind.__module__ == "__main__" or definition is not kind:
         raise OperatorError(f"a struct of {path!r} does not travel; define its class in a module, outside of functions")
     return path
 
@@ -291,7 +291,9 @@ def _read_records(parcel: Parcel) -> Any:
     if layout.whole:
         batches = list(pa.ipc.open_stream(buffer))
     else:
-        batches = [pa.ipc.read_record_batch(each, layout.schema) for each in pa.ipc.MessageReader.open_stream(buffer)]
+        batches = [
+            pa.ipc.read_record_batch(message, layout.schema) for message in pa.ipc.MessageReader.open_stream(buffer)
+        ]
     if parcel.kind == "table":
         return pa.Table.from_batches(batches, layout.schema)
     if len(batches) != 1:
@@ -305,8 +307,8 @@ def check_schema(parcel: Parcel, before: bytes, what: str) -> None:
     for name in dict.fromkeys((*was.names, *now.names)):
         types = [schema.field(name).type if schema.names.count(name) == 1 else None for schema in (was, now)]
         if types[0] != types[1]:
-            told = [f"{kind}" if kind is not None else "missing" for kind in types]
+            kinds = [f"{kind}" if kind is not None else "missing" for kind in types]
             advice = "all records of a stream have the same columns"
-            raise OperatorError(f"{what}: column {name!r} is {told[1]}, and was {told[0]} before; {advice}")
+            raise OperatorError(f"{what}: column {name!r} is {kinds[1]}, and was {kinds[0]} before; {advice}")
     if was.names != now.names:
         raise OperatorError(f"{what}: the columns are {', '.join(now.names)}, and were {', '.join(was.names)} before")

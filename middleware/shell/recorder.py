@@ -211,9 +211,9 @@ class Log:
         """Log, once, why records are missing."""
         if not self._told:
             self._told = True
-            what = f"cannot write the records {self._path}: {reason}"
+            problem = f"cannot write the records {self._path}: {reason}"
             goes_on = "the runs go on, and what is missing is counted"
-            self._logbook.write("records-missing", f"{what}; {goes_on}", reason=reason)
+            self._logbook.write("records-missing", f"{problem}; {goes_on}", reason=reason)
 
     def _tell_gap(self, at: int) -> bool:
         """Say there how many rows are missing, if that can be."""

@@ -30,10 +30,10 @@ class Rejections:
             about = {"message": kind, "run": run}
             detail |= {name: value for name, value in about.items() if value}
             self._recorder.write_to_all("rejected", ({"peer": sender} if sender else {}) | {"detail": detail})
-        what = f"a message of type {kind}" if kind else "a message"
+        subject = f"a message of type {kind}" if kind else "a message"
         of_run = f" of run {one_line(run)}" if run else ""
         of_sender = f" from {sender!r}" if sender else ""
-        text = f"{what}{of_run}{of_sender} was dropped: {reason}"
+        text = f"{subject}{of_run}{of_sender} was dropped: {reason}"
         self._logbook.write("message-refused", text, about="dropped", peer=sender, run=run, reason=reason)
 
     def keep_house(self) -> None:

@@ -118,4 +118,4 @@ def has_room(claimed_bytes: int, passages: Iterable[Passage], limit_bytes: int) 
     here = list(passages)
     if len(here) >= PASSAGES:
         return False
-    return claimed_bytes + sum(each.claimed_bytes for each in here) <= limit_bytes
+    return claimed_bytes + sum(passage.claimed_bytes for passage in here) <= limit_bytes

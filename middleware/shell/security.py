@@ -75,11 +75,11 @@ class MemberCertificate(msgspec.Struct, frozen=True):
 
     def text(self, secret: str = "") -> str:
         """The certificate's file, with the secret key if that is given."""
-        said = {"name": self.name, "role": self.role}
+        fields = {"name": self.name, "role": self.role}
         if self.expires is not None:
-            said["expires"] = self.expires.isoformat()
+            fields["expires"] = self.expires.isoformat()
         lines = [f"# Thalweg, {'SECRET certificate: keep it to yourself' if secret else 'public certificate'}", ""]
-        lines += ["metadata", *(f"    {key} = {value}" for key, value in said.items())]
+        lines += ["metadata", *(f"    {key} = {value}" for key, value in fields.items())]
         lines += ["curve", f'    public-key = "{self.public}"', *([f'    secret-key = "{secret}"'] if secret else [])]
         return "\n".join(lines) + "\n"
 
@@ -91,8 +91,8 @@ def read_certificate(path: Path) -> tuple[MemberCertificate, str]:
         keys = {name: key for name in ("public", "secret") if (key := _key(text, name))}
         if "public" not in keys:
             raise ValueError("it has no public key")
-        said = {**_metadata(text), "public": keys["public"]}
-        return msgspec.convert(said, MemberCertificate, strict=False), keys.get("secret", "")
+        fields = {**_metadata(text), "public": keys["public"]}
+        return msgspec.convert(fields, MemberCertificate, strict=False), keys.get("secret", "")
     except OSError as error:
         raise UsageError(f"cannot read the certificate {path}: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:
@@ -103,8 +103,8 @@ def read_certificate(path: Path) -> tuple[MemberCertificate, str]:
 
 def _key(text: str, name: str) -> str:
     """Return the key of that name, as pyzmq writes and reads it; empty if there is none."""
-    found = re.search(rf"^[ \t]*{name}-key[^=\n]*=(.*)$", text, re.MULTILINE)
-    return found[1].strip().strip("\"'") if found else ""
+    match = re.search(rf"^[ \t]*{name}-key[^=\n]*=(.*)$", text, re.MULTILINE)
+    return match[1].strip().strip("\"'") if match else ""
 
 
 def _metadata(text: str) -> dict[str, str]:
@@ -122,8 +122,8 @@ def new_certificate(
     public, secret = zmq.curve_keypair()
     expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
     try:
-        said = {"name": name, "role": role, "public": public.decode(), "expires": expires}
-        member = msgspec.convert(said, MemberCertificate)
+        fields = {"name": name, "role": role, "public": public.decode(), "expires": expires}
+        member = msgspec.convert(fields, MemberCertificate)
     except msgspec.ValidationError:
         raise UsageError(f"{name!r} is no name of a certificate; use letters, digits, '.', '_' and '-'") from None
     files = out / f"{name}{PUBLIC}", out / f"{name}{SECRET}"
@@ -166,7 +166,7 @@ def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
     R5: a file that others could change is none, and in a folder that others could change nobody is a member. Of two
     files with one key neither counts.
     """
-    found: dict[Path, MemberCertificate] = {}
+    members: dict[Path, MemberCertificate] = {}
     wrong = []
     try:
         if why := why_unsafe(folder, "members folder"):
@@ -181,17 +181,17 @@ def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
             wrong.append(str(error))
             continue
         if member.name == path.stem:
-            found[path] = member
+            members[path] = member
         else:
             wrong.append(f"{path} is the certificate of {member.name!r}; call it {member.name}{PUBLIC}")
     by_key: dict[str, list[Path]] = {}
-    for path, member in found.items():
+    for path, member in members.items():
         by_key.setdefault(member.public, []).append(path)
     for same in by_key.values():
         if len(same) > 1:
             names = " and ".join([path.name for path in same])
             wrong.append(f"{names} in {folder} hold the same key, which proves one name only; remove all but one")
-    return [member for path, member in found.items() if len(by_key[member.public]) == 1], wrong
+    return [member for path, member in members.items() if len(by_key[member.public]) == 1], wrong
 
 
 def _read_safe(path: Path, what: str, *, secret: bool = False) -> tuple[MemberCertificate, str]:
@@ -242,7 +242,7 @@ class Members:
                 self._by_key = {member.public: member for member in valid.values()}
                 self._heard = {}  # last: who looks up what is not in it finds the present members
                 self._until_s = min(
-                    (one.expires.timestamp() for one in valid.values() if one.expires), default=math.inf
+                    (member.expires.timestamp() for member in valid.values() if member.expires), default=math.inf
                 )
                 self._seen = seen
             self._folder_seen = folder_seen
@@ -264,11 +264,11 @@ class Members:
         member = heard.get((identity, public))
         if member is None:
             member = self._by_key.get(public)
-            said = identity.partition(b"/")[0].decode(errors="replace")
+            claimed = identity.partition(b"/")[0].decode(errors="replace")
             if member is None:
-                raise ProtocolError(f"a message of {said!r}, whose key is of no member (any more)")
-            if member.name != said:
-                raise ProtocolError(f"a message of {member.name!r} that says it is of {said!r}")
+                raise ProtocolError(f"a message of {claimed!r}, whose key is of no member (any more)")
+            if member.name != claimed:
+                raise ProtocolError(f"a message of {member.name!r} that says it is of {claimed!r}")
             if len(heard) >= _HEARD:
                 heard.clear()
             heard[identity, public] = member
@@ -293,10 +293,10 @@ class Members:
 
 def _look(path: Path | os.DirEntry[str]) -> tuple[int, ...] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _look_inside(folder: Path) -> object:
@@ -306,9 +306,9 @@ def _look_inside(folder: Path) -> object:
     """
     try:
         with os.scandir(folder) as entries:
-            found = {entry.name: _look(entry) for entry in entries}
+            files = {entry.name: _look(entry) for entry in entries}
             young_ns = (time.time() - TICK_S) * 1e9
-            return object() if any(seen and seen[2] > young_ns for seen in found.values()) else found
+            return object() if any(seen and seen[2] > young_ns for seen in files.values()) else files
     except OSError:
         return None
 

@@ -241,7 +241,7 @@ class Shell:
         rung, hush = self._bell.descriptor, self._bell.hush
         control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
         of_control, of_bulk = [(control, INCOMING)], [(bulk, INCOMING)]
-        others = [(name, router, router.get(zmq.FD), [(router, INCOMING)]) for name, router in sockets.others.items()]
+        routers = [(name, router, router.get(zmq.FD), [(router, INCOMING)]) for name, router in sockets.others.items()]
         watched = sockets.watching.descriptors
         at_others: set[str] = set()  # networks in which something waits
         if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
@@ -269,8 +269,8 @@ class Shell:
                 early_s = due_s - EARLY_S
             # a thread that lost the duty may leave calls behind
             busy = at_control or at_bulk or self._inbox or self._quick or self._stopping or due_s <= now
-            if others:
-                at_others &= {name for name, _, _, asked in others if name in at_others and zmq_poll(asked, 0)}
+            if routers:
+                at_others &= {name for name, _, _, asked in routers if name in at_others and zmq_poll(asked, 0)}
                 busy = busy or at_others
             if busy:
                 due_s = now
@@ -282,7 +282,7 @@ class Shell:
                     at_bulk = 1
                 elif descriptor == rung:
                     hush()
-                elif others and (name := next((each[0] for each in others if each[2] == descriptor), "")):
+                elif routers and (name := next((entry[0] for entry in routers if entry[2] == descriptor), "")):
                     at_others.add(name)
                 elif descriptor in watched:
                     self._hear_of(descriptor)
@@ -355,10 +355,10 @@ class Shell:
         return True
 
     def _take_control(self) -> None:
-        taken = self._sockets.take(self._sockets.control, 1)
-        if taken is None:
+        received = self._sockets.take(self._sockets.control, 1)
+        if received is None:
             return
-        sender, identity, (frame,) = taken
+        sender, identity, (frame,) = received
         now = time.monotonic()
         sockets, data = self._sockets, frame.bytes
         try:
@@ -415,10 +415,10 @@ class Shell:
                 self._rejections.add(str(error))
 
     def _take_bulk(self, router: zmq.Socket[bytes], via: str | UnsetType = UNSET) -> None:
-        taken = self._sockets.take(router, 2)
-        if taken is None:
+        received = self._sockets.take(router, 2)
+        if received is None:
             return
-        sender, identity, (head, frame) = taken
+        sender, identity, (head, frame) = received
         try:
             chunk = frames.decode_chunk(head.bytes, self._sockets.speaks)
         except ProtocolError as error:
@@ -495,17 +495,17 @@ class Shell:
         while at is not None and at.tb_next is not None:
             at = at.tb_next
         where = "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}, line {at.tb_lineno})"
-        said = f"{type(error).__name__}: {one_line(error)}{where}"
-        what = type(about).__name__
+        reason = f"{type(error).__name__}: {one_line(error)}{where}"
+        event = type(about).__name__
         message = getattr(about, "message", None)
         if message is not None:
-            what = f"{what} {type(message).__name__}"
-        self._recorder.write(run, "error", {"detail": {"reason": said, "event": what}})
+            event = f"{event} {type(message).__name__}"
+        self._recorder.write(run, "error", {"detail": {"reason": reason, "event": event}})
         if not run or run != self._broke:
             self._broke = run
-            text = f"run {run or '(none)'} broke at {what}: {said}"
-            self.logbook.write("runtime-broke", text, run=run, reason=said)
-        return f"a defect of the runtime there broke the run at {what}: {said}"
+            text = f"run {run or '(none)'} broke at {event}: {reason}"
+            self.logbook.write("runtime-broke", text, run=run, reason=reason)
+        return f"a defect of the runtime there broke the run at {event}: {reason}"
 
     def _have_made(self, command: Task) -> None:
         """Have an operator's code called, by this thread soon if that is quick."""

@@ -337,11 +337,11 @@ class Sockets:
         try:
             check_leader(self._keys, member, message)
         except ProtocolError as error:
-            said = str(error)
+            reason = str(error)
             if isinstance(message, m.AddMember):  # is told why
-                self.answer(identity, m.Detached(message.run, message.number, said))
+                self.answer(identity, m.Detached(message.run, message.number, reason))
             elif not isinstance(message, m.Remove):
-                self.answer(identity, m.Installed(message.run, self._name, said, message.number))
+                self.answer(identity, m.Installed(message.run, self._name, reason, message.number))
             raise
 
     def check_drain(self, identity: bytes, frame: zmq.Frame) -> None:
@@ -428,7 +428,7 @@ class Sockets:
         now = time.monotonic()
         if now - self._told_s.get(what, -TOLD_S) < TOLD_S:
             return
-        self._told_s = {said: at_s for said, at_s in self._told_s.items() if now - at_s < TOLD_S}
+        self._told_s = {text: at_s for text, at_s in self._told_s.items() if now - at_s < TOLD_S}
         if len(self._told_s) < 16:  # whoever is told much reads nothing
             self._told_s[what] = now
             self.logbook.write(event, f"{what}: {more}", about=what, reason=more)
@@ -526,18 +526,18 @@ class Sockets:
         except zmq.Again:
             return None
         frame = _recv(socket, NOBLOCK, False)  # not copied; by position, which is sooner
-        taken = [frame]
+        received = [frame]
         while frame.more:
-            if len(taken) == parts:
+            if len(received) == parts:
                 self._skip(socket)
                 raise ProtocolError(f"a message of more frames than the {parts} that are expected")
             frame = _recv(socket, NOBLOCK, False)
-            taken.append(frame)
-        if len(taken) != parts:
-            raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
+            received.append(frame)
+        if len(received) != parts:
+            raise ProtocolError(f"a message of {len(received)} frames where {parts} are expected")
         if self.guard is not None:
-            self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
-        return name_of(identity) if self._keys is None else self._member(identity, frame), identity, taken
+            self.guard.taken[frame.get(SOURCE)] += sum(map(len, received)) + OVERHEAD_BYTES
+        return name_of(identity) if self._keys is None else self._member(identity, frame), identity, received
 
     def _skip(self, socket: Socket) -> None:
         """R3: read on in a message of too many frames."""
@@ -577,9 +577,9 @@ class Sockets:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
-                which = "for partitions is already in use; choose another port with --bulk-port"
-                which = which if bulk else "is already in use; choose another port with --listen"
-                raise UsageError(f"{endpoint} {which}") from None
+                problem = "for partitions is already in use; choose another port with --bulk-port"
+                problem = problem if bulk else "is already in use; choose another port with --listen"
+                raise UsageError(f"{endpoint} {problem}") from None
             raise UsageError(f"cannot listen on {endpoint}: {error}") from None
         self._bound.append(bound := socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket, bound

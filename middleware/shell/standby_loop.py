@@ -57,7 +57,7 @@ class StandbyLoop:
         self._standby = not on_duty
         thread = threading.Thread(target=self._run, args=(on_duty,), name=f"{self._name}-{self._started}", daemon=True)
         self._started += 1
-        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads = [runner for runner in self._threads if runner.is_alive()]
         try:
             thread.start()
         except RuntimeError:  # this process may have no more of them

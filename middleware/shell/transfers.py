@@ -134,10 +134,10 @@ class Outgoing(Sending):
             piece = piece[sent : sent + self.chunk_bytes]
             if sent - self.credit + piece.nbytes > self.window_bytes:
                 return None
-        what = self.number, total, sent, self.message, self.dtype, self.shape
+        fields = self.number, total, sent, self.message, self.dtype, self.shape
         if self.route is not None:
-            return RelayedChunk(*what, source=self.route.source, hops=self.route.hops), piece
-        return Chunk(*what), piece
+            return RelayedChunk(*fields, source=self.route.source, hops=self.route.hops), piece
+        return Chunk(*fields), piece
 
 
 def chunk_bytes_for(size_bytes: int, busy_s: float) -> int:

@@ -97,8 +97,8 @@ def _check_class(array: ndarray[Any, Any]) -> None:
         raise OperatorError("a masked array cannot travel with its mask; return array.filled(value), or array.data")
     more = None if isinstance(array, PLAIN) else getattr(array, "__dict__", None)
     if more:
-        said = f"a {type(array).__name__} cannot travel with its {', '.join(more)}"
-        raise OperatorError(f"{said}; return array.view(numpy.ndarray)")
+        problem = f"a {type(array).__name__} cannot travel with its {', '.join(more)}"
+        raise OperatorError(f"{problem}; return array.view(numpy.ndarray)")
 
 
 def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, flags: int) -> bool:
@@ -112,7 +112,7 @@ def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, fl
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:
         return False  # R5
-    if type(under) is bytes or any(root is _root(each)[0] for each in inputs if type(each) is ndarray):
+    if type(under) is bytes or any(root is _root(operand)[0] for operand in inputs if type(operand) is ndarray):
         return True
     if not (fresh and base is root and holders <= _BASE_ALONE and under is None and root.flags.owndata):
         return False

@@ -69,9 +69,9 @@ class Call:
     def failed(self, why: str) -> e.OperatorFailed:
         self.overdue = True
         slot, command = self.slot, self.command
-        what = "loading its code" if command is None or slot.code is None else node_code.name_of(command)
+        activity = "loading its code" if command is None or slot.code is None else node_code.name_of(command)
         index = command.of_stream if isinstance(command, e.RunOperator) else None
-        return slot.failed(node_code.overdue(slot.lane.run, slot.node.name, index, f"{what} {why}"))
+        return slot.failed(node_code.overdue(slot.lane.run, slot.node.name, index, f"{activity} {why}"))
 
 
 class Slot:
@@ -107,21 +107,21 @@ class Slot:
         if isinstance(command, e.MergeStates) or self.code is None:
             return False
         if isinstance(command, e.TakeState):
-            told = command.delta and self.code.tells
-            if self._take_s.get(told, math.inf) < QUICK_S:
+            is_delta = command.delta and self.code.tells
+            if self._take_s.get(is_delta, math.inf) < QUICK_S:
                 return True
-            size = self.code.delta_bytes if told else self.code.state_bytes
+            size = self.code.delta_bytes if is_delta else self.code.state_bytes
         else:
-            size = len(command.state) + sum([len(each.state) for each in command.deltas])
+            size = len(command.state) + sum([len(delta.state) for delta in command.deltas])
         return size is not None and size <= QUICK_STATE_BYTES
 
     def make(self, command: Task) -> e.Event:
         """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
         if isinstance(command, e.TakeState):
-            told, begun_s = command.delta and self.code is not None and self.code.tells, time.perf_counter()
-            taken = node_code.take_or_give(self.open, command)
-            self._take_s[told] = time.perf_counter() - begun_s
-            return taken
+            is_delta, begun_s = command.delta and self.code is not None and self.code.tells, time.perf_counter()
+            event = node_code.take_or_give(self.open, command)
+            self._take_s[is_delta] = time.perf_counter() - begun_s
+            return event
         if not isinstance(command, e.RunOperator):
             return node_code.take_or_give(self.open, command)
         code = self.code
@@ -131,10 +131,10 @@ class Slot:
                 return failed
             code = self.open()
         begun_s = time.perf_counter()
-        made = node_code.make(code, command)
+        outcome = node_code.make(code, command)
         took_s = time.perf_counter() - begun_s
-        if isinstance(made, e.OperatorFailed):
-            return self.failed(made)
+        if isinstance(outcome, e.OperatorFailed):
+            return self.failed(outcome)
         if took_s < QUICK_S:
             if self._streak < self._wanted + QUICK_CALLS:
                 self._streak += 1
@@ -142,7 +142,7 @@ class Slot:
             self._streak = max(0, self._streak - 2)
         else:
             self._streak, self._wanted = 0, self._wanted * AGAIN
-        return node_code.finished(command, made, took_s)
+        return node_code.finished(command, outcome, took_s)
 
     def failed(self, event: e.OperatorFailed) -> e.OperatorFailed:
         """The same; the first is logged, with where in its code the node failed."""

@@ -23,11 +23,11 @@ Gap = tuple[int, int | None]
 def may_miss(flow: Dataflow, name: str) -> bool:
     """Whether a run may go on without that source: all that take from it allow it, and every sink has another."""
     node, below = flow.by_name[name], {sink: flow.below(sink) for sink in flow.sinks}
-    takers = [flow.by_name[each] for each in flow.consumers[name]]
-    if node.kind != "source" or any(each.missing != "nothing" for each in takers) or len(gaps_of(node)) >= MOST:
+    takers = [flow.by_name[consumer] for consumer in flow.consumers[name]]
+    if node.kind != "source" or any(taker.missing != "nothing" for taker in takers) or len(gaps_of(node)) >= MOST:
         return False
-    others = [each for each in flow.sources if each != name and not is_absent(flow.by_name[each])]
-    return all(any(each in made_of for each in others) for made_of in below.values() if name in made_of)
+    alternatives = [source for source in flow.sources if source != name and not is_absent(flow.by_name[source])]
+    return all(any(source in made_of for source in alternatives) for made_of in below.values() if name in made_of)
 
 
 def gaps_of(node: Node) -> tuple[Gap, ...]:
@@ -62,8 +62,8 @@ def back(node: Node, first: int, at: str) -> Node:
 
 def spared(node: Node, barred: Collection[str]) -> Node:
     """The source without those stand-ins that have no part in the run any more."""
-    kept = tuple([host for host in node.stand_ins if host not in barred])
-    return node if kept == node.stand_ins else msgspec.structs.replace(node, stand_ins=kept)
+    stand_ins = tuple([host for host in node.stand_ins if host not in barred])
+    return node if stand_ins == node.stand_ins else msgspec.structs.replace(node, stand_ins=stand_ins)
 
 
 def with_gaps(flow: Dataflow, gaps: Mapping[str, Iterable[Gap]]) -> Dataflow:
@@ -97,11 +97,11 @@ def _with(node: Node, gaps: list[Gap], at: str, stand_ins: tuple[str, ...]) -> N
 
 def above(flow: Dataflow, names: Iterable[str]) -> set[str]:
     """All that takes from these nodes, or from what does."""
-    found = {*names}
-    for each in flow.upward:
-        if not found.isdisjoint(flow.by_name[each].inputs):
-            found.add(each)
-    return found - {*names}
+    reached = {*names}
+    for name in flow.upward:
+        if not reached.isdisjoint(flow.by_name[name].inputs):
+            reached.add(name)
+    return reached - {*names}
 
 
 def cut_at(last: int, replicas: Mapping[str, Collection[int]], bases: Mapping[str, int]) -> int:
@@ -112,8 +112,10 @@ def cut_at(last: int, replicas: Mapping[str, Collection[int]], bases: Mapping[st
     """
     if not replicas:
         return last
-    tries = {0, *(index for kept in replicas.values() for index in kept), *bases.values()}
-    fits = (i for i in tries if i <= last and all(i in kept or bases[name] >= i for name, kept in replicas.items()))
+    tries = {0, *(index for indices in replicas.values() for index in indices), *bases.values()}
+    fits = (
+        i for i in tries if i <= last and all(i in indices or bases[name] >= i for name, indices in replicas.items())
+    )
     return max(fits)
 
 

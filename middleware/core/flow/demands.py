@@ -221,8 +221,8 @@ class Demands:
             book.on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = passed_on(demand)
-        told = self._perform(node, actions) if actions else NO_NOTES
-        return (*told, *self._recall(node, node.leave_heard())) if unheard else told
+        noted = self._perform(node, actions) if actions else NO_NOTES
+        return (*noted, *self._recall(node, node.leave_heard())) if unheard else noted
 
     def _see_where(self, taker: ConsumerState, demand: m.Demand) -> None:
         """R13: what has come to where the consumer was is to be sent again."""
@@ -238,15 +238,15 @@ class Demands:
             return NO_NOTES
         if sender != self._host:
             self._out.send(sender, m.Partition(self._out.run, word.producer, word.consumer, LAST, True))
-        told = self._perform(node, actions) if actions else NO_NOTES
-        return (*told, *self._recall(node, node.leave_heard()))
+        noted = self._perform(node, actions) if actions else NO_NOTES
+        return (*noted, *self._recall(node, node.leave_heard()))
 
     def _recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
         """Perform what leaving asks for; what the node does not wait for any more is not demanded again."""
-        told = self._perform(node, actions)
+        noted = self._perform(node, actions)
         if node.state is DRAINING:
             self.call_back(node.node.name)
-        return told
+        return noted
 
     def call_back(self, name: str, after: int = -1) -> None:
         """Repeat no demand of a node that it does not wait for any more, for a partition after ``after``."""
@@ -257,9 +257,9 @@ class Demands:
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where nothing is for several, none has to."""
-        there = sender == self._directory.locations[demand.consumer].host
+        is_host = sender == self._directory.locations[demand.consumer].host
         several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[demand.producer]) > 1
-        return several and (there or demand.hops > 0)
+        return several and (is_host or demand.hops > 0)
 
     def _await_tail(self, demand: m.Demand) -> None:
         """R7: a consumer here waits for what another host keeps."""
@@ -303,7 +303,7 @@ class Demands:
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
         """R9: what has come is also for others here that wait for it."""
-        told = NO_NOTES
+        noted = NO_NOTES
         if sender != self._host and not part.end:
             if self._install.ahead > 1:
                 waiting = [name for name in self._tree.consumers[part.producer] if name in self.nodes]
@@ -313,8 +313,8 @@ class Demands:
                        if producer == part.producer and pending.index == part.index]  # fmt: skip
             for consumer in waiting:
                 alike = msgspec.structs.replace(part, consumer=consumer)
-                told = (*told, *self.partition(sender, alike, value, size_bytes))
-        return told
+                noted = (*noted, *self.partition(sender, alike, value, size_bytes))
+        return noted
 
     def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
         """R1: to where the node is, as far as this host knows."""
@@ -339,12 +339,12 @@ class Demands:
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition of a sink, or of all."""
-        told: Iterable[Note] = NO_NOTES
+        noted: Iterable[Note] = NO_NOTES
         for name in (event.sink,) if event.sink else self._tree.dataflow.sinks:
             sink = self.nodes.get(name)
             if sink is not None:
-                told = (*told, *self._perform(sink, sink.on_demand(sink.index)[1]))
-        return told
+                noted = (*noted, *self._perform(sink, sink.on_demand(sink.index)[1]))
+        return noted
 
     def finished(self, event: e.OperatorFinished) -> Iterable[Note]:
         """A node's code has made a partition."""
@@ -446,7 +446,7 @@ class Demands:
     # --- what nodes are to do -------------------------------------------------------------------------
 
     def _perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
-        name, told = node.node.name, NO_NOTES
+        name, noted = node.node.name, NO_NOTES
         for action in actions:
             if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
                 self._dispatch(node, action)
@@ -463,8 +463,8 @@ class Demands:
                         continue
                     stands_for = index
                     if (past := past_end_of(action.inputs)) is not None:
-                        made = e.OperatorFinished(self._out.run, name, action.index, past, past.size_bytes)
-                        told = (*told, *self.finished(made))
+                        event = e.OperatorFinished(self._out.run, name, action.index, past, past.size_bytes)
+                        noted = (*noted, *self.finished(event))
                         continue
                 run = e.RunOperator(self._out.run, name, action.index, action.inputs, stands_for)
                 self._desk.commands.append(run)
@@ -476,18 +476,18 @@ class Demands:
             elif type(action) is Hand:
                 self._deliver(name, action.output)
                 if name == self._tree.dataflow.sinks[0]:  # of several sinks one counts
-                    told = (notes.PartitionDelivered(),)
+                    noted = (notes.PartitionDelivered(),)
             elif type(action) is Renounce:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
                     self._ask(name, producer, LAST)
             elif type(action) is Turned:
                 self.tails.leave(node)
-                told = (*told, *self._perform(node, node.go_on_turned()))
+                noted = (*noted, *self._perform(node, node.go_on_turned()))
             else:
-                told = (notes.Light(name),)
+                noted = (notes.Light(name),)
         if node.state is ENDED:
-            told = (*told, notes.Ended(name))
-        return told
+            noted = (*noted, notes.Ended(name))
+        return noted
 
     def on_given(self, _: str, message: m.StripeIndices) -> None:
         """R11: the client says which partitions of the stream this stripe's are."""
@@ -506,8 +506,8 @@ class Demands:
         """Hand a partition to the application, or the end, with what is to be told of it."""
         index, uneven = output.index, ""
         if isinstance(output.end, tuple):
-            told = index if self._indices is None else self._indices.of(index)
-            uneven = unevenly(self._out, self._tree, sink, output, told)
+            stream_index = index if self._indices is None else self._indices.of(index)
+            uneven = unevenly(self._out, self._tree, sink, output, stream_index)
         about = bool(output.end), uneven, sink, output.sizes
         self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, *about))
 
@@ -578,8 +578,8 @@ class Demands:
         name, output = node.node.name, action.output
         taker = node.taker or node.takers[action.consumer]
         consumer = action.consumer or self._tree.consumer_of(name, output.index)
-        if self._under_way and not action.again and (there := self._boards(name, consumer, output.index)):  # R9
-            to = there
+        if self._under_way and not action.again and (host := self._boards(name, consumer, output.index)):  # R9
+            to = host
         else:
             to = self._send_output(name, consumer, output)
             if output.index == LAST:
@@ -597,8 +597,8 @@ class Demands:
 
     def _boards(self, name: str, consumer: str, index: int) -> str:
         """R9: the host to which this is under way already, and to a consumer there; empty: it is not."""
-        there = self._directory.host_of(consumer, index)
-        return there if self._riders.board(name, index, consumer, there) else ""
+        host = self._directory.host_of(consumer, index)
+        return host if self._riders.board(name, index, consumer, host) else ""
 
     def _send_output(self, name: str, consumer: str, output: Output) -> str:
         """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""

@@ -42,12 +42,12 @@ class Switch(msgspec.Struct, frozen=True):
 
 def merge_locations(table: dict[str, m.Location], news: Iterable[m.Location]) -> tuple[m.Location, ...]:
     """Take over every entry whose version is higher, and return these; entries of unknown nodes are ignored."""
-    taken = []
+    newer = []
     for entry in news:
         if entry.node in table and entry.version > table[entry.node].version:  # R1
             table[entry.node] = entry
-            taken.append(entry)
-    return tuple(taken)
+            newer.append(entry)
+    return tuple(newer)
 
 
 def guests_of(install: m.Install) -> set[str]:
@@ -106,8 +106,8 @@ class Directory:
         host = self.locations[node].host
         if self.switch is None:
             return host
-        there = self.host_of(node, index)
-        return there if there != self._out.host else host  # it is to come here, and has not yet
+        target = self.host_of(node, index)
+        return target if target != self._out.host else host  # it is to come here, and has not yet
 
     def where(self, names: Iterable[str]) -> dict[str, str]:
         """The hosts of these nodes."""
@@ -167,8 +167,8 @@ class Directory:
 
     def settle(self, news: Iterable[m.Location]) -> tuple[m.Location, ...]:
         """The same by this host's own word, which it gives of what is here."""
-        taken = merge_locations(self.locations, news)
-        for entry in taken:
+        newer = merge_locations(self.locations, news)
+        for entry in newer:
             self.changes += 1
             self._changed[entry.node] = self.changes
             if self._leads:
@@ -178,7 +178,7 @@ class Directory:
                 elif entry.host in self.lost:  # it went there before it was, and is lost with it
                     why = f"host {entry.host!r}, which holds {entry.node}, {self.lost[entry.host]}"
                     self._out.fail(why, host=entry.host, lost=True)
-        return taken
+        return newer
 
     def switch_over(self, commit: m.Commit) -> None:
         """From a change-over on its moves count."""
@@ -255,8 +255,8 @@ class Directory:
 
     def news_for(self, host: str) -> tuple[m.Location, ...] | None:
         """What ``host`` was not told yet, None when nothing has changed since; with this it is."""
-        told = self._told.get(host, 0)
-        if told == self.changes:
+        sent = self._told.get(host, 0)
+        if sent == self.changes:
             return None  # R3
         self._told[host] = self.changes
-        return tuple([self.locations[name] for name, number in self._changed.items() if number > told])
+        return tuple([self.locations[name] for name, number in self._changed.items() if number > sent])

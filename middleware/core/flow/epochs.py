@@ -110,7 +110,7 @@ class EpochBook:
         """Whether the operator is on the critical path: what it tells its producers with a demand."""
         root = self.wave == self.waves - 1
         counted = self.beside.values() or (self,)
-        return root or any(each.mostly_later and each.consumer_critical for each in counted)
+        return root or any(book.mostly_later and book.consumer_critical for book in counted)
 
     def due_s(self, now: float) -> float:
         """The end of this operator's next epoch: the first after ``now`` that was not closed.
@@ -153,14 +153,14 @@ class EpochBook:
         What is told of several consumers are the counts of the one that marked the most as later.
         """
         counted = [*self.beside.values()] or [self]
-        for each in counted:
-            if each.sends:
-                each.mostly_later = each.later * 2 > each.sends
-        most, critical = max(counted, key=lambda each: each.later), self.critical
+        for book in counted:
+            if book.sends:
+                book.mostly_later = book.later * 2 > book.sends
+        most, critical = max(counted, key=lambda book: book.later), self.critical
         verdict = EpochVerdict(self.epoch, most.sends, most.later, critical, critical or not self.options.gate)
         self.round += 1
-        for each in counted:
-            each.sends = each.later = 0
+        for book in counted:
+            book.sends = book.later = 0
         return verdict
 
     def validate(self) -> None:
@@ -168,8 +168,8 @@ class EpochBook:
         assert 0 <= self.later <= self.sends, f"{self.node}: {self.later} of {self.sends} were later"
         assert not self.unmarked or self.last >= 0, f"{self.node}: a mark is awaited for nothing"
         assert self.round >= 0, self.round
-        for each in self.beside.values():
-            each.validate()
+        for book in self.beside.values():
+            book.validate()
 
 
 class EpochBooks:
@@ -213,9 +213,12 @@ class EpochBooks:
         book = self.of.get(name)
         if book is None:
             return {}
-        for each in book.beside.values():
-            each.round = book.round
-        return {consumer: each.to_state() for consumer, each in (book.beside or {consumers[0]: book}).items()}
+        for consumer_book in book.beside.values():
+            consumer_book.round = book.round
+        return {
+            consumer: consumer_book.to_state()
+            for consumer, consumer_book in (book.beside or {consumers[0]: book}).items()
+        }
 
     def arm(self, book: EpochBook) -> None:
         """Wake up at the end of the operator's next epoch."""

@@ -30,14 +30,14 @@ class Failures:
 
     def add(self, event: e.OperatorFailed) -> None:
         """A node's code cannot go on."""
-        self.said[event.node] = said = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
-        self._say(said)
+        self.said[event.node] = message = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
+        self._say(message)
 
     def say_again(self, here: Collection[str]) -> None:
         """R1: of those nodes that are still ``here``; the query of another has left."""
-        for name, said in list(self.said.items()):
+        for name, message in list(self.said.items()):
             if name in here:
-                self._say(said)
+                self._say(message)
             else:
                 del self.said[name]
 
@@ -45,8 +45,8 @@ class Failures:
         """R3: the node has not kept what is demanded of it."""
         name, consumer = wanted.producer, wanted.consumer
         reason = f"{name!r} has not kept its partition {wanted.index}, which {consumer!r} goes on with"
-        said = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
-        self._say(said)
+        message = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
+        self._say(message)
 
     def _say(self, said: m.Failed | m.StateMissing) -> None:
         here = self._directory.locations.get(said.node)

@@ -70,7 +70,7 @@ class Flow(Demands):
 
     def take_over(self, survivors: Mapping[str, CarriedOver]) -> None:
         """R7: these have gone on from the generation before."""
-        self.kept = tuple([m.Start(name, each.node.got) for name, each in survivors.items()])
+        self.kept = tuple([m.Start(name, survivor.node.got) for name, survivor in survivors.items()])
         for name, survivor in survivors.items():
             self.nodes[name] = survivor.node
             if survivor.called:
@@ -89,7 +89,7 @@ class Flow(Demands):
             node = survivor.node
             if survivor.run is not None:
                 self._perform(node, [survivor.run])
-            self._perform(node, [each for each in node.resume() if type(each) is not Ask])  # R7
+            self._perform(node, [action for action in node.resume() if type(action) is not Ask])  # R7
             if graph and node.state is ENDED and len(flow.sinks) > 1:
                 self._perform(node, [Renounce(node.node.inputs)])
                 continue
@@ -123,8 +123,8 @@ class Flow(Demands):
 
     def _needed(self, node: NodeCore) -> int:
         """The first partition of a node that a consumer may want."""
-        taken = [self._tree.node_of(each) for each in self._tree.consumers[node.node.name]]
-        lines = [self._lines.get(each.name, 0) for each in taken if each.kind == "operator"]
+        consumers = [self._tree.node_of(name) for name in self._tree.consumers[node.node.name]]
+        lines = [self._lines.get(consumer.name, 0) for consumer in consumers if consumer.kind == "operator"]
         return min([*lines, *(taker.demanded for taker in node.takers.values())])
 
     # --- other hosts --------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ class Flow(Demands):
         for (consumer, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
                 return consumer, f"which holds {producer!r}"
-        kept = self.tails.waits_for(host)
-        if kept is not None:
-            return kept
+        waits = self.tails.waits_for(host)
+        if waits is not None:
+            return waits
         outputs = [
             (name, node.sent_to(taker, taker.demanded), consumer, taker)
             for name, node in self.nodes.items()
@@ -208,17 +208,21 @@ class Flow(Demands):
         """An operator has come, with ``state``: it demands its next inputs."""
         name, tree = state.node, self._tree
         consumers = tree.consumers[name]
-        told, last = state.demanded, state.index - 1
-        given = (m.ConsumerDemand(consumers[0], told, state.book),) if isinstance(told, int) else told
-        known = {taken.consumer: taken for taken in given}
+        demanded, last = state.demanded, state.index - 1
+        per_consumer = (
+            (m.ConsumerDemand(consumers[0], demanded, state.book),) if isinstance(demanded, int) else demanded
+        )
+        known = {progress.consumer: progress for progress in per_consumer}
         takers: dict[str, ConsumerState] = {}
-        for each in consumers:  # R4
-            first, taken = tree.first.get(each, 0), known.get(each)
-            if taken is not None and state.index < taken.demanded < LAST:  # it goes on there
-                first = max(first, taken.demanded)
-            takers[each] = ConsumerState(max(first - 1, last) if taken is None else taken.demanded, first=first)
+        for consumer in consumers:  # R4
+            first, progress = tree.first.get(consumer, 0), known.get(consumer)
+            if progress is not None and state.index < progress.demanded < LAST:  # it goes on there
+                first = max(first, progress.demanded)
+            takers[consumer] = ConsumerState(
+                max(first - 1, last) if progress is None else progress.demanded, first=first
+            )
         if state.tail:
-            waiting = {each for each, taker in takers.items() if taker.demanded <= last}
+            waiting = {consumer for consumer, taker in takers.items() if taker.demanded <= last}
             if waiting:
                 self.tails.keep(name, state.tail, last, waiting)
         if len(takers) == 1 and takers[consumers[0]].first <= state.index:
@@ -227,7 +231,7 @@ class Flow(Demands):
         equip(node, tree, self._install)
         self.nodes[name] = node
         self._newcomers.came[name] = came
-        self._books.keep(tree.dataflow, name, {each: taken.book for each, taken in known.items()})
+        self._books.keep(tree.dataflow, name, {consumer: progress.book for consumer, progress in known.items()})
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
             if pending is not None:
@@ -289,17 +293,17 @@ class Flow(Demands):
         old, new, turn = tree.former, tree.dataflow, tree.turn
         assert old is not None
         for name, node in self.nodes.items():
-            kept = new.by_name.get(name)
-            rewired = kept is None or old.by_name[name].inputs != kept.inputs
+            successor = new.by_name.get(name)
+            rewired = successor is None or old.by_name[name].inputs != successor.inputs
             if rewired and node.state is GATHERING:  # it has perhaps asked the old tree for too much
                 self.call_back(name, turn)
-            if kept is None:
+            if successor is None:
                 todo.append((node, node.replace(turn)))  # R3
                 continue
             if old.consumers[name] != new.consumers[name]:
                 todo.append((node, node.turn(turn)))
-            if old.by_name[name].inputs != kept.inputs:
-                todo.append((node, node.rewire(turn, kept)))
+            if old.by_name[name].inputs != successor.inputs:
+                todo.append((node, node.rewire(turn, successor)))
         for name in held:
             self.hold(name)
         for name in new_nodes:
@@ -348,14 +352,14 @@ class Flow(Demands):
         todo: list[tuple[NodeCore, list[Action]]] = []
         for name, node in self.nodes.items():
             takers = tree.consumers[name]
-            new = [each for each in takers if each in names]
+            new = [consumer for consumer in takers if consumer in names]
             if new:
                 todo.append((node, node.join(new, first, takers[0])))
-            for each in new if node.renounced and (limit is None or first < limit) else ():  # R6
+            for consumer in new if node.renounced and (limit is None or first < limit) else ():  # R6
                 why = (
                     f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
                 )
-                self.failed(e.OperatorFailed(self._out.run, each, why))
+                self.failed(e.OperatorFailed(self._out.run, consumer, why))
             if many and node.state is ENDED and node.node.inputs:  # R5
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:
@@ -380,9 +384,9 @@ class Flow(Demands):
         self.made.forget(gone)
         self._pace.forget(gone)
         edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
-        for each in edges:
-            for edge in [edge for edge in each if not gone.isdisjoint(edge)]:
-                del each[edge]
+        for by_edge in edges:
+            for edge in [edge for edge in by_edge if not gone.isdisjoint(edge)]:
+                del by_edge[edge]
         self.tails.cut(gone)
         for owed in self._owed.values():
             for name in gone & owed.keys():
@@ -425,8 +429,8 @@ class Flow(Demands):
         for node in self.nodes.values():
             node.validate()
         for (consumer, producer), pending in self.pending.items():
-            said = pending.hops or pending.index == LAST
-            assert said or producer in self.nodes[consumer].asked, (consumer, producer)
+            announced = pending.hops or pending.index == LAST
+            assert announced or producer in self.nodes[consumer].asked, (consumer, producer)
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name
         assert self.expected.keys().isdisjoint(self.nodes), self.expected

@@ -39,7 +39,7 @@ class Indices:
 
     def give(self, first: int, indices: Sequence[int]) -> Iterator[tuple[str, RunCode]]:
         """What partitions are, from ``first`` on; the nodes that have waited for it, and what they are to run."""
-        for partition in [each for each in self._of if each < first]:
+        for partition in [partition for partition in self._of if partition < first]:
             del self._of[partition]
         for partition, index in enumerate(indices, first):
             if len(self._of) < MOST_GIVEN:

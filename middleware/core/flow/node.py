@@ -156,7 +156,7 @@ class NodeCore(SendingSide):
         return cls(node, limit, LIGHT, index, takers)
 
     def __repr__(self) -> str:
-        asked = " ".join(f"{name} {each.demanded}".strip() for name, each in self.takers.items())
+        asked = " ".join(f"{name} {taker.demanded}".strip() for name, taker in self.takers.items())
         return f"<node {self.node.name} {self.state} at {self.index}, demanded {asked}>"
 
     @property
@@ -509,13 +509,13 @@ class NodeCore(SendingSide):
 
     def _end_of(self, inputs: list[Output]) -> m.End:
         """R8: the end of this node's stream, where some or all of its inputs' have ended."""
-        had: list[str] = []
+        remaining: list[str] = []
         for name, output in zip(self.node.inputs, inputs, strict=True):
             if not output.end:
-                had.append(name)
+                remaining.append(name)
             elif isinstance(output.end, tuple):
-                had += output.end
-        return tuple(dict.fromkeys(had)) or True
+                remaining += output.end
+        return tuple(dict.fromkeys(remaining)) or True
 
     def _hold(self, output: Output) -> list[Action]:
         self.to(FINISHED)
@@ -540,10 +540,10 @@ class NodeCore(SendingSide):
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
         if self.taker is None or self.depth > 1:
-            to = [name for name, each in self.takers.items() if self._may_have(each, output.index)]
+            to = [name for name, taker in self.takers.items() if self._may_have(taker, output.index)]
             actions = [Dispatch(output, consumer=name) for name in to]
             if output.end:  # R9
-                early = [(name, each.first) for name, each in self.takers.items() if each.demanded == each.first]
+                early = [(name, taker.first) for name, taker in self.takers.items() if taker.demanded == taker.first]
                 late = [(name, first) for name, first in early if first > output.index]
                 actions += [Dispatch(Output(first, end=True), consumer=name) for name, first in late]
             if len(self.takers) == 1 and not self.unheard:

@@ -52,7 +52,7 @@ class Retained(Generic[T]):
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        found = [output.index for output in self.outputs]
-        assert found == list(range(found[0], found[0] + len(found))) if found else True, found
+        indices = [output.index for output in self.outputs]
+        assert indices == list(range(indices[0], indices[0] + len(indices))) if indices else True, indices
         assert self.size_bytes == plain_sum(output.size_bytes for output in self.outputs), self.size_bytes
         assert self.size_bytes <= self.most_bytes or len(self.outputs) == 1, self.size_bytes

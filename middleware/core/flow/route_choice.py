@@ -98,20 +98,20 @@ class RouteChoice:
 
     def _forget(self) -> None:
         """What was known of ways that the client has named neither now nor before, and nothing is left of."""
-        named = {(to, via) for over in (self._over, self._before) for to, each in over.items() for via in each}
+        named = {(to, via) for over in (self._over, self._before) for to, vias in over.items() for via in vias}
         now = self._out.now
         self._down = {way: until_s for way, until_s in self._down.items() if way in named or now < until_s}
         self._false = {
             way: (until_s, for_s) for way, (until_s, for_s) in self._false.items() if now < until_s + 2 * for_s
         }
-        kept = named | self.busy.keys() | self._down.keys()
-        self._failing_s = {way: since_s for way, since_s in self._failing_s.items() if way in kept}
-        self._rates_bps = {way: bps for way, bps in self._rates_bps.items() if way in kept}
-        self._landed = {way: edges for way, edges in self._landed.items() if way in kept}
+        remembered = named | self.busy.keys() | self._down.keys()
+        self._failing_s = {way: since_s for way, since_s in self._failing_s.items() if way in remembered}
+        self._rates_bps = {way: bps for way, bps in self._rates_bps.items() if way in remembered}
+        self._landed = {way: edges for way, edges in self._landed.items() if way in remembered}
 
     def goes_over(self, ways: Iterable[m.RoutePreference]) -> bool:
         """Whether that is what counts now; what links carry is another with every look, and changes nothing."""
-        now, then = ([(way.source, way.target, way.over) for way in each] for each in (self.table, ways))
+        now, then = ([(way.source, way.target, way.over) for way in table] for table in (self.table, ways))
         return now == then
 
     def passes(self, chunk: m.RelayedChunk, more: Iterable[m.RoutePreference] = ()) -> bool:
@@ -226,10 +226,10 @@ class RouteChoice:
         busy = self.busy.get((to, via))
         if busy is None or not isinstance(message, m.Partition):
             return False
-        found = busy.parts.pop((message.producer, message.index, message.consumer), None)
+        part = busy.parts.pop((message.producer, message.index, message.consumer), None)
         if not busy.parts:
             del self.busy[to, via]
-        return found is not None
+        return part is not None
 
     def stuck(self, demand: m.Demand, monitor: Monitor) -> list[m.Partition]:
         """R2: what is to be sent again, as this is asked for again."""

@@ -62,7 +62,7 @@ class SendingSide(Machine):
 
     def _set_out(self) -> None:
         """R11: a free node begins where the first of its consumers goes on, if it has heard of all."""
-        firsts = [each.first for each in self.takers.values() if each.demanded < LAST]
+        firsts = [taker.first for taker in self.takers.values() if taker.demanded < LAST]
         if firsts and not self.unheard:
             self.index = min(firsts)
 
@@ -107,7 +107,7 @@ class SendingSide(Machine):
         if ahead == 1:
             return all(self._upto(taker) >= self.index for taker in self.takers.values())
         room = len(self.older) + (self.retained is not None) < ahead + self.depth - 1
-        return room and any(each.demanded < LAST and self.index <= self._upto(each) for each in self.takers.values())
+        return room and any(taker.demanded < LAST and self.index <= self._upto(taker) for taker in self.takers.values())
 
     def late_consumers(self) -> list[str]:
         """Return the consumers whose demands the node waits for before it dispatches what another has demanded."""
@@ -156,9 +156,9 @@ class SendingSide(Machine):
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        kept = self.kept
-        assert [output.index for output in kept] == list(range(self.index - len(kept), self.index)), self
+        outputs = self.kept
+        assert [output.index for output in outputs] == list(range(self.index - len(outputs), self.index)), self
         for taker in self.takers.values():
             assert taker.demanded <= max(self.index, taker.first) or taker.demanded == LAST, self
             assert not taker.sending or self.retained is not None, self
-            assert not taker.sent.keys() - {output.index for output in kept} or self.state is ENDED, self
+            assert not taker.sent.keys() - {output.index for output in outputs} or self.state is ENDED, self

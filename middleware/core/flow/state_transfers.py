@@ -55,12 +55,12 @@ class StateTransfers:
     def _known(self, to: str) -> dict[str, float]:
         """R1: the networks to that host that nobody has given up, the fastest first, and what they carry."""
         here, rates = self._out.host, dict[str, float]()
-        mine, others = (self._peers[host].ends if host in self._peers else {} for host in (here, to))
-        for via in (NET, *(via for via in mine if via in others and via != NET)):
+        mine, remote = (self._peers[host].ends if host in self._peers else {} for host in (here, to))
+        for via in (NET, *(via for via in mine if via in remote and via != NET)):
             known = self._monitor.latest(Link(here, to, via))
             if (known is not None or via == NET) and not self._ways.is_down(to, via):
                 rates[via] = 0.0 if known is None else known.rate_bps
-        return dict(sorted(rates.items(), key=lambda each: -each[1]))
+        return dict(sorted(rates.items(), key=lambda entry: -entry[1]))
 
     def stuck(self, to: str, node: str, heir: str = "") -> bool:
         """R2: whether a whole state that is under way is to be sent again."""

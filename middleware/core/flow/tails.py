@@ -126,22 +126,22 @@ class Tails:
     def answers(self, demand: m.Demand) -> Literal["node", "elsewhere", "nobody"]:
         """Who answers a demand for an operator here whose last output another host keeps; that host is sent it."""
         name, index = demand.producer, demand.index
-        kept = self.kept[name]
-        host = kept.host
+        holder = self.kept[name]
+        host = holder.host
         if self._tree.former is not None and index > self._tree.turn:  # perhaps of another consumer
             return "node"
-        if index > kept.index:  # which acknowledges it
-            if demand.consumer in kept.takers:
-                kept.takers.discard(demand.consumer)
+        if index > holder.index:  # which acknowledges it
+            if demand.consumer in holder.takers:
+                holder.takers.discard(demand.consumer)
                 if host != self._host:  # R2
                     let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
                     self._out.send(host, let_go)
-            if not kept.takers:
+            if not holder.takers:
                 self.forget(name)
             return "node"
-        if index < kept.index or host == self._host:
+        if index < holder.index or host == self._host:
             return "node"
-        if kept.gone or host not in self._directory.hosts:  # R4
+        if holder.gone or host not in self._directory.hosts:  # R4
             reason = f"its partition {index} was on host {host!r}, which went away"
             self._out.send(self._to, m.Failed(self._out.run, name, reason, lost=host))
             return "nobody"
@@ -160,8 +160,8 @@ class Tails:
         """R3: an operator here of which that host keeps what is demanded, and what that is."""
         repeated_s = self._out.now - 2 * self._retry_max_s  # who demanded it later still does
         for name, passed in self._passed.items():
-            kept = self.kept.get(name)
-            if passed.last_s > repeated_s and kept is not None and kept.host == host:
+            holder = self.kept.get(name)
+            if passed.last_s > repeated_s and holder is not None and holder.host == host:
                 return name, f"which keeps partition {passed.index} of it"
         return None
 
@@ -174,8 +174,8 @@ class Tails:
 
     def unkeep(self, host: str) -> None:
         """A host that was lost, or has joined, has no last outputs of operators here."""
-        for kept in self.kept.values():
-            kept.gone = kept.gone or kept.host == host
+        for holder in self.kept.values():
+            holder.gone = holder.gone or holder.host == host
 
     def forget(self, name: str) -> None:
         """No host keeps anything of that operator for this one."""
@@ -194,10 +194,10 @@ class Tails:
             self.left.pop(name, None)
             self.forget(name)
         for name, tail in list(self.left.items()):
-            tail.takers = {each: taker for each, taker in tail.takers.items() if each not in gone}
+            tail.takers = {consumer: taker for consumer, taker in tail.takers.items() if consumer not in gone}
             if not tail.takers:
                 del self.left[name]
-        for name, kept in list(self.kept.items()):
-            kept.takers -= gone
-            if not kept.takers:
+        for name, holder in list(self.kept.items()):
+            holder.takers -= gone
+            if not holder.takers:
                 self.forget(name)

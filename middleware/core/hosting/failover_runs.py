@@ -58,10 +58,10 @@ class FailoverRuns:
 
     def broke(self, run_id: str, host: str) -> bool:
         """A run of this application broke as it began anew; whether there was one."""
-        there = self.led.pop(base_of(run_id), None) is not None
-        if there:
+        existed = self.led.pop(base_of(run_id), None) is not None
+        if existed:
             self.replicas.pop((host, base_of(run_id)), None)
-        return there
+        return existed
 
     def hooks(self, run: RunCore, over: Callable[[str], bool]) -> CoordinatorHooks:
         """What the coordinator asks of a run; ``over``: whether its application has got all that it will get."""
@@ -80,7 +80,7 @@ class FailoverRuns:
         def speaks_of(host: str, name: str) -> bool:
             nodes, locations = run.tree.dataflow.by_name, run.directory.locations
             concerned = (name, *nodes[name].inputs) if name in nodes else (name,)
-            return any(each in locations and locations[each].host == host for each in concerned)
+            return any(node in locations and locations[node].host == host for node in concerned)
 
         judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.standing.disowns(host)
         return CoordinatorHooks(run.queries.fail, recovers, recovery.leans_on, *judging, speaks_of)
@@ -110,7 +110,7 @@ class FailoverRuns:
         """R3: the run in which a call of a node's code counts."""
         run = self._runs.get(event.run)
         if run is None and self.replicas:
-            going_on = (each for each in self._runs.values() if each.flow.called.get(event.node) == event.run)
+            going_on = (run for run in self._runs.values() if run.flow.called.get(event.node) == event.run)
             run = next(going_on, None)
         return run
 

@@ -210,9 +210,9 @@ class Runs:
         """R10: give all others a fresh period, but not before the last one that they got so is over."""
         now, silent_s = self.out.now, self.config.patience * self.config.liveness_s
         fresh = now >= self.desk.fresh_s + silent_s
-        what = f"did not run for {in_seconds(event.slept_s)}"
+        fault = f"did not run for {in_seconds(event.slept_s)}"
         for run in self._each():
-            run.out.record("fault", peer=self.host, detail={"about": "itself", "what": what}, duration_s=event.slept_s)
+            run.out.record("fault", peer=self.host, detail={"about": "itself", "what": fault}, duration_s=event.slept_s)
             if fresh:
                 run.heard_s = now
         if fresh:

@@ -111,8 +111,8 @@ class Stripes:
         above, waiting = self._now(stream), self._queries.get(stream)
         if above is None:
             return
-        about: dict[str, Any] = {each: getattr(failed, each) for each in ("node", "host", "lost", "cause")}
-        beginning = {each.number: each.dataflow for each in above.proposer.undecided}
+        about: dict[str, Any] = {field: getattr(failed, field) for field in ("node", "host", "lost", "cause")}
+        beginning = {query.number: query.dataflow for query in above.proposer.undecided}
         if waiting is not None:
             beginning[waiting.query] = waiting.dataflow
         for number, dataflow in beginning.items():
@@ -160,16 +160,16 @@ class Stripes:
         desk, passed = self._out.desk, list[e.Command]()
         while True:
             while desk.commands:
-                told, desk.commands = desk.commands, []
-                for command in told:
+                commands, desk.commands = desk.commands, []
+                for command in commands:
                     hears = self._HEARS.get(type(command))
                     left = command if hears is None else hears(self, command)
                     if left is not None:
                         passed.append(left)
                 finish()
-            for each in self.trunks.values():
-                if each.waits:
-                    each.go_on()
+            for fed in self.trunks.values():
+                if fed.waits:
+                    fed.go_on()
             if not desk.commands and not desk.local:
                 return passed
             finish()
@@ -180,7 +180,7 @@ class Stripes:
         number = stripe_of(command.run)
         striping = None if number is None else self.led.get(stream_of(command.run))
         stripes = [] if striping is None else striping.stripes
-        stripe = next((each for each in stripes if each.number == number), None)
+        stripe = next((stripe for stripe in stripes if stripe.number == number), None)
         return None if striping is None or stripe is None else (striping, stripe)
 
     def _of_trunk(self, command: Any) -> UpperFeed | None:
@@ -189,14 +189,14 @@ class Stripes:
         return self.trunks.get(stream) if command.run == trunk_name(stream) else None
 
     def _on_ready(self, command: e.Ready) -> e.Command | None:
-        if (found := self._of_stripe(command)) is not None:
-            found[0].on_ready(found[1])
+        if (pair := self._of_stripe(command)) is not None:
+            pair[0].on_ready(pair[1])
             return None
         return command if self._of_trunk(command) is None else None
 
     def _on_deliver(self, command: e.Deliver) -> e.Command | None:
-        if (found := self._of_stripe(command)) is not None:
-            found[0].on_delivered(found[1], command)
+        if (pair := self._of_stripe(command)) is not None:
+            pair[0].on_delivered(pair[1], command)
             return None
         if (fed := self._of_trunk(command)) is not None:
             fed.take(command)
@@ -207,33 +207,33 @@ class Stripes:
         return fed.told(command, run.tree.dataflow.below(command.sink))
 
     def _on_fail(self, command: e.Fail) -> e.Command | None:
-        if (found := self._of_stripe(command)) is not None:
-            found[0].on_failed(found[1], command, self._at_fault(command))
+        if (pair := self._of_stripe(command)) is not None:
+            pair[0].on_failed(pair[1], command, self._at_fault(command))
             return None
         stream = stream_of(command.run)
         return command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream)
 
     def _on_forgotten(self, command: e.Forgotten) -> e.Command | None:
         """Which lines are hung up by, so that all others hear of it, but of what is above trees only at the end."""
-        stream, found = stream_of(command.run), self._of_stripe(command)
-        if found is None and stream not in self.trunks:
+        stream, pair = stream_of(command.run), self._of_stripe(command)
+        if pair is None and stream not in self.trunks:
             return command
         if command.follows:
-            if found is not None:
-                striping, stripe = found
+            if pair is not None:
+                striping, stripe = pair
                 run = self._now(stripe.run)
                 lasting = None if run is None else run.setting.lasting
                 starts = () if lasting is None else lasting.starts
                 striping.on_follows(stripe, min([start.index for start in starts], default=0))
             return command
-        if found is not None:
-            found[0].forget(found[1])
+        if pair is not None:
+            pair[0].forget(pair[1])
         self._left[stream].discard(base_of(command.run))
         if not self._left[stream]:  # R2
             del self.led[stream], self._left[stream]
             self.trunks.pop(stream, None)
             self._out.of(stream).emit(e.Forgotten(stream))
-        return command if found is not None else None
+        return command if pair is not None else None
 
     def _on_open(self, command: e.OpenRun) -> e.Command | None:
         """R3: no code is to be loaded for what is fed here."""
@@ -270,9 +270,9 @@ class Stripes:
     def _tell(self, stripe: StripeState, given: m.StripeIndices) -> None:
         run = self._now(stripe.run)
         if run is not None:
-            told = msgspec.structs.replace(given, run=run.id)
+            message = msgspec.structs.replace(given, run=run.id)
             for host in sorted(run.directory.hosts):
-                run.out.send(host, told)
+                run.out.send(host, message)
 
     def _at_fault(self, failed: e.Fail) -> Collection[str]:
         """Which nodes of a stripe it failed for: one, or those of the host that is lost."""

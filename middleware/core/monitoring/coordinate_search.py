@@ -66,8 +66,8 @@ class CoordinateSearch:
 
     def on_answer(self, host: str) -> None:
         """A host has answered."""
-        taken = self._soundings.own.get(host)
-        late = taken is None or taken.latency.measured_at_s < self._out.now
+        series = self._soundings.own.get(host)
+        late = series is None or series.latency.measured_at_s < self._out.now
         if not self.left.get(host) or host in self._soundings.under_way or late:
             return
         self.made += 1

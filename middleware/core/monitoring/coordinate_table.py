@@ -72,19 +72,19 @@ class CoordinateTable:
         names = list(self.told)
         count = min(len(names), m.MAX_PLACES - 1)
         first, self._first = self._first, self._first + count
-        others = [names[(first + number) % len(names)] for number in range(count)]
-        return self.own_news() | {name: as_message(self.told[name]) for name in others}
+        chosen = [names[(first + number) % len(names)] for number in range(count)]
+        return self.own_news() | {name: as_message(self.told[name]) for name in chosen}
 
     def hear(self, sender: str, places: Mapping[str, m.PlaceReport], hosts: Collection[str]) -> None:
         """What another host says of itself, and of those of ``hosts``."""
         now = self._out.now
-        for name, told in places.items():
+        for name, report in places.items():
             if name == self._out.host or (name != sender and name not in hosts):
                 continue
-            place = as_place(told)
+            place = as_place(report)
             if why := place.odd(self._config.dimensions):  # R3
-                what = f"coordinates of {name}: {why}"
-                self._out.record("unexpected", peer=sender, detail={"message": "Situated", "what": what})
+                problem = f"coordinates of {name}: {why}"
+                self._out.record("unexpected", peer=sender, detail={"message": "Situated", "what": problem})
             elif name == sender:
                 self._said_s[name] = now
                 self._keep(name, place)
@@ -115,8 +115,8 @@ def host_told(host: HostFigures) -> m.HostReport:
 def as_message(place: Place) -> m.PlaceReport:
     """Coordinates as they travel."""
     host = place.host
-    said = place.at, place.height_s, place.error, place.count
-    return m.PlaceReport(*said, host_told(host), host.memory_bytes, host.bandwidth_bps)
+    coordinates = place.at, place.height_s, place.error, place.count
+    return m.PlaceReport(*coordinates, host_told(host), host.memory_bytes, host.bandwidth_bps)
 
 
 def as_figures(told: m.HostReport, memory_bytes: int = 0, bandwidth_bps: int = 0) -> HostFigures:

@@ -162,7 +162,7 @@ class Coordinator:
             self._heard_s.setdefault(host, out.now)
         if before is not None:
             led.follow(before, self._heard_s)
-        led.answers = next((each.answers for each in self._asked_with(led) if each is not led), led.answers)
+        led.answers = next((sibling.answers for sibling in self._asked_with(led) if sibling is not led), led.answers)
         for host in sorted(led.installing):
             out.send(host, install)
         for host in sorted(led.remote):
@@ -190,8 +190,8 @@ class Coordinator:
     def peers(self, run: str) -> tuple[m.Peer, ...]:
         """Where the hosts of a run listen, as far as is known, also those that are about to join it (R7)."""
         led = self.led[run]
-        there = {} if led.directory is None else led.directory.reachable()
-        joining = {name: peer for name, peer in there.items() if name not in {*led.remote, led.out.host}}
+        reachable = {} if led.directory is None else led.directory.reachable()
+        joining = {name: peer for name, peer in reachable.items() if name not in {*led.remote, led.out.host}}
         guests = guests_of(led.install)  # also one that is lost, and may come back as another
         known = [peer for peer in led.install.peers if peer.name not in joining and peer.name not in guests]
         return (*known, *joining.values())
@@ -240,8 +240,8 @@ class Coordinator:
         led = self.led.get(run)
         if led is None or led.removing or peer.name in {*led.remote, led.out.host}:
             return
-        others = [each for each in led.install.peers if each.name != peer.name]
-        led.install = msgspec.structs.replace(led.install, peers=(*others, peer))
+        rest = [member for member in led.install.peers if member.name != peer.name]
+        led.install = msgspec.structs.replace(led.install, peers=(*rest, peer))
         led.remote.add(peer.name)
         led.away.discard(peer.name)
         led.answers.pop(peer.name, None)
@@ -249,9 +249,9 @@ class Coordinator:
 
     def returned(self, sender: str, message: m.Welcome) -> list[e.PeerJoined]:
         """R8: a host has said who it is: the runs that it is to join, from which it was away."""
-        there = m.Peer(sender, message.control, message.bulk, message.instance, message.max_partition_bytes)
+        peer = m.Peer(sender, message.control, message.bulk, message.instance, message.max_partition_bytes)
         asked = [(run, led) for run, led in self.led.items() if sender in led.away and not led.removing]
-        return [e.PeerJoined(run, there) for run, led in asked if self._may_join(led, sender, message)]
+        return [e.PeerJoined(run, peer) for run, led in asked if self._may_join(led, sender, message)]
 
     def _may_join(self, led: _Led, sender: str, message: m.Welcome) -> bool:
         """R8: whether a host that was lost may take part again, as it is now."""
@@ -260,15 +260,15 @@ class Coordinator:
         if version and not oldest <= version <= newest:
             if led.strange.get(sender) != message.instance:
                 led.strange[sender] = message.instance
-                what = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
-                led.out.record("fault", peer=sender, detail={"about": "version", "what": what})
+                fault = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
+                led.out.record("fault", peer=sender, detail={"about": "version", "what": fault})
             return False
         return not led.hooks.rests(sender, message.instance)
 
     def listens(self, run: str, peer: m.Peer) -> None:
         """A host has been started again, and listens there."""
         led = self.led[run]
-        peers = tuple([peer if each.name == peer.name else each for each in led.install.peers])
+        peers = tuple([peer if member.name == peer.name else member for member in led.install.peers])
         led.install = msgspec.structs.replace(led.install, peers=peers)
 
     def on_unknown(self, sender: str, run: str) -> Notes:
@@ -294,7 +294,7 @@ class Coordinator:
                 continue
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
-            peers = tuple(now if each is peer else each for each in led.install.peers)
+            peers = tuple(now if member is peer else member for member in led.install.peers)
             lasting = led.install if isinstance(led.install, m.FailoverInstall) else None
             anew = lasting is None or not lasting.starts  # else what it was to start with is gone
             if sender in led.installing and led.needed and anew:  # R2: nothing can have moved to the one before it
@@ -337,9 +337,9 @@ class Coordinator:
         if lasts and message.led and self._doubts(led, sender):  # R10
             yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
             return
-        who = f"node {message.node!r} on host" if message.node else "host"
-        about, gone = f"{who} {sender!r}: {message.reason}", message.lost
-        told: dict[str, Any] = {
+        origin = f"node {message.node!r} on host" if message.node else "host"
+        about, gone = f"{origin} {sender!r}: {message.reason}", message.lost
+        fields: dict[str, Any] = {
             "node": message.node,
             "host": gone or sender,
             "lost": bool(gone),
@@ -366,8 +366,8 @@ class Coordinator:
                     led.directory.lose(away, how)
                     led.out.record("fault", peer=away, detail={"about": "host", "what": how})
                 return
-        if not (message.node and led.hooks.fails(held or [message.node], about, **told)):
-            led.out.fail(about, **told)
+        if not (message.node and led.hooks.fails(held or [message.node], about, **fields)):
+            led.out.fail(about, **fields)
 
     def _is_late(self, led: _Led, host: str) -> bool:
         """R10: whether this host itself does not hear that one without a break, or has not until just now."""
@@ -385,10 +385,10 @@ class Coordinator:
     def _doubts(self, led: _Led, sender: str) -> bool:
         """R10: whether a host alone says that another process leads the run, which can go on without that host."""
         assert led.directory is not None
-        others, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
-        alone = led.hooks.disowns(sender) == 1 and len(others) > 1 and sender != led.out.host
+        rest, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
+        alone = led.hooks.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
-        return alone and all(others.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
+        return alone and all(rest.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 
     def drop(self, run: str) -> None:
         """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
@@ -397,16 +397,16 @@ class Coordinator:
 
     def on_peer_lost(self, event: e.PeerLost) -> Notes:
         led = self.led.get(event.run)
-        there = set() if led is None or led.directory is None else led.directory.hosts  # also who is joining
-        if led is not None and event.peer in led.remote | _guests_of(led) | there:
+        hosts = set() if led is None or led.directory is None else led.directory.hosts  # also who is joining
+        if led is not None and event.peer in led.remote | _guests_of(led) | hosts:
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
     def on_unfit(self, run: str, host: str, how: str) -> Notes:
         """What a host of the run, or a guest, sends does not decode or is not accepted: it has failed for this run."""
         led = self.led.get(run)
-        there = set() if led is None or led.directory is None else led.directory.hosts
-        if led is not None and not led.removing and host in led.remote | _guests_of(led) | there:
+        hosts = set() if led is None or led.directory is None else led.directory.hosts
+        if led is not None and not led.removing and host in led.remote | _guests_of(led) | hosts:
             yield from self._lost(led, host, how, gone=False, wait=False)
 
     def on_unanswered(self, run: str, host: str, since_s: float) -> Notes:
@@ -451,7 +451,7 @@ class Coordinator:
 
     def _asked_with(self, led: _Led) -> list[_Led]:
         """R11: it, and the other stripes of its stream."""
-        return [each for each in self.led.values() if each.asked_as == led.asked_as]
+        return [sibling for sibling in self.led.values() if sibling.asked_as == led.asked_as]
 
     def _ping_by(self, name: str, at_s: float) -> None:
         """Ask the hosts of a stream, or of a run, at ``at_s`` at the latest."""
@@ -529,13 +529,13 @@ class Coordinator:
         first, *beside = asked
         first.answers[host].asked(self._out.now)
         begun = [led.directory for led in asked if led.directory and host not in led.installing]
-        lost = [directory.said_lost(each) for directory in begun for each in directory.lost]
+        lost = [directory.said_lost(lost_host) for directory in begun for lost_host in directory.lost]
         if beside:
             first.out.send(host, m.Pings(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
             return
         first.out.send(host, m.Ping(first.out.run))
-        for each in lost:  # again: any of these may get lost, and there is no answer to it
-            first.out.send(host, each)
+        for message in lost:  # again: any of these may get lost, and there is no answer to it
+            first.out.send(host, message)
 
     def _remove(self, led: _Led) -> None:
         led.tries += 1
@@ -574,8 +574,8 @@ class Coordinator:
             return
         if host in directory.guests:  # R6
             led.heard_s.pop(host, None)
-            what = f"{how}; what it subscribed to ends"
-            out.record("fault", peer=host, detail={"about": "subscriber", "what": what})
+            fault = f"{how}; what it subscribed to ends"
+            out.record("fault", peer=host, detail={"about": "subscriber", "what": fault})
             yield HostLost(host, how)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]

@@ -106,8 +106,8 @@ class LatencyProber:
         for source, target in sorted(links):
             if source in peers and target in peers and not (source > target and (target, source) in links):
                 targets.setdefault(source, []).append(peers[target])
-        for source, there in targets.items():
-            self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me, latency=True))
+        for source, receivers in targets.items():
+            self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, latency=True))
 
     def on_request(self, message: m.LatencyRequest, hosts: Collection[str] | None = None) -> None:
         """``hosts``: those of the run, if another host asks."""
@@ -130,7 +130,7 @@ class LatencyProber:
         """R5: sound those that somebody waits for."""
         if len(self.under_way) >= AT_ONCE:
             late_s = self._out.now - self._config.probe_patience_s
-            for host in [host for host, one in self.under_way.items() if one.sent_s <= late_s]:
+            for host in [host for host, sounding in self.under_way.items() if sounding.sent_s <= late_s]:
                 del self.under_way[host]  # R2
         while self.queue and len(self.under_way) < AT_ONCE:
             host = next(iter(self.queue))
@@ -229,10 +229,10 @@ class LatencyProber:
 
     def on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
         """A host answers for a link of its own."""
-        told = message.latency
-        if told.source == sender:  # R3
-            self._hear(sender, (told,))
-            yield from self._report(Link(told.source, told.target), as_latency(told, self._out.now))
+        report = message.latency
+        if report.source == sender:  # R3
+            self._hear(sender, (report,))
+            yield from self._report(Link(report.source, report.target), as_latency(report, self._out.now))
 
     def _report(self, link: Link, latency: Latency) -> Notes:
         """A latency that was asked for is known; the application, or a run, may wait for it."""
@@ -244,16 +244,16 @@ class LatencyProber:
     def latest(self) -> tuple[m.LinkLatency, ...]:
         """R3: of links from here, the latest."""
         latest = [(host, series.latency) for host, series in self.own.items()][-MOST_TOLD:]
-        return tuple(as_message(Link(self._out.host, host), each, self._out.now) for host, each in latest)
+        return tuple(as_message(Link(self._out.host, host), latency, self._out.now) for host, latency in latest)
 
     def _hear(self, sender: str, news: tuple[m.LinkLatency, ...]) -> None:
-        for each in news:
-            if each.source != sender or each.target == sender:
+        for report in news:
+            if report.source != sender or report.target == sender:
                 continue  # R3
-            self.told.pop((each.source, each.target), None)
+            self.told.pop((report.source, report.target), None)
             if len(self.told) >= self._config.max_links:
                 del self.told[next(iter(self.told))]
-            self.told[each.source, each.target] = as_latency(each, self._out.now)
+            self.told[report.source, report.target] = as_latency(report, self._out.now)
 
     def view(self, age_s: float = math.inf) -> dict[Link, Latency]:
         """All that is known, and not too old."""
@@ -262,7 +262,7 @@ class LatencyProber:
         for host, series in self.own.items():  # R3
             known.pop((host, self._out.host), None)
             known[self._out.host, host] = series.latency
-        return {Link(*link): each for link, each in known.items() if each.measured_at_s >= oldest_s}
+        return {Link(*link): latency for link, latency in known.items() if latency.measured_at_s >= oldest_s}
 
     def forget(self) -> None:
         """Know nothing of any link, as at the beginning."""

@@ -139,18 +139,18 @@ class Monitor:
         travelled_s = size_bytes * 8 / carrier.rate_bps if carrier is not None and carrier.rate_bps > 0 else 0.0
         sent_s = now - travelled_s
         oldest_s = now - self.config.max_age_s
-        for told in estimates:
-            end = told.target
-            link: Ends = (told.source, end) if type(end) is str else told.link
-            if link[0] == link[1] or sent_s - told.age_ms / 1000 < oldest_s:
+        for report in estimates:
+            end = report.target
+            link: Ends = (report.source, end) if type(end) is str else report.link
+            if link[0] == link[1] or sent_s - report.age_ms / 1000 < oldest_s:
                 continue
             known = self._cache.get(link)
             if known is not None and known.measured_at_s >= oldest_s:
-                if link in self._series or known.count > told.count:
+                if link in self._series or known.count > report.count:
                     continue  # R4
-                if known.count == told.count and not _newer(told, known, sent_s):
+                if known.count == report.count and not _newer(report, known, sent_s):
                     continue
-            self._learn(link, as_link_estimate(told, sent_s), now, sender)
+            self._learn(link, as_link_estimate(report, sent_s), now, sender)
 
     def _learn(self, link: Ends, estimate: LinkEstimate, now: float, sender: str) -> None:
         if now >= self._sweep_s:
@@ -170,10 +170,10 @@ class Monitor:
                 self._trim(listener)
 
     def _worth_telling(self, listener: _Listener, link: Ends, estimate: LinkEstimate, now: float) -> bool:
-        told = listener.told.get(link)
-        if told is None:
+        last = listener.told.get(link)
+        if last is None:
             return True
-        rate_bps, told_s = told
+        rate_bps, told_s = last
         if now - told_s < self.config.tell_interval_s:
             return False
         changed = abs(estimate.rate_bps - rate_bps) >= self.config.change * rate_bps
@@ -183,8 +183,8 @@ class Monitor:
 
     def estimate(self, link: Ends, now: float) -> LinkEstimate | None:
         """What is known of a link; None when nothing is, or not since T_THRES."""
-        found = self._cache.get(link)
-        return found if found is not None and now - found.measured_at_s <= self.config.max_age_s else None  # R2
+        known = self._cache.get(link)
+        return known if known is not None and now - known.measured_at_s <= self.config.max_age_s else None  # R2
 
     def latest(self, link: Ends) -> LinkEstimate | None:
         """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""
@@ -218,13 +218,13 @@ class Monitor:
                 continue  # R3
             if not self._worth_telling(listener, link, estimate, now):
                 continue
-            told = as_message(link, estimate, now)
-            size = len(_size.encode(told))
+            report = as_message(link, estimate, now)
+            size = len(_size.encode(report))
             if size > left:  # R3
                 break
             left -= size
             self.news_bytes += size
-            news.append(told)
+            news.append(report)
             listener.told[link] = estimate.rate_bps, now
         listener.changes = self._changes
         return tuple(news)
@@ -250,7 +250,7 @@ class Monitor:
 
     def _trim(self, listener: _Listener) -> None:
         """Forget what a peer was told of links that are not known any more."""
-        listener.told = {link: told for link, told in listener.told.items() if link in self._cache}
+        listener.told = {link: last for link, last in listener.told.items() if link in self._cache}
 
     def _drop(self, link: Ends) -> None:
         del self._cache[link], self._changed[link]

@@ -118,8 +118,8 @@ class Prober:
                 continue  # one probe measures both
             if source in peers and target in peers:
                 targets.setdefault((source, via), []).append(peers[target])
-        for (source, via), there in targets.items():
-            yield from self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me, via=via))
+        for (source, via), receivers in targets.items():
+            yield from self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, via=via))
 
     def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> Notes:
         """``hosts``: those of the run, if another host asks."""
@@ -174,10 +174,10 @@ class Prober:
         """Answer all who wait for ``link``, ``way`` from here or back, except its two ends: both are told anyway."""
         askers = self.waiting.get(way, {})
         for name, asker in list(askers.items()):
-            there = link == way
-            if (asker.there if there else asker.back) and name not in link.hosts:
+            is_forward = link == way
+            if (asker.there if is_forward else asker.back) and name not in link.hosts:
                 yield from self._answer(asker.run, name, link, estimate)
-            if there:
+            if is_forward:
                 asker.there = False
             else:
                 asker.back = False
@@ -228,8 +228,8 @@ class Prober:
         estimate = self._monitor.measured(link, size_bytes, busy_s, self._out.now, "probe")
         if estimate is not None:
             self._out.of(probe.run).record("estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
-            told = m.ProbeResult(probe.run, as_message(link, estimate, self._out.now))
-            self._out.of(probe.run).send(link.target, told)
+            message = m.ProbeResult(probe.run, as_message(link, estimate, self._out.now))
+            self._out.of(probe.run).send(link.target, message)
             yield from self._report(link, estimate)
             yield from self._tell(link, link, estimate)
         self._over(link, probe)
@@ -247,9 +247,9 @@ class Prober:
         self._over(way, probe)
 
     def on_result(self, message: m.ProbeResult) -> Notes:
-        told = message.estimate
-        link, estimate = told.link, as_link_estimate(told, self._out.now)
-        self._monitor.heard((told,), self._out.now, told.source)
+        report = message.estimate
+        link, estimate = report.link, as_link_estimate(report, self._out.now)
+        self._monitor.heard((report,), self._out.now, report.source)
         yield from self._report(link, estimate)
         if link.target == self._out.host:
             yield from self._tell(self._to(link.source, link.via), link, estimate)

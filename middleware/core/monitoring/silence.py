@@ -188,8 +188,8 @@ class Suspicions:
         self._ping(run, host, self._pace_s if suspicion.lasts else self._limits.ping_s, leads=leads)
         within_s, waited_s = self._within_s(host, lasts=suspicion.lasts), self._out.now - suspicion.since_s
         if waited_s >= within_s:  # R3: notify the client
-            node, what = waits
-            why = f"host {host!r}, {what}, has not answered it for {in_seconds(within_s)}; is a way cut?"
+            node, purpose = waits
+            why = f"host {host!r}, {purpose}, has not answered it for {in_seconds(within_s)}; is a way cut?"
             self._out.of(run).send(client, m.Failed(run, node, why, lost=host))
 
     def refresh(self) -> None:

@@ -166,12 +166,14 @@ class Arrivals:
 
     def uninvite(self, number: int) -> None:
         """Proposal ``number`` is off: what would have come by it does not."""
-        for arrival in [each for each in self.coming.values() if each.number == number]:
+        for arrival in [arrival for arrival in self.coming.values() if arrival.number == number]:
             self.discard(arrival)
 
     def keep_only(self, names: Any) -> None:
         """Another tree has no operators but these, and none is under way."""
-        for arrival in [each for name, each in self.coming.items() if name not in names or each.came is not None]:
+        for arrival in [
+            arrival for name, arrival in self.coming.items() if name not in names or arrival.came is not None
+        ]:
             self.discard(arrival)
 
     def cut(self, gone: AbstractSet[str]) -> Notes:
@@ -202,8 +204,8 @@ class Arrivals:
         """
         if self._partitions is not None and message.index > self._partitions:
             return False
-        consumers, told = self._tree.consumers[message.node], message.demanded
-        names = [consumers[0]] if isinstance(told, int) else [taken.consumer for taken in told]
+        consumers, demanded = self._tree.consumers[message.node], message.demanded
+        names = [consumers[0]] if isinstance(demanded, int) else [progress.consumer for progress in demanded]
         if not all(map(self._directory.had, names)):
             return False
         lasting = [name for name in consumers if name not in self._tree.first]
@@ -293,7 +295,7 @@ class Arrivals:
 
     def on_lost(self, note: HostLost) -> None:
         """A host is gone for good: what was to come from there does not."""
-        for arrival in [each for each in self.coming.values() if each.source == note.host]:
+        for arrival in [arrival for arrival in self.coming.values() if arrival.source == note.host]:
             self.discard(arrival)
 
     # --- what the barrier commits ---------------------------------------------------------------------
@@ -324,4 +326,4 @@ class Arrivals:
         """The invariants; AssertionError tells which does not hold."""
         assert self.coming.keys().isdisjoint(self._flow.nodes), self.coming
         assert self.coming.keys() >= self._flow.expected.keys(), self._flow.expected
-        assert self._tree.former is None or all(each.came is None for each in self.coming.values()), self.coming
+        assert self._tree.former is None or all(arrival.came is None for arrival in self.coming.values()), self.coming

@@ -53,7 +53,7 @@ def carried_over(
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
     changed = {cut.node for cut in install.cuts if cut.generation > generation_of(setting.install.run)}  # R6
-    found: dict[str, CarriedOver] = {}
+    staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())
         if node is None or where[name] != setting.out.host or node.kind != "operator" or core.state is IDLE:
@@ -63,5 +63,5 @@ def carried_over(
         if same and known and name not in waiting and core.index >= starts.get(name, LAST):
             survivor = flow.survivor(name, node, install)
             if survivor is not None:
-                found[name] = survivor
-    return found
+                staying[name] = survivor
+    return staying

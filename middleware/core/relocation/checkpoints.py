@@ -149,11 +149,11 @@ class Checkpoints:
 
     def _drop_wrong(self) -> None:
         """R12: let go of what was of another history, and have the rest be of this generation."""
-        for name, kept in list(self.replicas.items()):
+        for name, replicas in list(self.replicas.items()):
             right = {
-                index: msgspec.structs.replace(each, run=self._out.run)
-                for index, each in kept.items()
-                if is_right(self._cuts.get(name), index, generation_of(each.run))
+                index: msgspec.structs.replace(replica, run=self._out.run)
+                for index, replica in replicas.items()
+                if is_right(self._cuts.get(name), index, generation_of(replica.run))
             }
             self.replicas[name] = right
             if not right:
@@ -208,7 +208,7 @@ class Checkpoints:
         """R5: whether a consumer of an operator runs the same code, and so has no state either."""
         node_of, code = self._tree.node_of, self._tree.node_of(name).code
         consumers = map(node_of, self._tree.consumers.get(name, ()))
-        return any(each.kind == "operator" and each.code == code for each in consumers)
+        return any(consumer.kind == "operator" and consumer.code == code for consumer in consumers)
 
     def on_taken(self, event: e.StateTaken) -> None:
         """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
@@ -261,9 +261,9 @@ class Checkpoints:
     def _share(self, name: str) -> None:
         """R10: send the newest replica here to where replicas go now, once more perhaps."""
         chains = (self._chain(name, index) for index in sorted(self.replicas.get(name, ()), reverse=True))
-        for each in next(filter(None, chains), ()):
+        for replica in next(filter(None, chains), ()):
             for host in self._holders(name):
-                self._send(host, each)
+                self._send(host, replica)
 
     def _holders(self, name: str) -> tuple[str, ...]:
         """R2: where the next replicas of an operator go from here."""
@@ -325,25 +325,27 @@ class Checkpoints:
 
     def _chain(self, name: str, index: int) -> list[m.State]:
         """R8: a whole replica and the changes that lead to that at ``index``; none where one of them is not here."""
-        kept, found = self.replicas.get(name, {}), list[m.State]()
-        while (each := kept.get(index)) is not None:
-            found.append(each)
-            if each.since < 0:
-                return found[::-1]
-            index = each.since
+        replicas, chain = self.replicas.get(name, {}), list[m.State]()
+        while (replica := replicas.get(index)) is not None:
+            chain.append(replica)
+            if replica.since < 0:
+                return chain[::-1]
+            index = replica.since
         return []
 
     def _room(self, name: str, most: int) -> bool:
         """Whether another replica may be kept here: ``most`` whole ones, and changes of one of them."""
         assert self._options is not None
-        kept = self.replicas.get(name, {}).values()
-        whole = plain_sum([each.since < 0 for each in kept])
-        return whole < most and len(kept) < most + self._options.increments
+        replicas = self.replicas.get(name, {}).values()
+        whole = plain_sum([replica.since < 0 for replica in replicas])
+        return whole < most and len(replicas) < most + self._options.increments
 
     def _has(self, message: m.State) -> bool:
         """R8: whether a replica is here, or another of that partition with all that it follows on."""
-        kept = self.replicas.get(message.node, {}).get(message.index)
-        return kept is not None and (kept.since == message.since or bool(self._chain(message.node, message.index)))
+        replica = self.replicas.get(message.node, {}).get(message.index)
+        return replica is not None and (
+            replica.since == message.since or bool(self._chain(message.node, message.index))
+        )
 
     def wants(self, message: m.State) -> bool:
         """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
@@ -380,13 +382,13 @@ class Checkpoints:
     def on_claim(self, sender: str, message: m.Claim) -> None:
         """R4: an operator elsewhere starts with what is kept here."""
         start = self._starts.get(message.node)
-        kept = [] if start is None else self._chain(message.node, start.index)
+        chain = [] if start is None else self._chain(message.node, start.index)
         here = self._directory.locations.get(message.node)  # its query may have left
         if start is None or here is None or here.host != sender:
             return
-        if kept:
-            for each in kept:
-                self._send(sender, each)
+        if chain:
+            for replica in chain:
+                self._send(sender, replica)
         elif start.holder == self._out.host:
             self._miss(message.node, start.index)
 
@@ -406,12 +408,12 @@ class Checkpoints:
         least = {line.node: line.index for line in message.lines}
         for name in list(self.replicas):
             line = least.get(name, 0 if name in self._directory.locations else math.inf)
-            kept = self.replicas[name]
-            needed = {index for index in kept if index >= line}
+            replicas = self.replicas[name]
+            needed = {index for index in replicas if index >= line}
             for index in sorted(needed):  # R8
-                if kept[index].since not in needed:
-                    needed.update([each.index for each in self._chain(name, index)])
-            self.replicas[name] = {index: each for index, each in kept.items() if index in needed}
+                if replicas[index].since not in needed:
+                    needed.update([replica.index for replica in self._chain(name, index)])
+            self.replicas[name] = {index: replica for index, replica in replicas.items() if index in needed}
             if not needed:
                 del self.replicas[name]
 
@@ -421,17 +423,19 @@ class Checkpoints:
         waiting, version = self.waiting[name], self._directory.locations[name].version
         waiting.came = True
         chain = self._chain(name, waiting.index)
-        whole, *deltas = [e.Inherited(each.inline or b"", each.digest, each.state_version) for each in chain]
-        what = whole.state, whole.digest, whole.state_version
-        self._out.emit(e.RestoreState(self._out.run, name, version, *what, tuple(deltas)))
+        whole, *deltas = [
+            e.Inherited(replica.inline or b"", replica.digest, replica.state_version) for replica in chain
+        ]
+        fields = whole.state, whole.digest, whole.state_version
+        self._out.emit(e.RestoreState(self._out.run, name, version, *fields, tuple(deltas)))
 
     def on_restored(self, event: e.StateRestored) -> None:
         waiting = self.waiting.get(event.node)
         if waiting is None or not waiting.came or event.node not in self._flow.nodes:
             return
         if event.error and not (event.cause and event.cause.traceback):  # R7
-            for each in self._chain(event.node, waiting.index):
-                del self.replicas[event.node][each.index]
+            for replica in self._chain(event.node, waiting.index):
+                del self.replicas[event.node][replica.index]
             self._out.send(self._client, m.StateMissing(self._out.run, event.node, waiting.index, event.error[:4000]))
             return
         if event.error:
@@ -444,19 +448,19 @@ class Checkpoints:
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """An operator here that needs the way to ``host``, and what for."""
-        waiting = (name for name, each in self.waiting.items() if not each.came and each.holder == host)
+        waiting = (name for name, entry in self.waiting.items() if not entry.came and entry.holder == host)
         return next(((name, "which keeps its replica") for name in waiting), None)
 
     def on_timer(self) -> None:
         """R4: claim what has not come."""
         now = self._out.now
-        self.waiting = {name: each for name, each in self.waiting.items() if name in self._flow.nodes}
-        for name, each in self.waiting.items():
-            if not each.came and each.due_s <= now:
-                self._claim(name, each.holder)
-                self._flow.stuck(each.holder)
-                each.interval_s = min(2 * each.interval_s, self._limits.retry_max_s)
-                each.due_s = now + each.interval_s
+        self.waiting = {name: waiting for name, waiting in self.waiting.items() if name in self._flow.nodes}
+        for name, waiting in self.waiting.items():
+            if not waiting.came and waiting.due_s <= now:
+                self._claim(name, waiting.holder)
+                self._flow.stuck(waiting.holder)
+                waiting.interval_s = min(2 * waiting.interval_s, self._limits.retry_max_s)
+                waiting.due_s = now + waiting.interval_s
         self._arm()
 
     def _claim(self, name: str, holder: str) -> None:
@@ -466,13 +470,13 @@ class Checkpoints:
         self._out.send(holder, m.Claim(self._out.run, name, name))
 
     def _arm(self) -> None:
-        due_s = [each.due_s for each in self.waiting.values() if not each.came]
+        due_s = [waiting.due_s for waiting in self.waiting.values() if not waiting.came]
         if due_s:
             self._out.wake(Timer.RESTORE, min(due_s))
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        for name, kept in self.replicas.items():
+        for name, replicas in self.replicas.items():
             assert self._options is not None
-            assert plain_sum(each.since < 0 for each in kept.values()) <= 2 * MOST, (name, sorted(kept))
-            assert len(kept) <= 2 * MOST + self._options.increments, (name, sorted(kept))
+            assert plain_sum(replica.since < 0 for replica in replicas.values()) <= 2 * MOST, (name, sorted(replicas))
+            assert len(replicas) <= 2 * MOST + self._options.increments, (name, sorted(replicas))

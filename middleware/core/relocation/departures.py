@@ -87,7 +87,7 @@ class Departures:
     @property
     def undecided(self) -> bool:
         """Whether an operator is on its way of which nobody knows yet where it will be."""
-        return any(each.state is not DepartureState.COMMITTED for each in self.leaving.values())
+        return any(departure.state is not DepartureState.COMMITTED for departure in self.leaving.values())
 
     def begin(self, name: str, target: str, *, protocol: str, reason: str, after: int = -1, number: int = 0) -> Notes:
         """Hand ``name`` over to ``target`` after partition ``after``; ``obstacle`` has said that it can be.
@@ -156,12 +156,12 @@ class Departures:
         self.arm()
 
     def _send_state(self, departure: Departure) -> None:
-        name, taken = departure.node, departure.taken
-        node, kept, consumers = self._flow.nodes[name], self._flow.tails.kept.get(name), self._tree.consumers[name]
+        name, snapshot = departure.node, departure.taken
+        node, holder, consumers = self._flow.nodes[name], self._flow.tails.kept.get(name), self._tree.consumers[name]
         books = self._books.states(name, consumers)
-        assert taken is not None
-        known = [(who or consumers[0], each.demanded) for who, each in node.takers.items()]
-        several = tuple([m.ConsumerDemand(who, demanded, books.get(who)) for who, demanded in known])
+        assert snapshot is not None
+        known = [(consumer or consumers[0], taker.demanded) for consumer, taker in node.takers.items()]
+        several = tuple([m.ConsumerDemand(consumer, demanded, books.get(consumer)) for consumer, demanded in known])
         only = None if consumers[0] in self._tree.first else node.taker  # that host may know of others before that one
         message = m.State(
             run=self._out.run,
@@ -169,13 +169,13 @@ class Departures:
             version=departure.version,
             index=node.index,
             demanded=several if only is None else only.demanded,
-            state_version=taken.state_version,
-            size_bytes=len(taken.state),
-            digest=taken.digest,
-            tail=self._out.host if node.retained is not None else "" if kept is None else kept.host,
+            state_version=snapshot.state_version,
+            size_bytes=len(snapshot.state),
+            digest=snapshot.digest,
+            tail=self._out.host if node.retained is not None else "" if holder is None else holder.host,
             book=None if only is None else books.get(consumers[0]),
         )
-        departure.sending = self._directory.states.send(departure.target, message, taken.state)
+        departure.sending = self._directory.states.send(departure.target, message, snapshot.state)
 
     # --- what the other host says ---------------------------------------------------------------------
 
@@ -286,8 +286,8 @@ class Departures:
         del self.leaving[name]
         self._record(departure, why)
         moved, location = departure.state is DepartureState.MOVED, self._directory.locations[name]
-        told = m.Relocated(out.run, name, moved, location, why[:4000], departure.size_bytes)
-        out.send(self._install.client, told)
+        message = m.Relocated(out.run, name, moved, location, why[:4000], departure.size_bytes)
+        out.send(self._install.client, message)
         yield HandoverFinished(departure.number)
 
     def _record(self, departure: Departure, why: str) -> None:
@@ -319,7 +319,7 @@ class Departures:
     def on_lost(self, note: HostLost) -> Notes:
         """A host is gone for good: what was on its way there stays, or is lost with it."""
         why = f"host {note.host!r} went away"
-        for departure in [each for each in self.leaving.values() if each.target == note.host]:
+        for departure in [departure for departure in self.leaving.values() if departure.target == note.host]:
             if departure.state is DepartureState.COMMITTED:
                 yield from self._over(departure, DepartureEvent.LOST, why)
             else:

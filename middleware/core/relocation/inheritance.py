@@ -133,26 +133,26 @@ class Inheritance:
         self._give(legacy)
 
     def _give(self, legacy: InheritedState) -> None:
-        taken, out, turn = legacy.taken, self._out, self._tree.turn
+        snapshot, out, turn = legacy.taken, self._out, self._tree.turn
         if legacy.error:
             self._say(legacy)
-        if taken is None:
+        if snapshot is None:
             return
         message = m.State(
             run=out.run,
             node=legacy.node,
-            version=taken.version,
+            version=snapshot.version,
             index=turn + 1,
             demanded=turn,
-            state_version=taken.state_version,
-            size_bytes=len(taken.state),
-            digest=taken.digest,
+            state_version=snapshot.state_version,
+            size_bytes=len(snapshot.state),
+            digest=snapshot.digest,
             heir=legacy.heir,
         )
         if legacy.host == out.host:
-            self.on_state(out.host, message, taken.state)
+            self.on_state(out.host, message, snapshot.state)
         else:
-            legacy.sending = self._directory.states.send(legacy.host, message, taken.state)
+            legacy.sending = self._directory.states.send(legacy.host, message, snapshot.state)
 
     def on_claim(self, sender: str, message: m.Claim) -> None:
         legacy = self.legacies.get(message.node)
@@ -220,7 +220,7 @@ class Inheritance:
             self._say(heir)
             return
         del self.heirs[event.node]
-        size = plain_sum(len(each.state) for each in heir.states.values())
+        size = plain_sum(len(inherited.state) for inherited in heir.states.values())
         out.record(
             "merged",
             node=heir.node,

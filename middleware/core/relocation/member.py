@@ -264,5 +264,5 @@ class Member(Machine):
     def validate(self, two_trees: bool) -> None:
         """The invariants; AssertionError tells which does not hold."""
         assert two_trees == (self.state is MemberState.BOTH), self.state
-        new = [name for name, each in self._arrivals.coming.items() if not each.source]
+        new = [name for name, arrival in self._arrivals.coming.items() if not arrival.source]
         assert not new or self.state in (MemberState.PREPARING, MemberState.VOTED), self.state

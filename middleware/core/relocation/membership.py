@@ -110,9 +110,9 @@ class Membership:
             out.send(sender, m.Remove(out.run))
             return
         here = [name for name, entry in directory.locations.items() if entry.host == sender]
-        there, lasting = directory.hosts - directory.vacating - {sender}, self._setting.lasting is not None
+        remaining, lasting = directory.hosts - directory.vacating - {sender}, self._setting.lasting is not None
         fixed = [self._tree.node_of(name) for name in here if name in directory.senders]
-        still = next((node for node in fixed if not (lasting and there.intersection(node.stand_ins))), None)
+        still = next((node for node in fixed if not (lasting and remaining.intersection(node.stand_ins))), None)
         if still is not None:
             why = f"host {sender!r} is the only one that may hold {still.kind} {still.name!r}; end the run first"
             out.send(sender, m.Stay(out.run, why))

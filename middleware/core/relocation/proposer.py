@@ -226,11 +226,11 @@ class Proposer:
     def on_wish(self, sender: str, message: m.MoveRequest) -> None:
         """An operator's host would have it elsewhere (R3 of ``by_coordinates``): one moves at a time."""
         location = self._directory.locations.get(message.node)
-        there = location is not None and (location.host, location.version) == (sender, message.version)
+        is_current = location is not None and (location.host, location.version) == (sender, message.version)
         node = self._tree.dataflow.by_name.get(message.node)
         free = node is not None and node.kind == "operator" and node.pinned is None
         idle = self.proposal is None and not self._joining and not self._queries.busy
-        if not (there and free and message.target in self._directory.hosts):
+        if not (is_current and free and message.target in self._directory.hosts):
             return
         if idle:
             self.propose({message.node: message.target}, NEARER)
@@ -244,8 +244,8 @@ class Proposer:
 
     def on_peer_joined(self, event: e.PeerJoined) -> None:
         """R10: a host is to have a part in the run; one that has said so more than once waits once."""
-        others = [each for each in self._newcomers if each.name != event.peer.name]
-        self._newcomers = deque([*others, event.peer])
+        remaining = [peer for peer in self._newcomers if peer.name != event.peer.name]
+        self._newcomers = deque([*remaining, event.peer])
         self._go_on()
 
     def on_not_joined(self, _: NotJoined) -> None:
@@ -259,8 +259,8 @@ class Proposer:
         tree, directory, me = self._tree.dataflow, self._directory, self._out.host
         where = directory.where(tree.by_name)
         unwilling = self._unwilling.setdefault(note.host, {})
-        others = sorted(directory.hosts - directory.vacating - unwilling.keys() - {me})
-        last = next((host for host in (*others, me) if host not in unwilling), None)
+        candidates = sorted(directory.hosts - directory.vacating - unwilling.keys() - {me})
+        last = next((host for host in (*candidates, me) if host not in unwilling), None)
         if last is None:
             directory.vacating.discard(note.host)
             why = "; ".join(f"host {host!r}: {why}" for host, why in self._unwilling.pop(note.host).items())
@@ -271,8 +271,8 @@ class Proposer:
         placement: dict[str, str] = {}
         for name in reversed(tree.upward):
             if where[name] == note.host and tree.by_name[name].kind == "operator":
-                near = [where[each] for each in (*tree.consumers[name], *tree.by_name[name].inputs)]
-                where[name] = placement[name] = next((host for host in near if host in others), last)
+                near = [where[neighbour] for neighbour in (*tree.consumers[name], *tree.by_name[name].inputs)]
+                where[name] = placement[name] = next((host for host in near if host in candidates), last)
         self.propose(placement, DRAINED)
 
     def on_invited(self, note: Invited) -> None:
@@ -293,7 +293,7 @@ class Proposer:
     def _leave(self, query: int) -> None:
         """A query is to leave, or not to begin."""
         waiting = len(self._joining)
-        self._joining = deque([each for each in self._joining if each.number != query])
+        self._joining = deque([joining for joining in self._joining if joining.number != query])
         self._queries.expected = len(self._joining)
         proposal = self.proposal
         begins = proposal is not None and proposal.query is not None and proposal.query.number == query
@@ -345,8 +345,8 @@ class Proposer:
         if query.number < 0:
             joined = self._guests.joined(query.number)
         else:
-            given = query.dataflow, query.placement, number, self._install.dataflow.by_name, query.apart
-            joined = join(tree.dataflow, *given)
+            arguments = query.dataflow, query.placement, number, self._install.dataflow.by_name, query.apart
+            joined = join(tree.dataflow, *arguments)
         extended(tree.dataflow, joined.grafts)
         for graft in joined.grafts:
             if graft.host not in directory.everyone:
@@ -371,8 +371,8 @@ class Proposer:
         self._arm()
 
     def _words(self, proposal: Proposal) -> m.Propose:
-        told = self._out.run, proposal.number, proposal.moves, proposal.shape
-        return m.Propose(*told) if proposal.ways is None else m.ProposeWays(*told, proposal.ways)
+        fields = self._out.run, proposal.number, proposal.moves, proposal.shape
+        return m.Propose(*fields) if proposal.ways is None else m.ProposeWays(*fields, proposal.ways)
 
     def _attached(self, proposal: Proposal, query: QueryToStart) -> None:
         """R7: a query begins, as all have agreed."""
@@ -450,11 +450,11 @@ class Proposer:
     @property
     def unanswering(self) -> Iterator[tuple[str, float]]:
         """R14: yield the hosts of the run that have not answered what all are told, with the time when it was said."""
-        there, proposal, queries = self._directory.hosts, self.proposal, self._queries
-        for host in sorted(there.intersection(queries.awaited)):
+        hosts, proposal, queries = self._directory.hosts, self.proposal, self._queries
+        for host in sorted(hosts.intersection(queries.awaited)):
             yield host, queries.told_s
         if proposal is not None and proposal.is_answered_at_once:
-            for host in sorted(there & proposal.waiting):
+            for host in sorted(hosts & proposal.waiting):
                 yield host, proposal.phases_s[proposal.state.value]
 
     def _of(self, number: int) -> Proposal | None:
@@ -486,7 +486,7 @@ class Proposer:
         proposal, host = self.proposal, note.host
         self._unwilling.pop(host, None)
         known = self._directory.peers.get(host)  # R10: of one that is there again it is to say so anew
-        self._newcomers = deque([each for each in self._newcomers if each != known])
+        self._newcomers = deque([peer for peer in self._newcomers if peer != known])
         if proposal is None:
             return
         if proposal.state is ProposalState.PROPOSED:
@@ -526,8 +526,8 @@ class Proposer:
     @property
     def _own_sink(self) -> NodeCore | None:
         """The application's first sink; None where it has left, and the run goes on for other clients."""
-        there = self._flow.nodes
-        return next((there[name] for name in self._tree.dataflow.sinks if name in there), None)
+        nodes = self._flow.nodes
+        return next((nodes[name] for name in self._tree.dataflow.sinks if name in nodes), None)
 
     @property
     def _delivered(self) -> int:
@@ -553,8 +553,8 @@ class Proposer:
         run, number = self._out.run, proposal.number
         word: m.Commit | m.Retire | m.Abort
         if proposal.state is ProposalState.COMMITTED:
-            told = run, number, proposal.iteration, proposal.moves, proposal.reason, proposal.shape
-            word = m.Commit(*told) if proposal.ways is None else m.CommitWays(*told, proposal.ways)
+            fields = run, number, proposal.iteration, proposal.moves, proposal.reason, proposal.shape
+            word = m.Commit(*fields) if proposal.ways is None else m.CommitWays(*fields, proposal.ways)
         elif proposal.state is ProposalState.RETIRING:
             word = m.Retire(run, number)
         else:

@@ -57,8 +57,8 @@ class Queries:
 
     def follow(self, before: Queries) -> None:
         """Go on as the next generation of the run, with the guests whose queries have begun; others ask again."""
-        there = self._tree.dataflow.by_name
-        self.guests = {query: guest for query, guest in before.guests.items() if guest.sink in there}
+        nodes = self._tree.dataflow.by_name
+        self.guests = {query: guest for query, guest in before.guests.items() if guest.sink in nodes}
         own = {query: sinks for query, sinks in before.sinks.items() if query not in before.guests}
         self.sinks = own | {query: (guest.sink,) for query, guest in self.guests.items()}
         self.why = {query: why for query, why in before.why.items() if query in self.guests}
@@ -72,8 +72,8 @@ class Queries:
     @property
     def peers(self) -> tuple[m.Peer, ...]:
         """R5: where the guests listen whose sinks are in the graph."""
-        there = self._tree.dataflow.by_name
-        begun = [guest.peer for guest in self.guests.values() if guest.sink in there]
+        nodes = self._tree.dataflow.by_name
+        begun = [guest.peer for guest in self.guests.values() if guest.sink in nodes]
         return tuple({peer.name: peer for peer in begun}.values())
 
     @property
@@ -162,8 +162,8 @@ class Queries:
 
     def introduce(self, host: str) -> None:
         """R5: a host that has joined is to be told of all guests, when all others have answered."""
-        there = {guest.peer.name: guest.peer for guest in self.guests.values()}
-        self._strangers += [(host, peer) for name, peer in there.items() if name in self._directory.guests]
+        peers = {guest.peer.name: guest.peer for guest in self.guests.values()}
+        self._strangers += [(host, peer) for name, peer in peers.items() if name in self._directory.guests]
 
     def on_timer(self) -> None:
         """Tell those that have not answered."""
@@ -190,9 +190,9 @@ class Queries:
         """Nothing more is to be told to ``host``."""
         if self._words.pop(host, None) is not None and not self._words:
             while self._strangers:
-                there, peer = self._strangers.pop(0)
-                if there in self._directory.hosts:
-                    self.tell({there: m.AddMember(self._out.run, self._directory.new_number(), peer)})
+                newcomer, peer = self._strangers.pop(0)
+                if newcomer in self._directory.hosts:
+                    self.tell({newcomer: m.AddMember(self._out.run, self._directory.new_number(), peer)})
                     return
             self._go_on()
             yield Left()

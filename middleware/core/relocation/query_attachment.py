@@ -94,7 +94,9 @@ class QueryAttachment:
             if graft.host not in (directory.guests if kind == "sink" else directory.hosts) | {self._install.client}:
                 return f"{kind} {graft.node!r} is on {graft.host!r}, which has no part in the run, or is not a client"
         mine = [flow.by_name[name] for name in self._coded(message.shape)]
-        near = {node.name: {where[each] for each in (*node.inputs, *flow.consumers[node.name])} for node in mine}
+        near = {
+            node.name: {where[neighbour] for neighbour in (*node.inputs, *flow.consumers[node.name])} for node in mine
+        }
         return self._arrivals.invite_new(mine, message.number, near)
 
     def _coded(self, shape: m.Shape) -> list[str]:
@@ -112,10 +114,10 @@ class QueryAttachment:
     def can_begin(self, commit: m.Commit) -> bool:
         """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
         assert commit.shape is not None
-        taken = {name for graft in commit.shape.grafts for name in graft.inputs} & self._flow.nodes.keys()
-        nodes = [self._flow.nodes[name] for name in taken]  # R2: others may have come since, and be further
-        made = max((node.index for node in nodes if node.state is not NodeState.ENDED), default=0)
-        if self._tree.former is not None or made > commit.iteration + 1:
+        inputs = {name for graft in commit.shape.grafts for name in graft.inputs} & self._flow.nodes.keys()
+        nodes = [self._flow.nodes[name] for name in inputs]  # R2: others may have come since, and be further
+        furthest = max((node.index for node in nodes if node.state is not NodeState.ENDED), default=0)
+        if self._tree.former is not None or furthest > commit.iteration + 1:
             return False
         try:
             extended(self._tree.dataflow, commit.shape.grafts)

@@ -102,13 +102,18 @@ def restart(
     starts: dict[str, m.Start] = {}
     for name in reversed(flow.upward):
         node = flow.by_name[name]
-        index = sinks[name] if node.kind == "sink" else min([starts[each].index for each in flow.consumers[name]])
+        index = (
+            sinks[name] if node.kind == "sink" else min([starts[consumer].index for consumer in flow.consumers[name]])
+        )
         starts[name] = m.Start(name, index)
         if node.kind == "operator" and index < LAST and node.code not in stateless:
-            base, kept = bases.get(name, 0), known.get(name, {})
-            found = max((each for each, hosts in kept.items() if each <= index and {*hosts} & {*there}), default=base)
-            holder = min({*kept[found]} & {*there}) if found > base else ""
-            starts[name] = m.Start(name, found, holder)
+            base, replicas = bases.get(name, 0), known.get(name, {})
+            latest = max(
+                (partition for partition, hosts in replicas.items() if partition <= index and {*hosts} & {*there}),
+                default=base,
+            )
+            holder = min({*replicas[latest]} & {*there}) if latest > base else ""
+            starts[name] = m.Start(name, latest, holder)
     return starts
 
 
@@ -156,9 +161,12 @@ def place(
     client: str,
 ) -> str:
     """R4."""
-    near = [starts[name].holder, *(where[each] for each in (*flow.consumers[name], *flow.by_name[name].inputs))]
-    others = [host for host in (*near, *sorted(there)) if host in there and host != client]
-    return others[0] if others else client
+    near = [
+        starts[name].holder,
+        *(where[neighbour] for neighbour in (*flow.consumers[name], *flow.by_name[name].inputs)),
+    ]
+    candidates = [host for host in (*near, *sorted(there)) if host in there and host != client]
+    return candidates[0] if candidates else client
 
 
 class Recovery:
@@ -208,10 +216,10 @@ class Recovery:
             if node.code not in self.stateless:
                 self.stateless.append(node.code)
         elif message.index >= self._lines.get(message.node, 0):
-            kept = self.known.setdefault(message.node, {})
-            kept.setdefault(message.index, set()).update({sender, *message.hosts} & {sender, owner})
-            if len(kept) > KNOWN:
-                del kept[max(kept)]  # who says what cannot be yet keeps nobody's from being known
+            replicas = self.known.setdefault(message.node, {})
+            replicas.setdefault(message.index, set()).update({sender, *message.hosts} & {sender, owner})
+            if len(replicas) > KNOWN:
+                del replicas[max(replicas)]  # who says what cannot be yet keeps nobody's from being known
         self.settle()
         self.tell()
 
@@ -225,7 +233,8 @@ class Recovery:
             install, dataflow=flow, locations=tuple([self._directory.locations[name] for name in flow.by_name])
         )
         known = {
-            name: {index: tuple(sorted(hosts)) for index, hosts in kept.items()} for name, kept in self.known.items()
+            name: {index: tuple(sorted(hosts)) for index, hosts in replicas.items()}
+            for name, replicas in self.known.items()
         }
         self._out.emit(
             e.Keep(base_of(install.run), e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases)))
@@ -237,7 +246,9 @@ class Recovery:
 
     def adopt(self, kept: e.ResumableRun) -> None:
         """R7: go on with what another client has begun."""
-        self.known = {name: {index: set(hosts) for index, hosts in each.items()} for name, each in kept.known.items()}
+        self.known = {
+            name: {index: set(hosts) for index, hosts in replicas.items()} for name, replicas in kept.known.items()
+        }
         self.stateless, self.bases = [*kept.stateless], dict(kept.bases)
 
     def settle(self, *, again: bool = False) -> None:
@@ -256,15 +267,15 @@ class Recovery:
         words: dict[str, list[m.Start]] = {}
         for name, least in lines.items():
             if least > self._lines.get(name, 0) or (again and least):
-                there = {host for hosts in self.known.get(name, {}).values() for host in hosts}
-                there |= {locations[each].host for each in (name, *flow.by_name[name].inputs) if each in lines}
-                for host in there:
+                holders = {host for hosts in self.known.get(name, {}).values() for host in hosts}
+                holders |= {locations[node].host for node in (name, *flow.by_name[name].inputs) if node in lines}
+                for host in holders:
                     words.setdefault(host, []).append(m.Start(name, least))
                 self._told[name] = max(least, self._told.get(name, 0))
         self._lines = lines
         self.known = {
-            name: {index: hosts for index, hosts in kept.items() if index >= lines[name]}
-            for name, kept in self.known.items()
+            name: {index: hosts for index, hosts in replicas.items() if index >= lines[name]}
+            for name, replicas in self.known.items()
             if name in lines
         }
         for host in sorted(words.keys() & self._directory.hosts):
@@ -272,12 +283,12 @@ class Recovery:
 
     def _behind(self) -> Known:
         """R2: the replicas there are, but for the newest of an operator while that before it is on another host."""
-        there, locations, behind = self._directory.hosts, self._directory.locations, self.known.copy()
+        present, locations, behind = self._directory.hosts, self._directory.locations, self.known.copy()
         for name in self.known.keys() & locations.keys():
-            kept = self.known[name]
-            *_, before, newest = (-1, -1, *sorted(index for index, hosts in kept.items() if hosts & there))
-            if before >= 0 and (kept[before] & there) - kept[newest] - {locations[name].host}:
-                behind[name] = {index: hosts for index, hosts in kept.items() if index != newest}
+            replicas = self.known[name]
+            *_, before, newest = (-1, -1, *sorted(index for index, hosts in replicas.items() if hosts & present))
+            if before >= 0 and (replicas[before] & present) - replicas[newest] - {locations[name].host}:
+                behind[name] = {index: hosts for index, hosts in replicas.items() if index != newest}
         return behind
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
@@ -290,8 +301,8 @@ class Recovery:
                 return  # it was said in this generation, which is as good as over
             self._wary = True
         else:
-            named = (each for each in lasting.starts if (each.node, each.index) == (message.node, message.index))
-            start = next((each for each in named if each.holder and sender in (each.holder, here.host)), None)
+            named = (start for start in lasting.starts if (start.node, start.index) == (message.node, message.index))
+            start = next((start for start in named if start.holder and sender in (start.holder, here.host)), None)
             if start is None:  # R8
                 return
             if sender == start.holder:
@@ -319,9 +330,9 @@ class Recovery:
 
     def _needs(self, host: str) -> bool:
         """Whether the run cannot go on without a host: it has a source that no other has, or it is the client."""
-        flow, others = self._tree.dataflow, self._directory.hosts - {host}  # the client may be a stand-in, too
+        flow, remaining = self._tree.dataflow, self._directory.hosts - {host}  # the client may be a stand-in, too
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == host]
-        alone = [node for node in fixed if not (others.intersection(node.stand_ins) or may_miss(flow, node.name))]
+        alone = [node for node in fixed if not (remaining.intersection(node.stand_ins) or may_miss(flow, node.name))]
         return host == self._client or bool(alone)
 
     def on_lost(self, note: HostLost) -> None:
@@ -334,8 +345,8 @@ class Recovery:
                 self._forget(host)
 
     def _forget(self, host: str) -> None:
-        for kept in self.known.values():
-            for hosts in kept.values():
+        for replicas in self.known.values():
+            for hosts in replicas.values():
                 hosts.discard(host)
 
     def leans_on(self, host: str) -> bool:
@@ -386,7 +397,7 @@ class Recovery:
         if tree.former is not None and self._flow.nodes[flow.sinks[0]].index <= tree.turn:
             flow = tree.former
         mine = [name for name in flow.sinks if name in self._flow.nodes or not own]
-        used = {each for name in mine for each in flow.below(name)}
+        used = {node for name in mine for node in flow.below(name)}
         gone = flow.by_name.keys() - used
         return without(flow, gone) if gone else flow
 
@@ -407,10 +418,10 @@ class Recovery:
 
     def _latest(self, flow: Dataflow, guest: str) -> int:
         """R13: with which partition the sink of another client goes on at the latest."""
-        nodes, taken, below = self._flow.nodes, {*flow.by_name[guest].inputs}, flow.below(guest)
+        nodes, inputs, below = self._flow.nodes, {*flow.by_name[guest].inputs}, flow.below(guest)
         further = FURTHER + self._setting.install.ahead - 1
         far = [nodes[name].index for name in flow.sinks if name in nodes]
-        near = [nodes[name].index for name in flow.sinks if name in nodes and taken <= flow.below(name)]
+        near = [nodes[name].index for name in flow.sinks if name in nodes and inputs <= flow.below(name)]
         least = max(near) - further if near else max(far, default=0) - further * len(below)
         return max(0, least, self._tree.first.get(guest, 0))
 
@@ -432,8 +443,8 @@ class Recovery:
         own: bool = False,
     ) -> dict[str, m.Start]:
         flow = self._based(own=own)
-        kept = self.known if known is None else known
-        return restart(flow, sinks or self._sinks(flow), self.bases, kept, self.stateless, there)
+        all_replicas = self.known if known is None else known
+        return restart(flow, sinks or self._sinks(flow), self.bases, all_replicas, self.stateless, there)
 
     def came(self, host: str) -> None:
         """R11: a host has taken its part in the run: perhaps one that has an absent source."""
@@ -460,28 +471,28 @@ class Recovery:
         install, directory = self._setting.lasting, self._directory
         assert install is not None
         self._see_again(peers)
-        there, barred = directory.hosts - lost.keys(), self.standing.barred
-        able = {*there}  # whose replicas can be had
-        stays = there - directory.vacating  # where something may be put
-        flow, starts = self._graph(), self._restart(there)
+        remaining, barred = directory.hosts - lost.keys(), self.standing.barred
+        able = {*remaining}  # whose replicas can be had
+        stays = remaining - directory.vacating  # where something may be put
+        flow, starts = self._graph(), self._restart(remaining)
         where, nodes = directory.where(flow.by_name), dict(flow.by_name)
         gone, regained = dict[str, str](), dict[str, str]()  # R11: sources, and where they are
         for name, node in flow.by_name.items():
             node = nodes[name] = spared(node, barred)
             if is_absent(node):
-                home = next((host for host in node.stand_ins if host in there), None)
+                home = next((host for host in node.stand_ins if host in remaining), None)
                 if home is not None:
                     regained[name] = home
                 elif starts[name].index < gaps_of(node)[-1][0]:
                     gone[name] = self._client
                 continue
-            if where[name] in there or node.pinned is None or node.kind == "sink":
+            if where[name] in remaining or node.pinned is None or node.kind == "sink":
                 continue
             stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
-            stand_in = next((host for some in (stays, there) for host in stand_ins if host in some), None)
+            stand_in = next((host for some in (stays, remaining) for host in stand_ins if host in some), None)
             if stand_in is not None:
-                others = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *barred)]
-                nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(others))
+                fallbacks = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *barred)]
+                nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(fallbacks))
                 where[name] = stand_in
             elif may_miss(Dataflow(tuple(nodes.values())), name):
                 gone[name] = self._client
@@ -490,7 +501,7 @@ class Recovery:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
             elif where[name] in self._late:  # R12
                 able.add(where[name])
-        starts = self._restart(able) if able > there else starts
+        starts = self._restart(able) if able > remaining else starts
         cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
         if gone or regained:  # R11
             first, taking = self._cut(flow, {*gone, *regained}, able)
@@ -500,14 +511,14 @@ class Recovery:
             number = generation_of(following(install.run))
             cuts |= {name: follows(cuts.get(name), name, first, number) for name in taking}
         for name in reversed(flow.upward):
-            if where[name] not in there and nodes[name].pinned is None:
+            if where[name] not in remaining and nodes[name].pinned is None:
                 chosen = self._chosen.get(name, "")
                 where[name] = chosen if chosen in stays else place(flow, name, where, starts, stays, self._client)
         flow = Dataflow(tuple(nodes.values()))
         kept_from = self._kept_from(starts)
         if kept_from is not None:
             free = {name: self._free(node) for name, node in nodes.items()}
-            starts = {name: msgspec.structs.replace(each, free=free[name]) for name, each in starts.items()}
+            starts = {name: msgspec.structs.replace(start, free=free[name]) for name, start in starts.items()}
         return msgspec.structs.replace(
             install,
             run=following(install.run),
@@ -524,7 +535,7 @@ class Recovery:
         """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
         install = self._setting.lasting
         assert install is not None
-        early = any(each.index < self._told.get(name, 0) for name, each in starts.items())
+        early = any(start.index < self._told.get(name, 0) for name, start in starts.items())
         flow = self._tree.dataflow
         deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # who has which of them nobody says
         if self._tree.former is not None or early or self._wary or deep or stripe_of(install.run) is not None:
@@ -547,10 +558,10 @@ class Recovery:
         wanted = [index for sink, index in self._sinks(flow).items() if sink in takers]
         remember = [name for name in flow.operators if name in takers and flow.by_name[name].code not in self.stateless]
         known = {name: self.known.get(name, {}) for name in remember}
-        usable = {name: [i for i, hosts in kept.items() if {*hosts} & {*there}] for name, kept in known.items()}
+        usable = {name: [i for i, hosts in replicas.items() if {*hosts} & {*there}] for name, replicas in known.items()}
         first = cut_at(min(wanted, default=LAST), usable, {name: self.bases[name] for name in remember})
-        for name, kept in known.items():
-            self.known[name] = {index: hosts for index, hosts in kept.items() if index <= first}
+        for name, replicas in known.items():
+            self.known[name] = {index: hosts for index, hosts in replicas.items() if index <= first}
         return first, [name for name in flow.operators if name in takers]
 
     # --- the next generation --------------------------------------------------------------------------
@@ -560,21 +571,21 @@ class Recovery:
         self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
         self.standing, self._late = before.standing, before._late
         names = self._tree.dataflow.by_name
-        self.known = {name: kept for name, kept in before.known.items() if name in names}
+        self.known = {name: replicas for name, replicas in before.known.items() if name in names}
         self._forget_of(lost)
         nodes, install = before._flow.nodes, self._setting.lasting
         self._missed = frozenset(lost)
         self._wary = before._wary and self._missed <= before._missed
         if install is not None and install.kept_from is not None:
             self._told = {name: index for name, index in before._told.items() if name in names}
-        self._demanded = [*before._demanded, *(n for n, each in nodes.items() if each.state is GATHERING)]
+        self._demanded = [*before._demanded, *(n for n, node in nodes.items() if node.state is GATHERING)]
         self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
         assert install is not None
-        moved = {each.node: each.host for each in install.locations
-                 if before._directory.locations[each.node].host != each.host}  # fmt: skip
+        moved = {entry.node: entry.host for entry in install.locations
+                 if before._directory.locations[entry.node].host != entry.host}  # fmt: skip
         fell = {host: how for host, how in lost.items() if host in before._directory.fell}
         self._begun = {"generation": begun_anew(install.run), "hosts": fell, "moved": moved}
-        self._wanted = max((each for each in before._sinks(before._graph()).values() if each < LAST), default=0)
+        self._wanted = max((index for index in before._sinks(before._graph()).values() if index < LAST), default=0)
         if before.over:  # what comes yet, as a query, comes after all that there was
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
             self._flow.reach(max(before._flow.ahead, *ended))
@@ -599,9 +610,9 @@ class Recovery:
     def installed(self, nodes: Iterable[m.Start]) -> None:
         """A host has its part in this generation, in which these nodes of it have gone on."""
         most = self._wanted + (FURTHER + self._setting.install.ahead - 1) * len(self._tree.dataflow.nodes)
-        for each in nodes:
-            self._kept.add(each.node)
-            self._flow.reach(min(each.index, most))
+        for start in nodes:
+            self._kept.add(start.node)
+            self._flow.reach(min(start.index, most))
 
     def _again(self) -> dict[str, int]:
         """How many partitions of each node are made again, as far as the sinks' next ones tell."""
@@ -614,7 +625,7 @@ class Recovery:
                 least[name] = self._wanted
             elif name not in least:
                 start = starts.get(name, m.Start(name, LAST))
-                free = [least[each] for each in flow.consumers[name]] if start.free else []
+                free = [least[consumer] for consumer in flow.consumers[name]] if start.free else []
                 least[name] = min(free, default=start.index)
         return {name: max(0, self._wanted - index) for name, index in least.items()}
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Mapping
 
 def domain_of(host: str, control: str, domains: Mapping[str, str]) -> tuple[str, str]:
     """R1: a host's failure domain; ``control``: where it listens."""
-    said = domains.get(host)
-    return ("machine", control.rpartition(":")[0]) if said is None else ("domain", said)
+    domain = domains.get(host)
+    return ("machine", control.rpartition(":")[0]) if domain is None else ("domain", domain)
 
 
 def replica_hosts(
@@ -38,11 +38,11 @@ def replica_hosts(
     """
     turn = {*before} if count == 1 else set[str]()  # R3: several are apart already
     left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rate_bps(host), host))  # R2 to R4
-    taken, chosen = {domains.get(here)}, list[str]()
+    used_domains, chosen = {domains.get(here)}, list[str]()
     while left and len(chosen) < count:
-        apart = (host for host in left if domains.get(host) not in taken)
+        apart = (host for host in left if domains.get(host) not in used_domains)
         best = next(apart, left[0])  # R1
         left.remove(best)
         chosen.append(best)
-        taken.add(domains.get(best))
+        used_domains.add(domains.get(best))
     return chosen

@@ -73,7 +73,10 @@ class Reshaping:
         hosts |= {graft.node: graft.host for graft in shape.grafts if graft.like}
         known = {entry.node: entry.host for entry in shape.present}
         merging = [flow.by_name[graft.node].code for graft in shape.grafts if graft.states]
-        near = {graft.node: {hosts[each] for each in (*graft.inputs, *flow.consumers[graft.node])} for graft in mine}
+        near = {
+            graft.node: {hosts[neighbour] for neighbour in (*graft.inputs, *flow.consumers[graft.node])}
+            for graft in mine
+        }
         why = self._arrivals.invite_new([flow.by_name[graft.node] for graft in mine], message.number, near, merging)
         for graft in mine if not why else ():
             if graft.states:
@@ -82,12 +85,12 @@ class Reshaping:
 
     def _obstacle(self, shape: m.Shape) -> str:
         host, nodes = self._out.host, self._flow.nodes
-        there = {entry.node for entry in shape.present}
+        present = {entry.node for entry in shape.present}
         for graft in shape.grafts:
             if graft.host not in self._directory.hosts:
                 return f"host {graft.host!r} has no part in the run"
             for name in graft.states:
-                if name not in there:
+                if name not in present:
                     return f"nobody says where {name!r} is, whose state {graft.node!r} is to take over"
                 if name in nodes and graft.host != host:
                     self._out.emit(e.Approach(self._out.run, graft.host))
@@ -108,8 +111,8 @@ class Reshaping:
     def can_switch(self, commit: m.Commit) -> bool:
         """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
         assert commit.shape is not None
-        made = max((node.index for node in self._flow.nodes.values()), default=0)
-        if self._tree.former is not None or made > commit.iteration + 1 or self._departures.undecided:
+        furthest = max((node.index for node in self._flow.nodes.values()), default=0)
+        if self._tree.former is not None or furthest > commit.iteration + 1 or self._departures.undecided:
             return False
         try:
             regrow(self._tree.dataflow, commit.shape.grafts)

@@ -126,8 +126,8 @@ class RunSubscriptions:
         for number, wanted in self.wanted.items():
             if wanted.sink in names and not wanted.begun:
                 wanted.begun = True
-                told = {wanted.node: wanted.sink}
-                self._out.emit(e.QueryStarted(self._out.run, number, first, told, dataflow, where))
+                node_names = {wanted.node: wanted.sink}
+                self._out.emit(e.QueryStarted(self._out.run, number, first, node_names, dataflow, where))
 
     def cut(self, gone: Collection[str]) -> None:
         """These nodes are not in the run any more."""
@@ -136,11 +136,11 @@ class RunSubscriptions:
 
     def dismiss(self, number: int, why: str) -> None:
         """A subscription is over, or with 0 all are; the application is told why, unless it has left."""
-        for each in [number] if number else list(self.wanted):
-            wanted = self.wanted.pop(each, None)
+        for query in [number] if number else list(self.wanted):
+            wanted = self.wanted.pop(query, None)
             if wanted is not None and not wanted.left:
                 reason = f"subscription to {wanted.node!r} of run {self._out.run}: {why}"
-                self._out.fail(one_line(reason), node=wanted.node, host=self.owner.name, query=each)
+                self._out.fail(one_line(reason), node=wanted.node, host=self.owner.name, query=query)
 
     def end(self, why: str) -> None:
         """All are over."""
@@ -157,8 +157,8 @@ def check_visit(message: m.InstallSubscriber, host: str, sinks: Collection[str])
         return f"run {install.run!r} is not the one that was subscribed to"
     kinds = {node.name: node.kind for node in install.dataflow.nodes}
     mine = [entry.node for entry in install.locations if entry.host == host]
-    others = [name for name in mine if name not in sinks or kinds.get(name) != "sink"]
-    if others or any(peer.name == host for peer in install.peers):
+    foreign = [name for name in mine if name not in sinks or kinds.get(name) != "sink"]
+    if foreign or any(peer.name == host for peer in install.peers):
         return f"{host!r} has a part in the run already"
     if install.moves is not None or install.news or install.afresh:
         return "a guest has no part in what hosts find out and decide"

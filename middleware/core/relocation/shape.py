@@ -71,13 +71,13 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
     for name in (*old.sources, *(graft.node for graft in grafts)):
         if name not in reached:
             raise DataflowError(f"node {name!r} would not reach the sink any more")
-    taken: set[str] = set()
+    inherited: set[str] = set()
     for graft in grafts:
         for name in graft.states:
             was = old.by_name.get(name)
-            if was is None or was.code != nodes[graft.node].code or name in taken | reached or not graft.like:
+            if was is None or was.code != nodes[graft.node].code or name in inherited | reached or not graft.like:
                 raise DataflowError(f"operator {graft.node!r} cannot take over the state of {name!r}")
-            taken.add(name)
+            inherited.add(name)
     new = Dataflow(tuple(node for node in nodes.values() if node.name in reached)).validate()
     _check_trees(old, new)
     return new
@@ -124,7 +124,7 @@ def reshape(
             raise DataflowError(f"operator {name!r} cannot appear: its operator is not reorderable")
         if (was.kind, was.code, was.pinned) != (node.kind, node.code, node.pinned):
             raise DataflowError(f"operator {name!r} is not the same in both trees; only reorderable ones may change")
-        if [before[each] for each in was.inputs] != [after[each] for each in node.inputs]:
+        if [before[producer] for producer in was.inputs] != [after[producer] for producer in node.inputs]:
             raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
     if before[old.by_name[old.sinks[0]].inputs[0]] != after[new.by_name[new.sinks[0]].inputs[0]]:  # R2
         raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
@@ -154,13 +154,13 @@ def _combinations(flow: Dataflow, free: Collection[Code], ids: dict[object, int]
         key: object
         if is_free(node, free):
             combined: set[int] = set()
-            for each in node.inputs:
-                same = each in members and flow.by_name[each].code == node.code
-                combined |= members[each] if same else {numbers[each]}
+            for producer in node.inputs:
+                same = producer in members and flow.by_name[producer].code == node.code
+                combined |= members[producer] if same else {numbers[producer]}
             members[name] = frozenset(combined)
             key = code, members[name]
         elif node.kind == "operator":
-            key = name, code, tuple([numbers[each] for each in node.inputs])
+            key = name, code, tuple([numbers[producer] for producer in node.inputs])
         else:
             key = name
         numbers[name] = ids.setdefault(key, len(ids))
@@ -219,23 +219,25 @@ def _stay(
 ) -> dict[str, str]:
     """The free operators of ``new`` that are there already, and what they are called."""
     operators = [old.by_name[name] for name in old.operators]
-    there = {(node.inputs, hosts[node.name]): node.name for node in operators if is_free(node, free)}
+    existing = {(node.inputs, hosts[node.name]): node.name for node in operators if is_free(node, free)}
 
     def find(changed: Collection[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        matches: dict[str, str] = {}
         for name in new.upward:
             node = new.by_name[name]
             if not is_free(node, free):
-                found[name] = name
-            elif name not in changed and all(each in found for each in node.inputs):
-                same = there.get((tuple([found[each] for each in node.inputs]), where[name]))
+                matches[name] = name
+            elif name not in changed and all(producer in matches for producer in node.inputs):
+                same = existing.get((tuple([matches[producer] for producer in node.inputs]), where[name]))
                 if same is not None and old.by_name[same].code == node.code:
-                    found[name] = same
-        return found
+                    matches[name] = same
+        return matches
 
-    found = find(())
-    changed = {each for name, heir in heirs.items() if found.get(name) != heir.last for each in heir.operators}
-    return find(changed) if changed else found
+    matches = find(())
+    changed = {
+        operator for name, heir in heirs.items() if matches.get(name) != heir.last for operator in heir.operators
+    }
+    return find(changed) if changed else matches
 
 
 def _graft(
@@ -261,7 +263,7 @@ def _graft(
     moves: dict[str, str] = {}
     for name in new.upward:
         node, was = new.by_name[name], old.by_name.get(name)
-        inputs = tuple([names[each] for each in node.inputs])
+        inputs = tuple([names[producer] for producer in node.inputs])
         host = where[name]
         if not is_free(node, free):
             names[name] = name

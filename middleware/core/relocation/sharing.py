@@ -38,19 +38,19 @@ def shared(
     ``given``: what some are called there, whatever they are made of. Raises DataflowError where there are none, or a
     name of the run's means something else in the query.
     """
-    there: dict[object, list[str]] = {}
+    existing: dict[object, list[str]] = {}
     for node in present.nodes:
         for host in dict.fromkeys((node.pinned, *node.stand_ins)):  # R6
-            there.setdefault(_key(node, node.inputs, host), []).append(node.name)
+            existing.setdefault(_key(node, node.inputs, host), []).append(node.name)
     names = dict(given)
     for name in query.upward:
         node = query.by_name[name]
         if node.kind == "sink" or name in given:
             continue
         same = []
-        if name not in apart and all(each in names for each in node.inputs):  # R5
-            found = there.get(_key(node, tuple([names[each] for each in node.inputs]), node.pinned), [])
-            same = [each for each in found if each not in names.values()]  # R2
+        if name not in apart and all(producer in names for producer in node.inputs):  # R5
+            candidates = existing.get(_key(node, tuple([names[producer] for producer in node.inputs]), node.pinned), [])
+            same = [candidate for candidate in candidates if candidate not in names.values()]  # R2
         if same:
             names[name] = name if name in same else same[0]
         elif name in present.by_name and not MADE_UP.match(name):
@@ -70,15 +70,15 @@ def _key(node: Node, inputs: tuple[str, ...], host: str | None) -> object:
 
 def _check_name(there: Node, node: Node) -> None:
     """R3."""
-    what, code = "", own_code(there)
+    difference, code = "", own_code(there)
     if there.kind != node.kind:
-        what = f"what it names there is the {there.kind}"
+        difference = f"what it names there is the {there.kind}"
     elif code is not None and node.code is not None and code.use != node.code.use:
-        what = f"there it runs {code.use!r}, and here {node.code.use!r}"
+        difference = f"there it runs {code.use!r}, and here {node.code.use!r}"
     elif code != node.code:
-        what = "its parameters differ"
-    if what:
-        raise DataflowError(f"{node.kind} {node.name!r} is not the one of the run: {what}; give it another name")
+        difference = "its parameters differ"
+    if difference:
+        raise DataflowError(f"{node.kind} {node.name!r} is not the one of the run: {difference}; give it another name")
 
 
 class SharedQuery(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ def join(
     Raises DataflowError where nothing is shared, or a host is left out.
     """
     names = shared(present, query, apart, given)
-    taken = {*used, *present.by_name}
+    reserved = {*used, *present.by_name}
     grafts = []
     for name in query.upward:
         if name in names:
@@ -118,7 +118,9 @@ def join(
         host = placement.get(name, node.pinned)
         if host is None:
             raise DataflowError(f"the placement leaves out {node.kind} {name!r}; name its host")
-        names[name] = fresh_name(name, number, taken)  # R4
-        node = msgspec.structs.replace(node, name=names[name], inputs=tuple([names[each] for each in node.inputs]))
+        names[name] = fresh_name(name, number, reserved)  # R4
+        node = msgspec.structs.replace(
+            node, name=names[name], inputs=tuple([names[producer] for producer in node.inputs])
+        )
         grafts.append(Graft(node.name, node.inputs, host, node))
     return SharedQuery(names, tuple(grafts))

@@ -122,8 +122,8 @@ class Subscribers:
         if peer.name != sender or not message.number:
             out.record("unexpected", peer=sender, detail={"message": "Subscribe"})
             return
-        there = [guest for query, guest in queries.guests.items() if query not in queries.why]  # those leave already
-        if any(each.peer.name == sender and each.peer.instance != peer.instance for each in there):  # R3
+        staying = [guest for query, guest in queries.guests.items() if query not in queries.why]  # those leave already
+        if any(guest.peer.name == sender and guest.peer.instance != peer.instance for guest in staying):  # R3
             yield HostLost(sender)
         before = queries.over.get((sender, message.number))
         for query, guest in queries.guests.items():
@@ -222,7 +222,7 @@ class Subscribers:
     def _enrolment(self, guest: Subscriber) -> m.InstallSubscriber:
         """What a guest is told of its subscription, and of the run as it is."""
         directory = self._directory
-        said = msgspec.structs.replace(
+        install = msgspec.structs.replace(
             self._setting.install,
             dataflow=self._tree.dataflow,
             locations=tuple(directory.locations.values()),
@@ -232,7 +232,7 @@ class Subscribers:
             afresh=False,
             number=directory.number,
         )
-        return m.InstallSubscriber(self._out.run, guest.number, guest.sink, said)
+        return m.InstallSubscriber(self._out.run, guest.number, guest.sink, install)
 
     def entered(self, sender: str, message: m.Installed) -> Notes:
         """A guest has taken its part in the run, or cannot."""

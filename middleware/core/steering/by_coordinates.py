@@ -62,8 +62,8 @@ class CoordinateSteering:
             if node.node.kind == "operator" and node.node.pinned is None and name in figures
         }
         self.rested = {name: rest for name, rest in self.rested.items() if name in here}
-        for name, each in here.items():
-            self._look(self._options, name, each, places)
+        for name, node_figures in here.items():
+            self._look(self._options, name, node_figures, places)
         self._out.wake(Timer.LOOK, self._out.now + self._options.period_s)
 
     def _look(self, options: SpaceMoves, name: str, figures: NodeFigures, places: dict[str, Place]) -> None:
@@ -71,7 +71,7 @@ class CoordinateSteering:
         consumers = self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
         where |= dict.fromkeys(
-            [each for each in consumers if where[each] in self._directory.guests], self._client
+            [consumer for consumer in consumers if where[consumer] in self._directory.guests], self._client
         )  # R5
         pulls += [(where[consumer], figures.output_bytes) for consumer in consumers]
         total = plain_sum(size for _, size in pulls)

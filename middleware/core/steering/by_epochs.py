@@ -77,7 +77,7 @@ class EpochSteering:
             return
         verdict = book.close_epoch()
         self._books.arm(book)
-        producers = [self._directory.locations[each].host for each in self._flow.nodes[name].node.inputs]
+        producers = [self._directory.locations[producer].host for producer in self._flow.nodes[name].node.inputs]
         hosts = candidates(
             book.options,
             name,
@@ -110,7 +110,7 @@ class EpochSteering:
         here, now, monitor = self._out.host, self._out.now, self._monitor
         node, options, locations = self._flow.nodes[name], self._books.of[name].options, self._directory.locations
         assert node.size_bytes is not None
-        inputs = [(locations[each].host, float(self._flow.sizes[name, each])) for each in node.node.inputs]
+        inputs = [(locations[producer].host, float(self._flow.sizes[name, producer])) for producer in node.node.inputs]
         outputs = [(host, float(node.size_bytes)) for host in self._consumers_hosts(name)]
         in_use = {(source, here) for source, _ in inputs} | {(here, target) for target, _ in outputs}
         slow_bps = too_slow_bps(now - choice.asked_s)
@@ -216,7 +216,12 @@ class EpochSteering:
         now, known = self._out.now, {}
         for a in choice.hosts:
             for b in choice.hosts:
-                each = self._monitor.estimate((a, b), now) if a != b else None
-                if each is not None:
-                    known[f"{a}>{b}"] = [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s]
+                estimate = self._monitor.estimate((a, b), now) if a != b else None
+                if estimate is not None:
+                    known[f"{a}>{b}"] = [
+                        estimate.rate_bps,
+                        estimate.count,
+                        estimate.spread_bps,
+                        now - estimate.measured_at_s,
+                    ]
         return known

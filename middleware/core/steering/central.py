@@ -127,7 +127,7 @@ class CentralSteering:
         known, since_s = dict(event.known), -math.inf  # what was measured before that says nothing
         if event.install.afresh:
             since_s = now
-            known = {link: msgspec.structs.replace(each, measured_at_s=now) for link, each in known.items()}
+            known = {link: msgspec.structs.replace(estimate, measured_at_s=now) for link, estimate in known.items()}
         if isinstance(event.adaptation, GlobalMoves):
             self._plans, self._options = True, event.adaptation
         if self._options.horizon_s is not None:
@@ -192,8 +192,8 @@ class CentralSteering:
             past = PlanningHistory(*known, self._variability, history.latest())
             view = self._slow(history)
             lost = directory.peers.keys() - directory.hosts
-            others = {**search.view, **self._monitor.view(out.now)}
-            view |= {link: each for link, each in others.items() if len(link) > 2}  # R5
+            estimates = {**search.view, **self._monitor.view(out.now)}
+            view |= {link: estimate for link, estimate in estimates.items() if len(link) > 2}  # R5
             ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
         out.emit(  # R1
@@ -210,7 +210,7 @@ class CentralSteering:
                 nodes=self._gossip.nodes(),
                 places=search.places,
                 ways=directory.ways.table,
-                shunned=frozenset(route for route, each in self._shunned.items() if out.now < each.until_s),
+                shunned=frozenset(route for route, shunned in self._shunned.items() if out.now < shunned.until_s),
             )
         )
 
@@ -224,7 +224,9 @@ class CentralSteering:
         for_s = max(self._options.period_s, self._monitor.config.max_age_s)  # for which its sender leaves it
         if before is not None and now < before.until_s + 2 * before.for_s:
             for_s = min(LONGEST * for_s, 2 * before.for_s)
-        self._shunned = {each: one for each, one in self._shunned.items() if now < one.until_s + 2 * one.for_s}
+        self._shunned = {
+            links: shunned for links, shunned in self._shunned.items() if now < shunned.until_s + 2 * shunned.for_s
+        }
         self._shunned[route] = _Shunned(now + for_s, for_s)
         self._out.record("fault", peer=sender, duration_s=for_s, detail={"what": "route left", **told(message.hops)})
 
@@ -341,10 +343,10 @@ class CentralSteering:
     def on_sounded(self, note: LatencyMeasured) -> None:
         """Who waits for a latency goes on."""
         search = self._search
-        found = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
-        if search is not None and found:
-            search.latencies |= dict.fromkeys(found, note.latency)
-            search.unheard -= found
+        heard = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
+        if search is not None and heard:
+            search.latencies |= dict.fromkeys(heard, note.latency)
+            search.unheard -= heard
             self._go_on(search)
 
     def _go_on(self, search: _Search) -> None:
@@ -403,21 +405,21 @@ class CentralSteering:
     def _record(self, search: _Search, event: e.PlanReady, dropped: str) -> None:
         now, here = self._out.now, self._directory.where(self._tree.dataflow.by_name)
         links = {
-            ">".join(tuple(link)): [each.rate_bps, each.count, each.spread_bps, _age_s(each, now)]
-            for link, each in sorted(search.view.items())
+            ">".join(tuple(link)): [estimate.rate_bps, estimate.count, estimate.spread_bps, _age_s(estimate, now)]
+            for link, estimate in sorted(search.view.items())
         }
-        there = {**here, **(event.placement or {})} if event.dataflow is None else event.placement
+        placement = {**here, **(event.placement or {})} if event.dataflow is None else event.placement
         detail = {
-            "placement": there,
+            "placement": placement,
             "decision": "stay" if dropped else "propose",
             **({"dropped": dropped} if dropped else {}),
             **({"failed": event.failed} if event.failed else {}),
-            **({"differs": True} if there != here else {}),
+            **({"differs": True} if placement != here else {}),
             "probed": len(search.asked),
             **({"sounded": search.sounded} if search.sounded else {}),
             "rounds": search.rounds,
             "links": links,
-            **self._decisive(search, here, here if event.dataflow is not None else there),
+            **self._decisive(search, here, here if event.dataflow is not None else placement),
             **event.detail,
         }
         self._out.record("plan", duration_s=now - search.begun_s, detail=detail)
@@ -425,7 +427,7 @@ class CentralSteering:
     def _decisive(self, search: _Search, here: Placement, there: Placement | None) -> dict[str, object]:
         """The latencies that were known of the links that the dataflow takes, and would take."""
         known = {**self._gossip.latencies(), **search.latencies}
-        both = {Link(b, a): each for (a, b), each in known.items()} | known
+        both = {Link(b, a): latency for (a, b), latency in known.items()} | known
         links = sorted((self._in_use(here) | self._in_use(there or here)) & both.keys())
         figures = {f"{a}>{b}": [both[Link(a, b)].latency_s, both[Link(a, b)].count] for a, b in links}
         return {"latencies": figures} if figures else {}

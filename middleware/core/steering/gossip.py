@@ -70,13 +70,15 @@ class Gossip:
 
     def on_timer(self) -> None:
         """It is time to sound the next one."""
-        out, others, situated = self._out, self._others(), "coordinates" in self._needs
+        out, hosts, situated = self._out, self._others(), "coordinates" in self._needs
         nodes = self._measured()
-        self._told = {name: each for name, each in self._told.items() if name in self._tree.dataflow.by_name}  # R3
-        if others:
+        self._told = {
+            name: figures for name, figures in self._told.items() if name in self._tree.dataflow.by_name
+        }  # R3
+        if hosts:
             turn, self._turn = self._turn, self._turn + 1
             client = self._client != out.host and self._client in self._directory.hosts
-            host = others[turn // (2 if client else 1) % len(others)]
+            host = hosts[turn // (2 if client else 1) % len(hosts)]
             if turn % 2 == 0 and client:  # R1
                 host = self._client
             latencies = self._soundings.latest() if "latency" in self._needs else ()
@@ -84,12 +86,14 @@ class Gossip:
         if "hosts" in self._needs:
             me = self._meters.host(out.now)
             out.record("load", value=me.load, detail={"speed": me.speed, "cores": me.cores})
-        for name, each in nodes.items():
-            detail = {"input_bytes": each.input_bytes, "count": each.count}
-            if any(each.input_bytes.values()):
-                detail["selectivity"] = each.selectivity
-            size = round(each.output_bytes)
-            out.record("work", node=name, value=each.rate_hz, size_bytes=size, duration_s=each.call_s, detail=detail)
+        for name, figures in nodes.items():
+            detail = {"input_bytes": figures.input_bytes, "count": figures.count}
+            if any(figures.input_bytes.values()):
+                detail["selectivity"] = figures.selectivity
+            size = round(figures.output_bytes)
+            out.record(
+                "work", node=name, value=figures.rate_hz, size_bytes=size, duration_s=figures.call_s, detail=detail
+            )
         turns = self._soundings.turns.get(self._stream, ())
         out.wake(Timer.SOUND, out.now + self._interval_s * max(1, len(turns)))  # R5
 
@@ -108,30 +112,30 @@ class Gossip:
             return {}
         run, here = self._out.run, self._flow.nodes
         self._meters.keep(run, set(here))
-        return {name: each for name in here if (each := self._meters.of(run, name)) is not None}
+        return {name: figures for name in here if (figures := self._meters.of(run, name)) is not None}
 
     def _news(self, nodes: dict[str, NodeFigures]) -> tuple[m.NodeReport, ...]:
         """What is told of them: of some at a time, where there are many."""
         names = list(nodes)
         first = self._first % len(names) if len(names) > m.MAX_TOLD else 0
         self._first += m.MAX_TOLD
-        told = []
+        reports = []
         for name in (names[first:] + names[:first])[: m.MAX_TOLD]:
-            each, inputs = nodes[name], self._flow.nodes[name].node.inputs
-            sizes = tuple([round(each.input_bytes.get(producer, 0.0)) for producer in inputs[: m.MAX_TOLD]])
-            rate, call_us = round(each.rate_hz * 1e6), min(round(each.call_s * 1e6), m.LONGEST_US)
-            told.append(m.NodeReport(name, rate, round(each.output_bytes), call_us, each.count, sizes))
-        return tuple(told)
+            figures, inputs = nodes[name], self._flow.nodes[name].node.inputs
+            sizes = tuple([round(figures.input_bytes.get(producer, 0.0)) for producer in inputs[: m.MAX_TOLD]])
+            rate, call_us = round(figures.rate_hz * 1e6), min(round(figures.call_s * 1e6), m.LONGEST_US)
+            reports.append(m.NodeReport(name, rate, round(figures.output_bytes), call_us, figures.count, sizes))
+        return tuple(reports)
 
     def hear(self, sender: str, nodes: Iterable[m.NodeReport]) -> None:
         """What another host says of nodes that are there."""
-        for each in nodes:
-            node, where = self._tree.dataflow.by_name.get(each.node), self._directory.locations.get(each.node)
+        for report in nodes:
+            node, where = self._tree.dataflow.by_name.get(report.node), self._directory.locations.get(report.node)
             if node is None or where is None or where.host != sender:
                 continue  # R3
-            sizes = dict(zip(node.inputs, map(float, each.input_bytes), strict=False))
-            figures = each.rate_micro_hz / 1e6, float(each.output_bytes), sizes, each.call_us / 1e6, each.count
-            self._told[each.node] = NodeFigures(*figures)
+            sizes = dict(zip(node.inputs, map(float, report.input_bytes), strict=False))
+            figures = report.rate_micro_hz / 1e6, float(report.output_bytes), sizes, report.call_us / 1e6, report.count
+            self._told[report.node] = NodeFigures(*figures)
 
     # --- what is known --------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for i, producers in enumerate(problem.producers):
             start = np.full(len(where), problem.disk_ns[i])
             if producers and self.serialised:
-                start = _last_arrival([ready[each] for each in producers], edges[[*problem.arriving[i]]])
+                start = _last_arrival([ready[producer] for producer in producers], edges[[*problem.arriving[i]]])
             elif producers:
-                start = np.maximum.reduce([ready[each] + edges[e] for each, e in problem.inputs[i]])
+                start = np.maximum.reduce([ready[producer] + edges[e] for producer, e in problem.inputs[i]])
             ready.append(start + problem.compute_ns[i, where[:, i]])
         latest: Nanoseconds = np.maximum.reduce([ready[sink] for sink in problem.sinks])
         return latest
@@ -135,7 +135,7 @@ class _SerialPosition(Position):
             free, arrival = 0.0, ready[i]
             chain: tuple[int, ...] = ()
             waits: tuple[int, ...] = ()
-            for producer, e in sorted(inputs, key=lambda each: ready[each[0]]):
+            for producer, e in sorted(inputs, key=lambda pair: ready[pair[0]]):
                 if edge[e] == 0.0:  # on the same host: no transfer
                     at = ready[producer]
                     reason: tuple[int, ...] = (producer,)
@@ -198,7 +198,7 @@ def _last_arrival(ready: Sequence[Nanoseconds | float], edges: Nanoseconds) -> N
         free: Nanoseconds = np.maximum(early, np.maximum(ready[0], ready[1]))
         free += np.where(second_first, edges[0], edges[1])
         return free
-    starts = np.array([np.broadcast_to(each, edges.shape[1]) for each in ready])
+    starts = np.array([np.broadcast_to(ready_ns, edges.shape[1]) for ready_ns in ready])
     order = starts.argsort(axis=0)
     free = np.zeros(edges.shape[1])
     for start, edge in zip(np.take_along_axis(starts, order, 0), np.take_along_axis(edges, order, 0), strict=True):

@@ -97,8 +97,8 @@ class _SummedPosition(LoadedPosition):
         for slot in range(places.shape[1]):
             for change in (off[:, slot], on[:, slot]):
                 total = high + change
-                kept = total - high
-                low = low + ((high - (total - kept)) + (change - kept))
+                added = total - high
+                low = low + ((high - (total - added)) + (change - added))
                 high = total
         return np.where(unusable.any(axis=1), np.inf, self._norms(high + low))
 

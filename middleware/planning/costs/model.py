@@ -80,15 +80,17 @@ class LoadedPosition(Position):
     def beside(self, producer: int, edge: int) -> Nanoseconds:
         """(hosts,) the work of a transfer to the consumer on each host: none where another one gets the same."""
         work = self.problem.edge_from_ns(edge, int(self.where[producer]))
-        if others := self.problem.transfers_of(producer, self.where, edge):
+        if transfers := self.problem.transfers_of(producer, self.where, edge):
             work = work.copy()
-            work[[*others]] = 0.0
+            work[[*transfers]] = 0.0
         return work
 
     def _own(self, node: int) -> Nanoseconds:
         """What goes with a node, for the edges into it and out of it: not what others on its host are sent as well."""
         problem, here = self.problem, int(self.where[node])
-        alone = [here not in problem.transfers_of(each, self.where, edge) for each, edge in problem.inputs[node]]
+        alone = [
+            here not in problem.transfers_of(producer, self.where, edge) for producer, edge in problem.inputs[node]
+        ]
         arriving = self._finite[[*problem.arriving[node]]] * np.array(alone, dtype=np.float64)
         return np.concatenate((arriving, self.work[[*problem.leaving[node]]]))
 

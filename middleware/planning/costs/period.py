@@ -59,7 +59,7 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 cycle = problem.disk_ns[node] + compute[:, node]
                 for edges, takes in ((arriving, edge), (leaving, work)):
                     if edges:
-                        cycle = cycle + reduce(add, (takes[:, each] for each in edges))
+                        cycle = cycle + reduce(add, (takes[:, e] for e in edges))
                 np.maximum(cost, cycle, out=cost)
         return cost
 
@@ -128,14 +128,14 @@ class _PeriodPosition(LoadedPosition):
         untouched = self._cycle.copy()
         untouched[node] = 0.0
         for producer, e in problem.inputs[node]:
-            others = [edge[other] for other in problem.transfers_of(producer, where, e).values()]
-            np.maximum(cost, self._inner[producer] + reduce(add, others, self.beside(producer, e)), out=cost)
+            transfers = [edge[other] for other in problem.transfers_of(producer, where, e).values()]
+            np.maximum(cost, self._inner[producer] + reduce(add, transfers, self.beside(producer, e)), out=cost)
             untouched[producer] = 0.0
         for e, transfer in zip(problem.leaving[node], leaving, strict=True):
             consumer = problem.consumer[e]
-            others = [edge[other] for other in problem.arriving[consumer] if other != e]
+            transfers = [edge[other] for other in problem.arriving[consumer] if other != e]
             after = problem.disk_ns[consumer] + self.compute[consumer] + self._out[consumer]
-            np.maximum(cost, reduce(add, others, transfer) + after, out=cost)
+            np.maximum(cost, reduce(add, transfers, transfer) + after, out=cost)
             untouched[consumer] = 0.0
         np.maximum(cost, untouched.max(), out=cost)
         return cost

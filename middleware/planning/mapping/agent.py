@@ -117,6 +117,6 @@ def agents(platform: Platform, rules: Rules, seed: int = 0, *, strangers: bool =
         links[link.one][link.other] = links[link.other][link.one] = link.rate_bps, link.cost
     entries = [entry_of(host, server) for host, server in enumerate(platform.servers)]
     return [
-        Agent(host, platform, rules, own, [entries[one] for one in own] if strangers else entries, seed)
+        Agent(host, platform, rules, own, [entries[neighbour] for neighbour in own] if strangers else entries, seed)
         for host, own in enumerate(links)
     ]

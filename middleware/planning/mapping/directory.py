@@ -53,10 +53,10 @@ class ServiceDirectory:
 
     def tick(self, now: float, out: list[Transmit]) -> None:
         """Gossip, when it is time (R2)."""
-        others = [host for host in sorted(self._entries) if host != self._host]
-        if now - self._told_s >= self._gossip_s and others:
+        peers = [host for host in sorted(self._entries) if host != self._host]
+        if now - self._told_s >= self._gossip_s and peers:
             self._told_s = now
-            self._tell(self._random.choice(others), self.entries, answer=False, out=out)
+            self._tell(self._random.choice(peers), self.entries, answer=False, out=out)
 
     def on_gossip(self, message: DirectoryGossip, out: list[Transmit]) -> None:
         """Take what is newer (R1), and answer what is newer here (R2)."""
@@ -71,8 +71,8 @@ class ServiceDirectory:
         if changed:
             self._index()
         if not message.answer:
-            theirs = {entry.host: entry.version for entry in message.entries}
-            newer = tuple(entry for entry in self.entries if entry.version > theirs.get(entry.host, -1))
+            versions = {entry.host: entry.version for entry in message.entries}
+            newer = tuple(entry for entry in self.entries if entry.version > versions.get(entry.host, -1))
             if newer:
                 self._tell(message.sender, newer, answer=True, out=out)
 
@@ -80,9 +80,9 @@ class ServiceDirectory:
         out.append(Transmit(to, CONTROL, 0.0, DirectoryGossip(self._host, entries, answer)))
 
     def _index(self) -> None:
-        found: dict[int, list[Host]] = {}
+        index: dict[int, list[Host]] = {}
         for entry in self.entries:
             if entry.public:
                 for service in (SINK, *entry.services):
-                    found.setdefault(service, []).append(entry.host)
-        self._having = {service: tuple(hosts) for service, hosts in found.items()}
+                    index.setdefault(service, []).append(entry.host)
+        self._having = {service: tuple(hosts) for service, hosts in index.items()}

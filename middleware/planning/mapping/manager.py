@@ -252,36 +252,36 @@ class MapManager:
             back = before.host if empty and before is not None else -1
             stop = Stop(me, placed, DEDICATED, empty, public, dedicated + 1, links, load, hosts, seen, before)
             if used:
-                there = [
+                receivers = [
                     host
                     for host, free_bps in resources.free_bps.items()
                     if (rate_bps + used.get((DEDICATED, host), 0.0)) * (1 - SLACK) <= free_bps and host != back
                 ]
             else:
                 least_bps = rate_bps * (1 - SLACK)
-                there = [
+                receivers = [
                     host for host, free_bps in resources.free_bps.items() if free_bps >= least_bps and host != back
                 ]
-            ways.append((stop, there))
+            ways.append((stop, receivers))
         if before_placed < placed:  # R3
             rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
             if rate_bps * (1 - SLACK) <= resources.uplink_bps:
                 last = placed == len(task.services)
-                others = self._directory.having(SINK if last else task.services[placed])
+                candidates = self._directory.having(SINK if last else task.services[placed])
                 if last:
-                    others = (task.sink,) if task.sink in others else ()
+                    candidates = (task.sink,) if task.sink in candidates else ()
                 stop = Stop(me, placed, PUBLIC, 0, public + 1, dedicated, links, load, hosts, seen, before)
-                ways.append((stop, [host for host in others if host != me]))
+                ways.append((stop, [host for host in candidates if host != me]))
         if self.rules.pruning == "random-neighbor":
-            targets = [(stop, host) for stop, there in ways for host in there]
+            targets = [(stop, host) for stop, receivers in ways for host in receivers]
             if len(targets) > self.rules.neighbours:
                 ways = [(stop, [host]) for stop, host in self._random.sample(targets, self.rules.neighbours)]
         number, name, before_sent = state.sent, task.number, state.sent
-        for stop, there in ways:
+        for stop, receivers in ways:
             via, known = stop.via, state.knows[stop.via]
             hold_s = wait_s + (waits.public_s if via is PUBLIC else waits.dedicated_s)
             links_s = 0.0 if via is PUBLIC else waits.link_s
-            for host in there:
+            for host in receivers:
                 number += 1
                 spec = None
                 if host not in known:  # R6
@@ -293,13 +293,13 @@ class MapManager:
         state.sent = number
 
     def _mapped(self, state: _State) -> Mapped:
-        made = []
-        for cost, _, end in sorted(state.feasible, key=lambda one: one[:2]):
+        maps = []
+        for cost, _, end in sorted(state.feasible, key=lambda entry: entry[:2]):
             stops = [*end.chain()][::-1]
             placed = [0, *(stop.placed for stop in stops)]
             legs = (Leg(stop.host, first, stop.placed, stop.via) for stop, first in zip(stops, placed, strict=False))
-            made.append(FinishedMap(tuple(legs), cost))
-        return Mapped(state.task, made)
+            maps.append(FinishedMap(tuple(legs), cost))
+        return Mapped(state.task, maps)
 
 
 def _used(task: MappingTask, stop: Stop, host: Host) -> tuple[float, dict[tuple[Network, Host], float]]:

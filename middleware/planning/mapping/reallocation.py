@@ -50,15 +50,15 @@ def reallocate(flows: Sequence[OutgoingFlow], room_bps: Mapping[Host, float], pe
     Among flows of one priority those stay that are on the link.
     """
     left = dict(room_bps)
-    found: dict[int, Choice] = {}
-    for flow in sorted(flows, key=lambda one: (-one.priority(period_s), one.kind != "direct", one.key)):
+    choices: dict[int, Choice] = {}
+    for flow in sorted(flows, key=lambda flow: (-flow.priority(period_s), flow.kind != "direct", flow.key)):
         if flow.rate_bps * (1 - SLACK) <= left.get(flow.to, 0.0):  # R1
             left[flow.to] -= flow.rate_bps
-            found[flow.key] = "direct"
+            choices[flow.key] = "direct"
         elif flow.kind == "relayed":
-            found[flow.key] = "relayed"  # R2
+            choices[flow.key] = "relayed"  # R2
         elif flow.most_empty > 0:
-            found[flow.key] = "search"
+            choices[flow.key] = "search"
         else:
-            found[flow.key] = "public"  # R3
-    return found
+            choices[flow.key] = "public"  # R3
+    return choices

@@ -74,7 +74,7 @@ class Reservations:
     @property
     def running(self) -> dict[int, FinishedMap]:
         """The tasks that begin here and run, with the map that each has."""
-        return {number: one.found for number, one in self._running.items()}
+        return {number: running.found for number, running in self._running.items()}
 
     def seek(self, task: MappingTask, maps: list[FinishedMap], now: float, out: list[Transmit]) -> None:
         """Reserve the first of these maps that can be reserved, for a task whose sink is here."""
@@ -84,12 +84,12 @@ class Reservations:
 
     def end(self, number: int, now: float, out: list[Transmit]) -> None:
         """A task that begins here has ended: release what it holds."""
-        if (one := self._running.pop(number, None)) is None:
+        if (running := self._running.pop(number, None)) is None:
             return
         self._over[number] = now
-        self._resources.release((number, one.attempt))
-        self._note(TaskOutcome(number, "ended", one.attempt, one.found))
-        out.append(self._onward(Release(number, one.attempt, one.found, 1), one.found, 0, 1))
+        self._resources.release((number, running.attempt))
+        self._note(TaskOutcome(number, "ended", running.attempt, running.found))
+        out.append(self._onward(Release(number, running.attempt, running.found, 1), running.found, 0, 1))
 
     def cut(self, to: Host, out: list[Transmit]) -> None:
         """The dedicated link to a neighbour is gone: who holds some of it is told."""
@@ -98,11 +98,11 @@ class Reservations:
 
     def tick(self, now: float, out: list[Transmit]) -> None:
         """Renew, give up, and release what nobody renews."""
-        for one in [*self._running.values()]:
-            if now - one.kept_s >= self.rules.lease_s:
-                self.end(one.task.number, now, out)  # R4
-            elif now - one.renewed_s >= self.rules.lease_s / RENEWALS:
-                self._renew(one, now, out)
+        for running in [*self._running.values()]:
+            if now - running.kept_s >= self.rules.lease_s:
+                self.end(running.task.number, now, out)  # R4
+            elif now - running.renewed_s >= self.rules.lease_s / RENEWALS:
+                self._renew(running, now, out)
         for key in self._resources.expired(now):
             self._free(key)  # R5
         for number in [number for number, ended_s in self._over.items() if now - ended_s >= self.rules.patience_s]:
@@ -121,10 +121,10 @@ class Reservations:
             case Renew():
                 self._on_renew(message, now, out)
             case RenewalDone(task, attempt):
-                if (one := self._running.get(task)) is not None and one.attempt == attempt:
-                    one.kept_s = now
+                if (running := self._running.get(task)) is not None and running.attempt == attempt:
+                    running.kept_s = now
             case Broken(task, attempt):
-                if (one := self._running.get(task)) is not None and one.attempt == attempt:
+                if (running := self._running.get(task)) is not None and running.attempt == attempt:
                     self.end(task, now, out)
             case Release(task, attempt, found, at):
                 self._free((task, attempt))
@@ -142,8 +142,8 @@ class Reservations:
             del self._seeking[number]
             self._note(TaskOutcome(number, "rejected", seeking.attempt))
             return
-        found = seeking.maps[seeking.attempt]
-        self._on_probe(ReservationProbe(seeking.task, seeking.attempt, found, len(found.legs) - 1), now, out)
+        mapping = seeking.maps[seeking.attempt]
+        self._on_probe(ReservationProbe(seeking.task, seeking.attempt, mapping, len(mapping.legs) - 1), now, out)
 
     def _on_rollback(self, message: Rollback, now: float, out: list[Transmit]) -> None:
         self._resources.release((message.task, message.attempt))
@@ -156,44 +156,44 @@ class Reservations:
     # --- every host -----------------------------------------------------------------------------------
 
     def _on_probe(self, message: ReservationProbe, now: float, out: list[Transmit]) -> None:
-        task, attempt, found, at = message.task, message.attempt, message.found, message.at
+        task, attempt, mapping, at = message.task, message.attempt, message.found, message.at
         key = task.number, attempt
         admitted = task.number in self._running or task.number in self._over
-        if (at == 0 and admitted) or not self._take(task, attempt, found, at, now + self.rules.probe_s):
-            if at == 0 and (one := self._running.get(task.number)) is not None and one.attempt == attempt:
+        if (at == 0 and admitted) or not self._take(task, attempt, mapping, at, now + self.rules.probe_s):
+            if at == 0 and (running := self._running.get(task.number)) is not None and running.attempt == attempt:
                 return  # the same probe once more
             self._resources.release(key)  # R1
-            if at + 1 < len(found.legs):
-                out.append(self._onward(Rollback(task.number, attempt, found, at + 1), found, at, at + 1))
+            if at + 1 < len(mapping.legs):
+                out.append(self._onward(Rollback(task.number, attempt, mapping, at + 1), mapping, at, at + 1))
             else:
-                self._on_rollback(Rollback(task.number, attempt, found, at), now, out)
+                self._on_rollback(Rollback(task.number, attempt, mapping, at), now, out)
         elif at:
-            out.append(self._onward(msgspec.structs.replace(message, at=at - 1), found, at, at - 1))
+            out.append(self._onward(msgspec.structs.replace(message, at=at - 1), mapping, at, at - 1))
         else:  # R2
-            one = self._running[task.number] = _Running(task, attempt, found, now, now)
-            self._note(TaskOutcome(task.number, "running", attempt, found))
-            self._renew(one, now, out)
+            running = self._running[task.number] = _Running(task, attempt, mapping, now, now)
+            self._note(TaskOutcome(task.number, "running", attempt, mapping))
+            self._renew(running, now, out)
 
     def _renew(self, one: _Running, now: float, out: list[Transmit]) -> None:
         one.renewed_s = now
         self._on_renew(Renew(one.task, one.attempt, one.found, 0), now, out)
 
     def _on_renew(self, message: Renew, now: float, out: list[Transmit]) -> None:
-        task, attempt, found, at = message.task, message.attempt, message.found, message.at
+        task, attempt, mapping, at = message.task, message.attempt, message.found, message.at
         if at == 0 and task.number not in self._running:
             return  # late: it has ended
-        if not self._take(task, attempt, found, at, now + self.rules.lease_s):  # R3
-            self._tell_source(found, Broken(task.number, attempt), out)
-        elif at + 1 < len(found.legs):
-            out.append(self._onward(msgspec.structs.replace(message, at=at + 1), found, at, at + 1))
+        if not self._take(task, attempt, mapping, at, now + self.rules.lease_s):  # R3
+            self._tell_source(mapping, Broken(task.number, attempt), out)
+        elif at + 1 < len(mapping.legs):
+            out.append(self._onward(msgspec.structs.replace(message, at=at + 1), mapping, at, at + 1))
         else:
             if self._seeking.pop(task.number, None) is not None:
                 self._admitted[task.number] = attempt
-                self._note(TaskOutcome(task.number, "admitted", attempt, found))
-            kept = self._admitted.get(task.number) == attempt  # R4
-            if not kept:
+                self._note(TaskOutcome(task.number, "admitted", attempt, mapping))
+            admitted = self._admitted.get(task.number) == attempt  # R4
+            if not admitted:
                 self._resources.release((task.number, attempt))
-            self._tell_source(found, (RenewalDone if kept else Broken)(task.number, attempt), out)
+            self._tell_source(mapping, (RenewalDone if admitted else Broken)(task.number, attempt), out)
 
     def _take(self, task: MappingTask, attempt: int, found: FinishedMap, at: int, until_s: float) -> bool:
         """Hold what a visit needs."""
@@ -212,9 +212,9 @@ class Reservations:
 
     def _lose(self, key: Key, out: list[Transmit]) -> None:
         """What is held cannot be used: release it, and tell the source."""
-        found: FinishedMap = self._resources.held[key].context
+        mapping: FinishedMap = self._resources.held[key].context
         self._free(key)
-        self._tell_source(found, Broken(*key), out)
+        self._tell_source(mapping, Broken(*key), out)
 
     def _tell_source(self, found: FinishedMap, message: RenewalDone | Broken, out: list[Transmit]) -> None:
         source = found.legs[0].host

@@ -45,19 +45,19 @@ class MappingTask(msgspec.Struct, frozen=True):
 
     def check(self) -> MappingTask:
         """Return self; UsageError for what no task has."""
-        what = f"task {self.number}"
+        label = f"task {self.number}"
         if self.source == self.sink:
-            raise UsageError(f"{what} has its source and its sink on host {self.source}; give it two hosts")
+            raise UsageError(f"{label} has its source and its sink on host {self.source}; give it two hosts")
         if not self.services or len(self.needs) != len(self.services) or len(self.rates_bps) != len(self.services) + 1:
-            raise UsageError(f"{what} needs a component or more, one need for each, and one rate more than that")
+            raise UsageError(f"{label} needs a component or more, one need for each, and one rate more than that")
         for name, values in (("need", self.needs), ("rate", self.rates_bps)):
             if bad := [value for value in values if not (math.isfinite(value) and value > 0)]:
-                raise UsageError(f"{what} has a {name} of {bad[0]:g}; it must be above 0 and finite")
+                raise UsageError(f"{label} has a {name} of {bad[0]:g}; it must be above 0 and finite")
         if not (math.isfinite(self.forwarding) and self.forwarding > 0 and math.isfinite(self.budget)):
-            raise UsageError(f"{what} has budget {self.budget:g}, forwarding {self.forwarding:g}; give finite prices")
+            raise UsageError(f"{label} has budget {self.budget:g}, forwarding {self.forwarding:g}; give finite prices")
         if self.budget != 0 and self.budget < self.forwarding:
             raise UsageError(
-                f"the budget of {what}, {self.budget:g} a byte, is below one hop's, {self.forwarding:g};"
+                f"the budget of {label}, {self.budget:g} a byte, is below one hop's, {self.forwarding:g};"
                 f" give at least that, or 0 for no hosts in between"
             )
         return self
@@ -96,7 +96,9 @@ class Platform(msgspec.Struct, frozen=True):
             raise UsageError(f"a platform has {len(self.servers)} hosts; give at most {HOST_LIMIT}")
         for number, server in enumerate(self.servers):
             if not all(
-                math.isfinite(one) and one >= 0 for one in msgspec.structs.astuple(server) if one.__class__ is float
+                math.isfinite(figure) and figure >= 0
+                for figure in msgspec.structs.astuple(server)
+                if figure.__class__ is float
             ):
                 raise UsageError(f"host {number} has a capacity, an uplink or a downlink below 0 or without end")
         known: set[tuple[Host, Host]] = set()
@@ -109,12 +111,12 @@ class Platform(msgspec.Struct, frozen=True):
             if pair in known:
                 raise UsageError(f"{name} is there twice; add up its rates")
             known.add(pair)
-        there = frozenset(itertools.chain.from_iterable(server.services for server in self.servers))
+        available = frozenset(itertools.chain.from_iterable(server.services for server in self.servers))
         for task in tasks:
             task.check()
             if lost := {task.source, task.sink} - {*range(len(self.servers))}:
                 raise UsageError(f"task {task.number} names host {min(lost)}; there are 0 to {len(self.servers) - 1}")
-            if unknown := [service for service in task.services if service not in there]:
+            if unknown := [service for service in task.services if service not in available]:
                 raise UsageError(f"task {task.number} needs service {unknown[0]}, which no host has")
         return self
 

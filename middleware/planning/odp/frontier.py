@@ -78,19 +78,21 @@ def steps_of(instance: OdpInstance, form: Form) -> tuple[OperatorTurn, ...]:
                 continue
             seen = {*placed, node}
             after = tuple(
-                one for one in (*frontier, node) if any(other not in seen for other, _ in instance.outputs[one])
+                operator
+                for operator in (*frontier, node)
+                if any(other not in seen for other, _ in instance.outputs[operator])
             )
             options.append((len(after), node, after))
         _, node, after = min(options)
-        places = {one: place for place, one in enumerate((*frontier, node))}
-        twins = [place for place, one in enumerate(frontier) if _alike(instance, form, one, node)]
+        places = {operator: place for place, operator in enumerate((*frontier, node))}
+        twins = [place for place, operator in enumerate(frontier) if _alike(instance, form, operator, node)]
         steps.append(
             OperatorTurn(
                 node,
                 frontier,
                 after,
                 tuple((places[producer], stream) for producer, stream in instance.inputs[node]),
-                tuple(places[one] for one in after),
+                tuple(places[operator] for operator in after),
                 twins[-1] if twins else None,
             )
         )
@@ -135,9 +137,9 @@ class Frontier:
     def tables(self) -> list[Floats]:
         """After each step, for all hosts of the frontier: the least that operators to come cost (R1)."""
         hosts = len(self.instance.hosts)
-        found: list[Floats] = [np.zeros(())]
+        tables: list[Floats] = [np.zeros(())]
         for step in reversed(self.steps):
-            axes = {one: place for place, one in enumerate((*step.before, step.node))}
+            axes = {operator: place for place, operator in enumerate((*step.before, step.node))}
 
             def spread(values: Floats, nodes: Sequence[int], axes: dict[int, int] = axes) -> Floats:
                 shape = [1] * len(axes)
@@ -145,22 +147,24 @@ class Frontier:
                     shape[axes[node]] = hosts
                 return values.transpose(np.argsort([axes[node] for node in nodes])).reshape(shape)
 
-            total = spread(self.node[step.node], [step.node]) + spread(found[-1], step.after)
+            total = spread(self.node[step.node], [step.node]) + spread(tables[-1], step.after)
             for place, stream in step.inputs:
                 total = total + spread(self.form.edge[stream], [step.before[place], step.node])
-            found.append(np.broadcast_to(total.min(axis=-1), (hosts,) * len(step.before)))
-        return found[-2::-1]
+            tables.append(np.broadcast_to(total.min(axis=-1), (hosts,) * len(step.before)))
+        return tables[-2::-1]
 
     @cached_property
     def ahead(self) -> Floats:
         """(n, h) the longest way on from an operator that is done on a host, each consumer where it is nearest (R1)."""
         instance = self.instance
-        found = np.zeros((instance.count, len(instance.hosts)))
+        longest = np.zeros((instance.count, len(instance.hosts)))
         took = np.where(instance.candidates, instance.execution_s[:, None] / instance.speed, np.inf)
         for node in reversed(range(instance.count)):
             for other, _ in instance.outputs[node]:
-                np.maximum(found[node], (instance.ways_s + (took[other] + found[other])).min(axis=1), out=found[node])
-        return found
+                np.maximum(
+                    longest[node], (instance.ways_s + (took[other] + longest[other])).min(axis=1), out=longest[node]
+                )
+        return longest
 
     def solve(self, best: Indices | None = None, widths: Sequence[int] = WIDTHS) -> Solved | None:
         """The optimum, or the best with so many states (R4); None where it found no placement.
@@ -171,12 +175,12 @@ class Frontier:
         if where is not None:
             cost = float(self.goal.costs(where[None])[0])
         for width in widths:
-            found, left_out, rows = self._pass(width, cost)
+            placement, left_out, rows = self._pass(width, cost)
             looked_at += rows
-            if found is not None:
-                value = float(self.goal.costs(found[None])[0])
+            if placement is not None:
+                value = float(self.goal.costs(placement[None])[0])
                 if value < cost:
-                    where, cost = found, value
+                    where, cost = placement, value
             bound = max(bound, min(left_out, cost))
             if bound >= cost * (1 - ROUNDING) or left_out > cost:
                 break
@@ -252,26 +256,26 @@ class Frontier:
                 over = np.maximum(over, now)
             done = np.concatenate((done, now[:, None]), axis=1)[:, step.kept]
             least = over.copy()
-            for place, one in enumerate(step.after):
-                np.maximum(least, done[:, place] + self.ahead[one][after[:, place]], out=least)
+            for place, operator in enumerate(step.after):
+                np.maximum(least, done[:, place] + self.ahead[operator][after[:, place]], out=least)
             bound += form.response * least
         else:
             done = np.zeros((len(rows), 0))
         good = np.flatnonzero(bound < limit)
         rows, chosen, after = rows[good], chosen[good], after[good]
         room, used = states.room[rows], used[good]
-        each = np.arange(len(rows))
-        room[each, chosen] -= instance.demand[node]
+        index = np.arange(len(rows))
+        room[index, chosen] -= instance.demand[node]
         if form.host.any():
-            used[each, chosen] = True
+            used[index, chosen] = True
         np.minimum(room, self.still[number] * (1 + SLACK), out=room)  # R2
         return rows, chosen, States(after, done[good], room, used, over[good], cost[good]), bound[good]
 
     def _best_of_alike(self, states: States) -> Indices:
         """The rows that no other is as good as (R2)."""
-        given = np.concatenate((states.hosts, states.room, states.used), axis=1)
-        random = self._random[: given.shape[1]]
-        marks = (np.ascontiguousarray(given, dtype=np.float64).view(np.uint64) * random).sum(axis=1, dtype=np.uint64)
+        keys = np.concatenate((states.hosts, states.room, states.used), axis=1)
+        random = self._random[: keys.shape[1]]
+        marks = (np.ascontiguousarray(keys, dtype=np.float64).view(np.uint64) * random).sum(axis=1, dtype=np.uint64)
         value = states.cost + self.form.response * np.maximum(states.over, states.done.max(axis=1, initial=0.0))
         order = np.lexsort((value, marks))
         sorted_marks = marks[order]
@@ -281,6 +285,6 @@ class Frontier:
         if self.form.response:
             worse &= states.over[order] >= states.over[leader]
             worse &= (states.done[order] >= states.done[leader]).all(axis=1)
-        worse &= (given[order] == given[leader]).all(axis=1)  # marks may be equal by chance
-        kept: Indices = order[first | ~worse]
-        return kept
+        worse &= (keys[order] == keys[leader]).all(axis=1)  # marks may be equal by chance
+        undominated: Indices = order[first | ~worse]
+        return undominated

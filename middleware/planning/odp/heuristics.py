@@ -33,8 +33,8 @@ NEAREST = 10  # hosts from which a descent of cost-space begins
 
 def found(goal: Goal, where: Indices, name: str) -> Indices:
     """The placement; PlannerError where it breaks a constraint."""
-    if said := goal.instance.shortfall(where):
-        raise PlannerError(f"{name} finds no placement: {said}")
+    if shortfall := goal.instance.shortfall(where):
+        raise PlannerError(f"{name} finds no placement: {shortfall}")
     return where
 
 
@@ -120,7 +120,7 @@ def query_of(instance: OdpInstance) -> Query:
     """Streams with the hosts of what is pinned; a rate of 0 pulls a little, so that nothing is anywhere."""
     least = max(float(instance.rate.max(initial=0.0)), 1.0) * SLACK
     pairs = zip(instance.edges.tolist(), instance.rate.tolist(), strict=True)
-    streams = (QueryStream(one, other, max(rate, least)) for (one, other), rate in pairs)
+    streams = (QueryStream(producer, consumer, max(rate, least)) for (producer, consumer), rate in pairs)
     pinned = {node: int(row.argmax()) for node, row in enumerate(instance.candidates) if row.sum() == 1}
     return Query(tuple(streams), pinned)
 
@@ -166,8 +166,8 @@ def rizou(goal: Goal, seed: int = 0) -> Indices:
     for _ in range(SWEEPS):
         before = places.copy()
         for node in free:
-            others, rates = zip(*query.beside[node], strict=True)
-            places[node] = geometric_median(places[list(others)], np.array(rates), places[node])
+            neighbours, rates = zip(*query.beside[node], strict=True)
+            places[node] = geometric_median(places[list(neighbours)], np.array(rates), places[node])
         if float(np.abs(places - before).max()) < STILL_S:
             break
     return _mapped(goal, hosts, dict(enumerate(places)), "rizou")
@@ -197,7 +197,7 @@ def cost_space(goal: Goal, seed: int = 0) -> Indices:
         nearest = np.argsort(delay_s.sum(axis=0) + delay_s.sum(axis=1), kind="stable")[:NEAREST]
         alone = ([host] * query.nodes for host in dict.fromkeys((*query.pinned.values(), *nearest.tolist())))
         chosen = (
-            best(query, options, lambda ones, others: delay_s[np.ix_(ones, others)])
+            best(query, options, lambda sources, targets: delay_s[np.ix_(sources, targets)])
             if query.tree
             else descended(query, (delay_s + delay_s.T) / 2, alone)
         )

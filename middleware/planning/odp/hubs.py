@@ -53,7 +53,7 @@ def through_hubs(goal: Goal) -> Solved | None:
         return None
     instance, form = goal.instance, goal.form
     hubs = fat.source, fat.sink
-    a, b = (each.ravel() for each in np.meshgrid(*(np.flatnonzero(instance.candidates[hub]) for hub in hubs)))
+    a, b = (grid.ravel() for grid in np.meshgrid(*(np.flatnonzero(instance.candidates[hub]) for hub in hubs)))
     left = np.repeat(instance.capacity[None] * (1 + SLACK), len(a), axis=0)
     pairs, count = np.arange(len(a)), len(fat.middle)
     for hub, hosts in zip(hubs, (a, b), strict=True):
@@ -114,25 +114,25 @@ def _fat(goal: Goal) -> _Fat | None:
 
 def _least(fat: _Fat, a: Indices, b: Indices, places: Floats) -> tuple[Floats, Floats]:
     """(pairs,) bounds on the sum of all in the middle, and on the longest way (R1); exact by themselves where alike."""
-    count, each = len(fat.middle), np.arange(len(a))[:, None]
+    count, pairs = len(fat.middle), np.arange(len(a))[:, None]
     if fat.alike:
         sums, ways = fat.sums(0, a, b), fat.ways_s(0, a, b)
     else:
         sums, ways = np.full(places.shape, np.inf), np.full(places.shape, np.inf)
         total, longest = np.zeros(len(a)), np.zeros(len(a))
         for number in range(count):
-            own, way = (np.where(places > 0, one(number, a, b), np.inf) for one in (fat.sums, fat.ways_s))
+            own, way = (np.where(places > 0, measure(number, a, b), np.inf) for measure in (fat.sums, fat.ways_s))
             total, longest = total + own.min(axis=1), np.maximum(longest, way.min(axis=1))
             np.minimum(sums, own, out=sums)
             np.minimum(ways, way, out=ways)
     order = np.argsort(ways, axis=1)
-    enough = np.cumsum(places[each, order], axis=1) >= count
-    least_way = np.where(enough[:, -1], ways[each[:, 0], order[each[:, 0], enough.argmax(axis=1)]], np.inf)
+    enough = np.cumsum(places[pairs, order], axis=1) >= count
+    least_way = np.where(enough[:, -1], ways[pairs[:, 0], order[pairs[:, 0], enough.argmax(axis=1)]], np.inf)
     order = np.argsort(sums, axis=1)
-    room = places[each, order]
-    taken = np.clip(count - (np.cumsum(room, axis=1) - room), 0, room)
-    least_sum = np.where(taken > 0, sums[each, order], 0.0)
-    least_sum = (least_sum * taken).sum(axis=1)
+    room = places[pairs, order]
+    assigned = np.clip(count - (np.cumsum(room, axis=1) - room), 0, room)
+    least_sum = np.where(assigned > 0, sums[pairs, order], 0.0)
+    least_sum = (least_sum * assigned).sum(axis=1)
     if not fat.alike:
         least_sum, least_way = np.maximum(least_sum, total), np.maximum(least_way, longest)
     return least_sum, least_way
@@ -146,8 +146,10 @@ def _assign(fat: _Fat, a: int, b: int, places: Floats, limit: float) -> tuple[fl
         sums = fat.sums(0, *pair)
     else:
         numbers = range(len(fat.middle))
-        ways, sums = (np.concatenate([one(number, *pair) for number in numbers]) for one in (fat.ways_s, fat.sums))
-    least, found = limit, None
+        ways, sums = (
+            np.concatenate([measure(number, *pair) for number in numbers]) for measure in (fat.ways_s, fat.sums)
+        )
+    least, middle = limit, None
     thresholds = np.unique(ways[np.isfinite(ways)]) if response else np.array([np.inf])
     low, high = 0, len(thresholds)  # the first threshold that all are within
     while low < high:
@@ -164,10 +166,10 @@ def _assign(fat: _Fat, a: int, b: int, places: Floats, limit: float) -> tuple[fl
         longest = response * float(threshold) if response else 0.0
         if longest + rest >= least:
             break
-        made = _filled(fat, np.where(ways <= threshold, sums, np.inf), places)
-        if made is not None and longest + made[0] < least:
-            least, found = longest + made[0], made[1]
-    return least, found
+        assignment = _filled(fat, np.where(ways <= threshold, sums, np.inf), places)
+        if assignment is not None and longest + assignment[0] < least:
+            least, middle = longest + assignment[0], assignment[1]
+    return least, middle
 
 
 def _filled(fat: _Fat, sums: Floats, places: Floats) -> tuple[float, Indices] | None:

@@ -84,15 +84,15 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             (len(names), count): ("candidates",),
         }
         for size, fields in sizes.items():
-            for what in fields:
-                if (found := getattr(self, what).shape) != size:
+            for field in fields:
+                if (shape := getattr(self, field).shape) != size:
                     raise UsageError(
-                        f"{what} has the form {found}; {len(names)} operators on {count} hosts need {size}"
+                        f"{field} has the form {shape}; {len(names)} operators on {count} hosts need {size}"
                     )
         for producer, consumer in self.edges.tolist():
             if not 0 <= producer < consumer < len(names):
-                said = f"a stream goes from operator {producer} to {consumer} of {len(names)}"
-                raise UsageError(f"{said}; each comes before its consumers")
+                fault = f"a stream goes from operator {producer} to {consumer} of {len(names)}"
+                raise UsageError(f"{fault}; each comes before its consumers")
         for node in np.flatnonzero(~self.candidates.any(axis=1))[:1].tolist():
             raise UsageError(f"operator {names[node]!r} has no candidate; name a host that it may be on")
         streams = [f"the stream from {names[a]!r} to {names[b]!r}" for a, b in self.edges.tolist()]
@@ -102,7 +102,7 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         links = [f"the link from {a!r} to {b!r}" for a in hosts for b in hosts]
         everywhere, apart = np.True_, self.unlike > 0
         positive = "above 0 and finite, 2 for twice as fast"
-        for what, fits, where, of, right in (
+        for field, fits, where, of, right in (
             ("rate", _finite(self.rate), everywhere, streams, "at least 0 and finite"),
             ("execution_s", _finite(self.execution_s), everywhere, operators, "at least 0 and finite"),
             ("demand", _finite(self.demand), everywhere, operators, "at least 0 and finite"),
@@ -114,18 +114,18 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             ("bandwidth", self.bandwidth >= 0, apart, links, "at least 0, inf for no limit"),
         ):
             for wrong in np.flatnonzero(where & ~fits)[:1].tolist():
-                value = getattr(self, what).ravel()[wrong]
-                said = "is missing" if np.isnan(value) else f"is {value:g}"
-                raise UsageError(f"{what} of {of[wrong]} {said}; it must be {right}")
+                value = getattr(self, field).ravel()[wrong]
+                fault = "is missing" if np.isnan(value) else f"is {value:g}"
+                raise UsageError(f"{field} of {of[wrong]} {fault}; it must be {right}")
         return self
 
     @cached_property
     def reachable(self) -> Flags:
         """(h, h) whether a stream may go from one host to another."""
-        found = np.zeros((len(self.hosts), len(self.hosts)), dtype=bool)
+        reachable = np.zeros((len(self.hosts), len(self.hosts)), dtype=bool)
         for producer, consumer in self.edges.tolist():
-            found |= self.candidates[producer][:, None] & self.candidates[consumer]
-        return found
+            reachable |= self.candidates[producer][:, None] & self.candidates[consumer]
+        return reachable
 
     @property
     def count(self) -> int:
@@ -158,10 +158,10 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return self._beside(0)
 
     def _beside(self, own: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-        found: list[list[tuple[int, int]]] = [[] for _ in self.names]
+        neighbours: list[list[tuple[int, int]]] = [[] for _ in self.names]
         for number, ends in enumerate(self.edges.tolist()):
-            found[ends[own]].append((ends[1 - own], number))
-        return tuple(map(tuple, found))
+            neighbours[ends[own]].append((ends[1 - own], number))
+        return tuple(map(tuple, neighbours))
 
     @cached_property
     def limited(self) -> bool:
@@ -183,8 +183,8 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             if inputs:
                 ready = [done[:, other] + self.ways_s[where[:, other], where[:, node]] for other, _ in inputs]
                 done[:, node] += np.maximum.reduce(ready)
-        found: Floats = done.max(axis=1)
-        return found
+        responses_s: Floats = done.max(axis=1)
+        return responses_s
 
     def metrics(self, where: Indices) -> Metrics:
         """What a placement comes to."""
@@ -209,8 +209,8 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         """(h, h) what goes from every host to every other."""
         hosts = len(self.hosts)
         ends = where[self.edges[:, 0]] * hosts + where[self.edges[:, 1]]
-        found: Floats = np.bincount(ends, self.rate, hosts * hosts).reshape(hosts, hosts) * self.unlike
-        return found
+        flows: Floats = np.bincount(ends, self.rate, hosts * hosts).reshape(hosts, hosts) * self.unlike
+        return flows
 
     def shortfall(self, where: Indices) -> str:
         """Which constraint a placement breaks, and by how much; empty where it breaks none."""
@@ -219,15 +219,15 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
                 return f"operator {self.names[node]!r} is on {self.hosts[host]!r}, which is no candidate of it"
         loads = self.loads(where)
         for host in np.flatnonzero(loads > self.capacity * (1 + SLACK))[:1].tolist():
-            said = f"host {self.hosts[host]!r} has a capacity of {self.capacity[host]:g}"
-            return f"{said}, {loads[host] - self.capacity[host]:g} short of {loads[host]:g} (11)"
+            fault = f"host {self.hosts[host]!r} has a capacity of {self.capacity[host]:g}"
+            return f"{fault}, {loads[host] - self.capacity[host]:g} short of {loads[host]:g} (11)"
         if self.limited:
             flows = self.flows(where)
             for u, v in np.argwhere(flows > self.bandwidth * (1 + SLACK))[:1].tolist():
-                said = (
+                fault = (
                     f"the link from {self.hosts[u]!r} to {self.hosts[v]!r} has a bandwidth of {self.bandwidth[u, v]:g}"
                 )
-                return f"{said}, {flows[u, v] - self.bandwidth[u, v]:g} short of {flows[u, v]:g} (17)"
+                return f"{fault}, {flows[u, v] - self.bandwidth[u, v]:g} short of {flows[u, v]:g} (17)"
         return ""
 
     def lacks(self, where: Indices) -> Floats:
@@ -243,13 +243,13 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             np.add.at(flows, (rows, *ends), np.broadcast_to(self.rate, ends[0].shape))
             over = np.where(self.unlike > 0, flows - self.bandwidth * (1 + SLACK), 0.0)
             total += np.maximum(0.0, over).sum(axis=(1, 2))
-        found: Floats = total
-        return found
+        lacks: Floats = total
+        return lacks
 
     def require(self, where: Indices) -> None:
         """Raise PlacementError for a placement that breaks a constraint."""
-        if said := self.shortfall(where):
-            raise PlacementError(said)
+        if shortfall := self.shortfall(where):
+            raise PlacementError(shortfall)
 
 
 def sampled(instance: OdpInstance, share: float, random: np.random.Generator) -> OdpInstance:

@@ -26,11 +26,11 @@ PATIENCE = 60  # steps of a tabu search without a better placement
 def excess(instance: OdpInstance, rows: Indices) -> Floats:
     """(rows,) by how much placements break constraints, as shares of all that is asked; 0: they break none."""
     hosts, number = len(instance.hosts), np.arange(len(rows))[:, None]
-    found: Floats = (~instance.candidates[np.arange(instance.count), rows]).sum(axis=1).astype(np.float64)
+    shares: Floats = (~instance.candidates[np.arange(instance.count), rows]).sum(axis=1).astype(np.float64)
     asked = np.broadcast_to(instance.demand, rows.shape).ravel()
     loads = np.bincount((number * hosts + rows).ravel(), asked, len(rows) * hosts).reshape(-1, hosts)
     over = np.maximum(loads - instance.capacity * (1 + SLACK), 0.0)
-    found += over.sum(axis=1) / max(float(instance.demand.sum()), GAIN)
+    shares += over.sum(axis=1) / max(float(instance.demand.sum()), GAIN)
     if instance.limited:
         most = max(1, FLOWS // hosts**2)
         limits, rate = (instance.bandwidth * (1 + SLACK)).ravel(), instance.rate
@@ -41,8 +41,8 @@ def excess(instance: OdpInstance, rows: Indices) -> Floats:
             at = (np.arange(len(part))[:, None] * hosts**2 + ends).ravel()
             flows = np.bincount(at, np.broadcast_to(rate, ends.shape).ravel(), len(part) * hosts**2)
             over = np.where(apart, np.maximum(flows.reshape(-1, hosts**2) - limits, 0.0), 0.0)
-            found[begin : begin + most] += over.sum(axis=1) / rate.sum()
-    return found
+            shares[begin : begin + most] += over.sum(axis=1) / rate.sum()
+    return shares
 
 
 class Neighbours:
@@ -74,28 +74,28 @@ class Neighbours:
     def moves(self, where: Indices) -> Floats:
         """(n, h) what it costs with each operator on each host, the others staying; inf: no room there, no candidate,
         or it is there."""
-        instance, form, each = self.instance, self.form, np.arange(self.instance.count)
+        instance, form, operators = self.instance, self.form, np.arange(self.instance.count)
         producers, consumers = instance.edges.T
         self._work += (instance.count + len(self._streams)) * len(instance.hosts)
-        found: Floats = form.node.copy()
+        costs: Floats = form.node.copy()
         if len(self._streams):
             beside = form.edge[self._streams, :, where[consumers]], form.edge[self._streams, where[producers], :]
             for values, (order, nodes, begins) in zip(beside, self._by, strict=True):
-                found[nodes] += np.add.reduceat(values[order], begins)
+                costs[nodes] += np.add.reduceat(values[order], begins)
             total = float(form.edge[self._streams, where[producers], where[consumers]].sum())
         else:
             total = 0.0
-        found += total + float(form.node[each, where].sum()) - found[each, where][:, None]
+        costs += total + float(form.node[operators, where].sum()) - costs[operators, where][:, None]
         if form.host.any():
             on = np.bincount(where, minlength=len(instance.hosts))
-            found += form.host @ (on > 0) + np.where(on > 0, 0.0, form.host)
-            found -= np.where(on == 1, form.host, 0.0)[where][:, None]
+            costs += form.host @ (on > 0) + np.where(on > 0, 0.0, form.host)
+            costs -= np.where(on == 1, form.host, 0.0)[where][:, None]
         if form.response:
-            found += form.response * self._responses_s(where)
+            costs += form.response * self._responses_s(where)
         room = instance.capacity * (1 + SLACK) - instance.loads(where)
-        found[~instance.candidates | (room < instance.demand[:, None])] = np.inf
-        found[each, where] = np.inf
-        return found
+        costs[~instance.candidates | (room < instance.demand[:, None])] = np.inf
+        costs[operators, where] = np.inf
+        return costs
 
     def _responses_s(self, where: Indices) -> Floats:
         """(n, h) R with each operator on each host: the longest way through it there, or else the longest without."""
@@ -118,14 +118,14 @@ class Neighbours:
                 after = [other for other, _ in outputs]
                 rest = took[after] + ahead[after, where[after]]
                 ahead[node] = (instance.ways_s[:, where[after]] + rest).max(axis=1)
-        found: Floats = np.maximum(ready + self._took_s + ahead, done[:, :-1].max(axis=0)[:, None])
-        return found
+        responses_s: Floats = np.maximum(ready + self._took_s + ahead, done[:, :-1].max(axis=0)[:, None])
+        return responses_s
 
     def exchanged(self, where: Indices) -> Indices:
         """(rows, n) two operators in each other's place."""
-        one, other = self._pairs[:, where[self._pairs[0]] != where[self._pairs[1]]]
-        rows, number = np.repeat(where[None], len(one), axis=0), np.arange(len(one))
-        rows[number, one], rows[number, other] = where[other], where[one]
+        first, second = self._pairs[:, where[self._pairs[0]] != where[self._pairs[1]]]
+        rows, number = np.repeat(where[None], len(first), axis=0), np.arange(len(first))
+        rows[number, first], rows[number, second] = where[second], where[first]
         return rows
 
     def renamed(self, where: Indices) -> Indices:
@@ -164,8 +164,8 @@ class Neighbours:
     def descended(self, where: Indices) -> tuple[Indices, float]:
         """The placement to which better ones lead, and its cost."""
         cost = self.cost(where)
-        while not self.tired and (found := self.better(where, cost)) is not None and found[1] < cost:
-            where, cost = found
+        while not self.tired and (neighbour := self.better(where, cost)) is not None and neighbour[1] < cost:
+            where, cost = neighbour
         return where, cost
 
     def shaken(self, where: Indices, random: np.random.Generator) -> Indices:
@@ -190,9 +190,9 @@ class Neighbours:
                 return where
             if self.tired:
                 break
-            nodes, there = np.nonzero(instance.candidates)
+            nodes, targets = np.nonzero(instance.candidates)
             rows = np.repeat(where[None], len(nodes), axis=0)
-            rows[np.arange(len(nodes)), nodes] = there
+            rows[np.arange(len(nodes)), nodes] = targets
             rows = np.concatenate((rows, self.exchanged(where)))
             self._work += rows.size
             changed = rows != where
@@ -211,12 +211,12 @@ class Neighbours:
         until = np.zeros((instance.count, len(instance.hosts)), dtype=np.intp)
         while since < PATIENCE and not self.tired:
             step, since = step + 1, since + 1
-            found = self._next(where, cost, least, until > step)
-            if found is None:
+            neighbour = self._next(where, cost, least, until > step)
+            if neighbour is None:
                 break
-            moved = np.flatnonzero(found[0] != where)
+            moved = np.flatnonzero(neighbour[0] != where)
             until[moved, where[moved]] = step + TENURE + int(random.integers(1 + instance.count // 4))
-            where, cost = found
+            where, cost = neighbour
             if cost < least - GAIN * abs(least):
                 best, least, since = where, cost, 0
         return best
@@ -225,16 +225,16 @@ class Neighbours:
         """The best near, of those that are not forbidden or better than all so far; exchanges where no move gains."""
         moves = self.moves(where)
         moves[forbidden & (moves >= least)] = np.inf
-        found = next(self._moved(where, moves, np.inf), None)
-        if found is None or found[1] >= cost:
+        neighbour = next(self._moved(where, moves, np.inf), None)
+        if neighbour is None or neighbour[1] >= cost:
             rows = self.exchanged(where)
             if len(rows):
                 forbidden = forbidden.copy()
                 forbidden[np.arange(self.instance.count), where] = False  # who stays does not go back
                 row, value = self._best(rows, forbidden, least)
-                if value < (np.inf if found is None else found[1]):
-                    found = row, value
-        return found
+                if value < (np.inf if neighbour is None else neighbour[1]):
+                    neighbour = row, value
+        return neighbour
 
     def _moved(self, where: Indices, moves: Floats, below: float) -> Iterator[tuple[Indices, float]]:
         """The placements after moves that cost less than ``below`` and keep all constraints, the best first."""

@@ -47,22 +47,22 @@ class Objective(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tr
     ties: bool = True
 
     def __post_init__(self) -> None:
-        for what, options in (("metric", NETWORK), ("availability_of", get_args(Counted))):
-            if (given := getattr(self, what)) not in options:
-                raise UsageError(f"{what} of the objective is {given!r}; {nearest(str(given), options)}")
-        weights = {what: getattr(self, what) for what in ("response", "availability", "network")}
-        for what, weight in weights.items():
+        for name, options in (("metric", NETWORK), ("availability_of", get_args(Counted))):
+            if (choice := getattr(self, name)) not in options:
+                raise UsageError(f"{name} of the objective is {choice!r}; {nearest(str(choice), options)}")
+        weights = {name: getattr(self, name) for name in ("response", "availability", "network")}
+        for name, weight in weights.items():
             if not (math.isfinite(weight) and weight >= 0):
-                raise UsageError(f"the weight of {what} is {weight}; it must be finite and at least 0")
+                raise UsageError(f"the weight of {name} is {weight}; it must be finite and at least 0")
         if not math.isclose(plain_sum(weights.values()), 1.0, abs_tol=1e-9):
-            said = " + ".join(f"{weight:g}" for weight in weights.values())
-            raise UsageError(f"the weights of response, availability and network sum to {said}; make that 1")
+            terms = " + ".join(f"{weight:g}" for weight in weights.values())
+            raise UsageError(f"the weights of response, availability and network sum to {terms}; make that 1")
 
     @cached_property
     def weights(self) -> Mapping[Metric, float]:
         """Those above 0, by metric."""
-        given: dict[Metric, float] = {"response": self.response, "availability": self.availability}
-        return {what: weight for what, weight in {**given, self.metric: self.network}.items() if weight > 0}
+        weights: dict[Metric, float] = {"response": self.response, "availability": self.availability}
+        return {metric: weight for metric, weight in {**weights, self.metric: self.network}.items() if weight > 0}
 
     @property
     def sole(self) -> Metric | None:
@@ -201,7 +201,7 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
         ends = self.extremes.get(sole)
         if ends is not None and ends.proven:
             above = (values[values > 0] for values in (self.main.node, self.main.edge, self.main.host))
-            return ends.best or min((float(each.min()) for each in above if each.size), default=1.0)
+            return ends.best or min((float(costs.min()) for costs in above if costs.size), default=1.0)
         return worst_of(self.instance, sole, self.objective.availability_of) or 1.0
 
     def utility(self, where: Indices) -> float:
@@ -229,8 +229,8 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
             total += used @ form.host
         if form.response:
             total += form.response * instance.responses_s(where)
-        found: Floats = total
-        return found
+        costs: Floats = total
+        return costs
 
     def cost(self, where: Indices) -> float:
         """What is minimised, of one placement, without what decides ties."""

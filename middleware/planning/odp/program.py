@@ -69,11 +69,11 @@ class General:
     def _pairs(self) -> list[tuple[Indices, Indices, Indices]]:
         """Of every stream its number and the hosts that it may go from and to, as often as there are such."""
         allowed = [np.flatnonzero(row) for row in self.instance.candidates]
-        made = []
+        pairs = []
         for stream, (producer, consumer) in enumerate(self.instance.edges.tolist()):
-            u, v = (each.ravel() for each in np.meshgrid(allowed[producer], allowed[consumer], indexing="ij"))
-            made.append((np.full(len(u), stream), u, v))
-        return made
+            u, v = (grid.ravel() for grid in np.meshgrid(allowed[producer], allowed[consumer], indexing="ij"))
+            pairs.append((np.full(len(u), stream), u, v))
+        return pairs
 
     def _one_host_each(self) -> None:  # (12)
         columns = self._x[self._node, self._host]
@@ -100,8 +100,8 @@ class General:
         rows, z = np.concatenate((self._host, every)), self._z
         needs = np.concatenate((self._demand[self._node], -capacity))
         program.rows(rows, np.concatenate((columns, z)), needs, low=-math.inf, high=0.0)
-        each = np.arange(count)
-        pairs = np.concatenate((each, each))
+        assignments = np.arange(count)
+        pairs = np.concatenate((assignments, assignments))
         both = np.concatenate((columns, z[self._host]))
         program.rows(pairs, both, np.repeat([-1.0, 1.0], count), low=0.0, high=math.inf)
         stay = np.isin(self._stream, self._forest()) & (self._u == self._v)
@@ -121,13 +121,13 @@ class General:
                 node = root[node]
             return node
 
-        found = []
+        forest = []
         for stream in np.argsort(-instance.rate, kind="stable").tolist():
-            one, other = (rooted(node) for node in instance.edges[stream].tolist())
-            if one != other:
-                root[one] = other
-                found.append(stream)
-        return found
+            first, second = (rooted(node) for node in instance.edges[stream].tolist())
+            if first != second:
+                root[first] = second
+                forest.append(stream)
+        return forest
 
     def _responses(self) -> None:  # (10), by when operators are done
         instance = self.instance
@@ -172,18 +172,18 @@ class General:
     def _values(self, where: Indices) -> Floats:
         """The variables of a placement."""
         instance = self.instance
-        found = np.zeros(int(self._r[0]) + 1)
-        found[self._x[np.arange(instance.count), where]] = 1.0
-        found[self._z[np.unique(where)]] = 1.0
+        variables = np.zeros(int(self._r[0]) + 1)
+        variables[self._x[np.arange(instance.count), where]] = 1.0
+        variables[self._z[np.unique(where)]] = 1.0
         if len(instance.edges):
             ends = where[instance.edges]
-            found[self._y[(ends[self._stream, 0] == self._u) & (ends[self._stream, 1] == self._v)]] = 1.0
+            variables[self._y[(ends[self._stream, 0] == self._u) & (ends[self._stream, 1] == self._v)]] = 1.0
         done = np.zeros(instance.count)
         for node, inputs in enumerate(instance.inputs):
             ready = [done[other] + instance.ways_s[where[other], where[node]] for other, _ in inputs]
             done[node] = max(ready, default=0.0) + instance.execution_s[node] / instance.speed[where[node]]
-        found[self._done], found[self._r] = done / self._time_s, done.max() / self._time_s
-        return found
+        variables[self._done], variables[self._r] = done / self._time_s, done.max() / self._time_s
+        return variables
 
     def write(self, path: str) -> None:
         """Write the program to a file, as ``.mps``."""
@@ -195,26 +195,26 @@ class General:
         while True:
             if start is not None:
                 self._program.start(self._values(start))
-            found = self._program.solve()
-            where = self._where(found)
+            solution = self._program.solve()
+            where = self._where(solution)
             if start is not None and self.goal.cost(start) <= self.goal.cost(where):
                 where = start
             if not self._too_many(where):
                 break
         cost = self.goal.cost(where)
-        return Solved(where, cost, min(cost, max(0.0, found.bound / self._scale)), "program")
+        return Solved(where, cost, min(cost, max(0.0, solution.bound / self._scale)), "program")
 
     def _too_many(self, where: Indices) -> bool:
         """Whether hosts or links lack a little that the solver takes for rounding; rows exclude what is there (R4)."""
         instance, lacking = self.instance, False
         for host in np.flatnonzero(instance.loads(where) > instance.capacity * (1 + SLACK)).tolist():
-            there = np.flatnonzero(where == host)
-            self._program.row(self._x[there, host], np.ones(len(there)), high=len(there) - 1.0)
+            present = np.flatnonzero(where == host)
+            self._program.row(self._x[present, host], np.ones(len(present)), high=len(present) - 1.0)
             lacking = True
         for u, v in np.argwhere(instance.flows(where) > instance.bandwidth * (1 + SLACK)).tolist():
             streams = np.flatnonzero((where[instance.edges] == (u, v)).all(axis=1))
-            there = np.flatnonzero(np.isin(self._stream, streams) & (self._u == u) & (self._v == v))
-            self._program.row(self._y[there], np.ones(len(there)), high=len(there) - 1.0)
+            present = np.flatnonzero(np.isin(self._stream, streams) & (self._u == u) & (self._v == v))
+            self._program.row(self._y[present], np.ones(len(present)), high=len(present) - 1.0)
             lacking = True
         return lacking
 
@@ -232,14 +232,14 @@ def shortage(instance: OdpInstance, time_limit_s: float = 60.0) -> str:
     names = instance.names
     largest = np.where(instance.candidates, instance.capacity, 0.0).max(axis=1)
     for node in np.flatnonzero(instance.demand > largest * (1 + SLACK))[:1].tolist():
-        said = f"operator {names[node]!r} needs {instance.demand[node]:g}, and of its candidates the largest has"
-        return f"{said} {largest[node]:g}: {instance.demand[node] - largest[node]:g} are short (11)"
+        fault = f"operator {names[node]!r} needs {instance.demand[node]:g}, and of its candidates the largest has"
+        return f"{fault} {largest[node]:g}: {instance.demand[node] - largest[node]:g} are short (11)"
     need, room = float(instance.demand.sum()), float(instance.capacity[instance.candidates.any(axis=0)].sum())
     if need > room * (1 + SLACK):
         return f"the operators need {need:g} together, and the hosts have {room:g}: {need - room:g} are short (11)"
     where = _least_lack(instance, time_limit_s)
-    if said := instance.shortfall(where):
-        return f"in the placement that lacks least, {said}"
+    if fault := instance.shortfall(where):
+        return f"in the placement that lacks least, {fault}"
     return ""
 
 
@@ -272,6 +272,6 @@ def _least_lack(instance: OdpInstance, time_limit_s: float) -> Indices:
             (lack,) = program.variables(1, cost=least)
             columns, rates = zip(*streams, strict=True)
             program.row(np.array([*columns, lack]), np.array([*rates, -1.0]), high=float(instance.bandwidth[u, v]))
-    found = program.solve().variables
-    where: Indices = np.where(number >= 0, found[number], -1.0).argmax(axis=1)
+    variables = program.solve().variables
+    where: Indices = np.where(number >= 0, variables[number], -1.0).argmax(axis=1)
     return where

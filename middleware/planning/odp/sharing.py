@@ -31,9 +31,9 @@ def costs_as_sent(goal: Goal, where: Indices, form: Form | None = None) -> Float
     total, edges = goal.costs(where, form), goal.instance.edges
     for producer in np.flatnonzero(np.bincount(edges[:, 0]) > 1).tolist() if len(edges) else ():
         streams = np.flatnonzero(edges[:, 0] == producer)
-        there = where[:, edges[streams, 1]]
-        costs = form.edge[streams, where[:, producer, None], there]
-        alike = there[:, :, None] == there[:, None, :]
+        targets = where[:, edges[streams, 1]]
+        costs = form.edge[streams, where[:, producer, None], targets]
+        alike = targets[:, :, None] == targets[:, None, :]
         most = np.where(alike, costs[:, None, :], 0.0).max(axis=2)
         total += (most / alike.sum(axis=2) - costs).sum(axis=1)
     return total
@@ -48,9 +48,13 @@ def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -
     if sent.max(initial=0) < 2:
         return least
     own = solve(goal, effort, start)
-    starts = [each for each in (least.where, own.where, start) if each is not None and not instance.shortfall(each)]
-    found = np.array([_descended(goal, each) for each in starts])  # R2
-    where: Indices = found[int(costs_as_sent(goal, found).argmin())]
+    starts = [
+        placement
+        for placement in (least.where, own.where, start)
+        if placement is not None and not instance.shortfall(placement)
+    ]
+    placements = np.array([_descended(goal, placement) for placement in starts])  # R2
+    where: Indices = placements[int(costs_as_sent(goal, placements).argmin())]
     cost = float(costs_as_sent(goal, where[None], goal.main)[0])
     return Solved(where, cost, min(cost, least.bound), "as sent", least.looked_at + own.looked_at)
 
@@ -58,10 +62,10 @@ def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -
 def _descended(goal: Goal, where: Indices) -> Indices:
     """The placement from which no step leads to a better one."""
     instance, hosts = goal.instance, np.arange(len(goal.instance.hosts))
-    consumers = [[node for node, _ in each] for each in instance.outputs]
+    consumers = [[node for node, _ in outputs] for outputs in instance.outputs]
     cost = float(costs_as_sent(goal, where[None])[0])
     for _ in range(ROUNDS):
-        groups = [[node] for node in range(instance.count)] + [each for each in consumers if len(each) > 1]
+        groups = [[node] for node in range(instance.count)] + [siblings for siblings in consumers if len(siblings) > 1]
         groups += [np.flatnonzero(where == host).tolist() for host in hosts]
         rows = np.repeat(where[None], len(groups) * len(hosts), axis=0).reshape(len(groups), len(hosts), -1)
         for number, group in enumerate(groups):

@@ -40,8 +40,8 @@ def solve(goal: Goal, effort: OdpLimits | None = None, start: Indices | None = N
     try:
         return _solve(goal, effort, start)
     except NoSolutionError:
-        said = shortage(instance) or "the solver finds that no placement keeps all constraints"
-        raise UsageError(f"the problem cannot be solved: {said}") from None
+        reason = shortage(instance) or "the solver finds that no placement keeps all constraints"
+        raise UsageError(f"the problem cannot be solved: {reason}") from None
 
 
 def _solve(goal: Goal, effort: OdpLimits, start: Indices | None) -> Solved:
@@ -53,15 +53,15 @@ def _solve(goal: Goal, effort: OdpLimits, start: Indices | None) -> Solved:
     wide = msgspec.structs.replace(instance, bandwidth=np.full_like(instance.bandwidth, math.inf))
     relaxed = msgspec.structs.replace(goal, instance=wide) if instance.limited else goal
     bound, best, looked_at = -math.inf, start, 0
-    for found in _by_structure(relaxed, None if instance.limited else start) if effort.structure else ():
-        if found is None:
+    for solved in _by_structure(relaxed, None if instance.limited else start) if effort.structure else ():
+        if solved is None:
             continue
-        bound, looked_at = max(bound, found.bound), looked_at + found.looked_at
-        if not instance.shortfall(found.where):
-            if best is None or goal.cost(found.where) <= goal.cost(best):
-                best = found.where
-            if found.gap <= effort.gap or found.proven:
-                return msgspec.structs.replace(found, looked_at=looked_at)
+        bound, looked_at = max(bound, solved.bound), looked_at + solved.looked_at
+        if not instance.shortfall(solved.where):
+            if best is None or goal.cost(solved.where) <= goal.cost(best):
+                best = solved.where
+            if solved.gap <= effort.gap or solved.proven:
+                return msgspec.structs.replace(solved, looked_at=looked_at)
     if best is None:
         best = _begin(goal)
     general = General(goal, best, gap=effort.gap, time_limit_s=effort.time_limit_s)
@@ -99,5 +99,5 @@ def extremes_of(
 ) -> Extremes:
     """The best and the worst of one metric; errors as ``solve``."""
     counted = objective.availability_of
-    found = solve(Goal(instance, only(metric, availability_of=counted, ties=False)), effort)
-    return Extremes(found.cost if found.proven else found.bound, worst_of(instance, metric, counted), found.proven)
+    solved = solve(Goal(instance, only(metric, availability_of=counted, ties=False)), effort)
+    return Extremes(solved.cost if solved.proven else solved.bound, worst_of(instance, metric, counted), solved.proven)

@@ -43,9 +43,9 @@ def instance_of(problem: Problem) -> OdpInstance:
             candidates[node, held[node]] = True
     nodes = [task.dataflow.by_name[name] for name in names]
     hz: list[float] = []
-    for each, inputs in zip(nodes, problem.producers, strict=True):  # a node makes as many as it takes
-        taken = [hz[producer] for producer in inputs] or [1.0 if each.rate is None else each.rate]
-        hz.append(hints.rates_hz.get(each.name, min(taken)))
+    for vertex, inputs in zip(nodes, problem.producers, strict=True):  # a node makes as many as it takes
+        inputs_hz = [hz[producer] for producer in inputs] or [1.0 if vertex.rate is None else vertex.rate]
+        hz.append(hints.rates_hz.get(vertex.name, min(inputs_hz)))
     ends = list(zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True))
     rates = [
         hz[a] * hints.input_bytes.get(names[b], {}).get(names[a], hints.output_bytes.get(names[a], 0.0))
@@ -54,7 +54,7 @@ def instance_of(problem: Problem) -> OdpInstance:
     factors = np.array([task.compute_factor(host) for host in hosts])
     compute = np.array([hints.compute_s.get(name, 0.0) for name in names]) * task.costs.compute_factor
     demand = [quality.demand.get(node.name, float(node.kind == "operator")) for node in nodes]
-    made = OdpInstance(
+    instance = OdpInstance(
         names=names,
         hosts=hosts,
         edges=np.array(ends, dtype=np.intp).reshape(-1, 2),
@@ -69,9 +69,9 @@ def instance_of(problem: Problem) -> OdpInstance:
         bandwidth=_of_links(quality.bandwidth, hosts, math.inf),
         candidates=candidates,
     )
-    unknown = made.reachable & np.isnan(made.delay_s)
+    unknown = instance.reachable & np.isnan(instance.delay_s)
     view.require_latency([(hosts[a], hosts[b]) for a, b in np.argwhere(unknown).tolist()])
-    return made.check()
+    return instance.check()
 
 
 def _of_links(
@@ -175,12 +175,12 @@ def objective_of(given: str | Mapping[str, float], counted: str = "operators", *
     """The objective that is one metric alone, or several with these weights; UsageError for what is none."""
     weights = {given: 1.0} if isinstance(given, str) else dict(given)
     known = ("response", "availability", *NETWORK)
-    for what, weight in weights.items():
-        if what not in known:
-            raise UsageError(f"the objective has no {what!r}; {nearest(what, known)}")
+    for metric, weight in weights.items():
+        if metric not in known:
+            raise UsageError(f"the objective has no {metric!r}; {nearest(metric, known)}")
         if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise UsageError(f"the weight of {what} is {weight!r}; give a number, at least 0")
-    network = [what for what in NETWORK if what in weights]
+            raise UsageError(f"the weight of {metric} is {weight!r}; give a number, at least 0")
+    network = [metric for metric in NETWORK if metric in weights]
     if len(network) > 1:
         raise UsageError(f"the objective has both {network[0]} and {network[1]}; one of {', '.join(NETWORK)} at most")
     fields: dict[str, Any] = {
@@ -243,5 +243,5 @@ class QualityPosition(Position):
 def goal_of(problem: Problem, metric: str) -> Goal:
     """What a task's placements are judged by: a metric, or ``objective``, its own."""
     quality = problem.task.quality
-    given = (quality.objective or "response") if metric == "objective" else metric
-    return normalised(instance_of(problem), objective_of(given, quality.counted), OdpLimits())
+    choice = (quality.objective or "response") if metric == "objective" else metric
+    return normalised(instance_of(problem), objective_of(choice, quality.counted), OdpLimits())

@@ -56,7 +56,7 @@ def walk(goal: Goal, widths: Sequence[int] = WIDTHS) -> Solved | None:
 def _chain(goal: Goal) -> Indices | None:
     """The operators one after the other, where they are a chain and alike, and so are hosts; else None."""
     instance, form = goal.instance, goal.form
-    inputs, outputs = ([len(each) for each in ends] for ends in (instance.inputs, instance.outputs))
+    inputs, outputs = ([len(streams) for streams in ends] for ends in (instance.inputs, instance.outputs))
     node = form.node + form.response * instance.execution_s[:, None] / instance.speed
     alike = (
         len(instance.edges) == instance.count - 1
@@ -72,10 +72,10 @@ def _chain(goal: Goal) -> Indices | None:
     )
     if not alike:
         return None
-    found = [inputs.index(0)]
-    while instance.outputs[found[-1]]:
-        found.append(instance.outputs[found[-1]][0][0])
-    return np.array(found, dtype=np.intp)
+    chain = [inputs.index(0)]
+    while instance.outputs[chain[-1]]:
+        chain.append(instance.outputs[chain[-1]][0][0])
+    return np.array(chain, dtype=np.intp)
 
 
 def _cheapest_ways(links: Floats) -> tuple[Floats, Indices]:
@@ -153,10 +153,10 @@ def _search(ways: Floats, count: int, widths: Sequence[int]) -> tuple[list[int],
     best, cost, bound = list[int](), math.inf, -math.inf
     prices = np.zeros(hosts)
     for number, width in enumerate(widths):
-        found, value, left_out, rows = _pass(ways, count, prices, width, cost)
+        path, value, left_out, rows = _pass(ways, count, prices, width, cost)
         looked_at += rows
-        if found and value < cost:
-            best, cost = found, value
+        if path and value < cost:
+            best, cost = path, value
         bound = max(bound, min(left_out, cost))
         if bound >= cost * (1 - ROUNDING):
             break

@@ -46,7 +46,7 @@ class Below(msgspec.Struct, frozen=True):
                 return alone
         elif len(plans) == 1:
             plans = (msgspec.structs.replace(plan, share=1 / self.stripes),) * self.stripes
-        first, *beside = [self._whole(each) for each in plans]
+        first, *beside = [self._whole(stripe) for stripe in plans]
         return msgspec.structs.replace(first, beside=tuple(beside))
 
     @property

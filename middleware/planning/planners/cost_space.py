@@ -75,8 +75,8 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def adaptation(self) -> GlobalMoves | None:
         """How operators move while data flows; None: they do not."""
-        made = GlobalMoves(PERIOD_S if self.period_s is None else self.period_s, gain=self.saving)
-        return None if self.period_s is None else made
+        moves = GlobalMoves(PERIOD_S if self.period_s is None else self.period_s, gain=self.saving)
+        return None if self.period_s is None else moves
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         problem, hosts = Problem(task), task.hosts
@@ -92,16 +92,18 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if expected is None:
                 return Plan(problem.placement(np.array(before)), task.dataflow, cost_s=0.0, initial_cost_s=0.0)
             chosen = rooms.fitting(lambda: _of_few(query, known, rooms, expected, self.measured, present))
-        known.require((where[one.producer], where[one.consumer]) for where in (chosen, before) for one in query.streams)
-        found, was = (search.cost(query, where, known.between, rooms.burden) for where in (chosen, before))
-        if math.isinf(found) and present is None:
+        known.require(
+            (where[stream.producer], where[stream.consumer]) for where in (chosen, before) for stream in query.streams
+        )
+        cost, was = (search.cost(query, where, known.between, rooms.burden) for where in (chosen, before))
+        if math.isinf(cost) and present is None:
             raise PlacementError(known.parted(query, chosen))
-        if not found < was:
-            chosen, found = before, was
+        if not cost < was:
+            chosen, cost = before, was
         return Plan(
             placement={name: hosts[host] for name, host in zip(problem.names, chosen, strict=True)},
             dataflow=task.dataflow,
-            cost_s=found,
+            cost_s=cost,
             initial_cost_s=was,
             evaluated=len(hosts) * len(query.operators),
         )
@@ -118,8 +120,8 @@ def _expected(problem: Problem, query: Query) -> search.Between | None:
         return None
     if lost:
         raise PlacementError(f"host {lost[0]!r} did not find its coordinates; is it still there?")
-    nowhere = msgspec.structs.replace(UNPLACED, at=(0.0,) * max(len(each.at) for each in places))
-    coordinates = together([each if each.at else nowhere for each in places])
+    nowhere = msgspec.structs.replace(UNPLACED, at=(0.0,) * max(len(place.at) for place in places))
+    coordinates = together([place if place.at else nowhere for place in places])
 
     def between(ones: Rows, others: Rows) -> Floats:
         apart = np.maximum(coordinates.distances_s(ones, others), LEAST_S)
@@ -160,19 +162,21 @@ def _of_few(
             for node in query.operators
         }
     few = {node: np.argsort(costs[node], kind="stable")[:measured] for node in query.operators}
-    few = {node: there[np.isfinite(costs[node][there])] for node, there in few.items()}
+    few = {node: candidates[np.isfinite(costs[node][candidates])] for node, candidates in few.items()}
     starts = [[query.pinned.get(node, int(few[node][0]) if node in few else 0) for node in range(query.nodes)]]
     if present is not None:
-        few = {node: np.union1d(there, [present[node]]) for node, there in few.items()}
+        few = {node: np.union1d(candidates, [present[node]]) for node, candidates in few.items()}
         starts.append([*present])
-    there = {node: [host] for node, host in query.pinned.items()} | {node: each.tolist() for node, each in few.items()}
-    pairs = {pair for one in query.streams for pair in product(there[one.producer], there[one.consumer])}
+    allowed = {node: [host] for node, host in query.pinned.items()} | {
+        node: candidates.tolist() for node, candidates in few.items()
+    }
+    pairs = {pair for stream in query.streams for pair in product(allowed[stream.producer], allowed[stream.consumer])}
     if query.tree and len(pairs) <= EXACT:
         known.require(pairs)
         return search.best(query, few, known.between, rooms.burden)
 
     def ahead(where: Sequence[int]) -> None:
-        known.require((host, where[other]) for node in few for other, _ in query.beside[node] for host in there[node])
+        known.require((host, where[other]) for node in few for other, _ in query.beside[node] for host in allowed[node])
 
     return search.descended_among(query, few, known.between, starts, rooms.burden, ahead)
 
@@ -186,7 +190,7 @@ class _Rooms:
         self._figures = [declared.get(host, HostFigures()) for host in self._hosts]
         self._takings, self._present, self._query = takings(problem), present, query
         self.count = len(self._hosts)
-        load = load_s * np.array([each.load for each in self._figures])
+        load = load_s * np.array([figures.load for figures in self._figures])
         self._rates = {node: plain_sum(rate for _, rate in query.beside[node]) for node in query.operators}
         self._burden = {node: self._rates[node] * load + self._short(node) for node in query.operators}
 
@@ -194,7 +198,7 @@ class _Rooms:
         """Of every host: infinite where it lacks what an operator takes that is not there yet."""
         taking, here = self._takings[node], None if self._present is None else self._present[node]
         return np.array(
-            [math.inf if host != here and lacks(one, taking) else 0.0 for host, one in enumerate(self._figures)]
+            [math.inf if host != here and lacks(figures, taking) else 0.0 for host, figures in enumerate(self._figures)]
         )
 
     def burden(self, node: int, hosts: Hosts) -> Floats:
@@ -228,8 +232,11 @@ class _Rooms:
 
     def _nowhere(self, node: int) -> str:
         """Why an operator fits on no host, by the first that lacks something."""
-        said = ((host, lacks(one, self._takings[node])) for host, one in zip(self._hosts, self._figures, strict=True))
-        why = next((f"{host!r} lacks {what}" for host, what in said if what), "others take all of it")
+        shortages = (
+            (host, lacks(figures, self._takings[node]))
+            for host, figures in zip(self._hosts, self._figures, strict=True)
+        )
+        why = next((f"{host!r} lacks {shortage}" for host, shortage in shortages if shortage), "others take all of it")
         return f"operator {self._names[node]!r} fits on none of {self.count} hosts: {why}"
 
 
@@ -254,7 +261,9 @@ class _Known:
         """Raise LatenciesNeeded for those that are unknown, each once, if there are any."""
         unknown = {(min(pair), max(pair)) for pair in pairs if self._at(*pair) is None}
         if unknown:
-            raise LatenciesNeeded([Link(self._hosts[one], self._hosts[other]) for one, other in sorted(unknown)])
+            raise LatenciesNeeded(
+                [Link(self._hosts[source], self._hosts[target]) for source, target in sorted(unknown)]
+            )
 
     def between(self, ones: Rows, others: Rows) -> Floats:
         """(ones, others) the latencies, all of which are known."""
@@ -262,8 +271,8 @@ class _Known:
 
     def parted(self, query: Query, hosts: Sequence[int]) -> str:
         """Between which hosts there is no way, where a placement needs one."""
-        for one in query.streams:
-            ends = hosts[one.producer], hosts[one.consumer]
+        for stream in query.streams:
+            ends = hosts[stream.producer], hosts[stream.consumer]
             if math.isinf(self._at(*ends) or 0.0):
                 a, b = (self._hosts[end] for end in ends)
                 return f"no placement: {a!r} and {b!r} do not hear each other, nor do others instead; is a link down?"

@@ -49,6 +49,6 @@ class Exhaustive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             costs_ns = costs_of(model, problem, where)
             row = int(costs_ns.argmin())
             if costs_ns[row] < best.lower_ns:
-                found = model.at(problem, where[row])
-                best = found if found.lower_ns < best.lower_ns else best
+                position = model.at(problem, where[row])
+                best = position if position.lower_ns < best.lower_ns else best
         return plan_at(best, initial_ns=initial.lower_ns, evaluated=count)

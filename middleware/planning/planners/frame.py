@@ -70,12 +70,12 @@ class Frame:
 
     def _others(self, alone: TreeLoads) -> Busy:
         """What the task's other trees keep busy; one that is no tree over these hosts at the moment is left out."""
-        found = idle(alone.count, alone.interface)
+        busy = idle(alone.count, alone.interface)
         for other in self.task.beside:
             parent = self.parents(host_tree(other.dataflow, other.placement))
             if parent is not None:
-                found = found.plus(LoadedTree(replace(alone, share=other.share), parent).busy)
-        return found
+                busy = busy.plus(LoadedTree(replace(alone, share=other.share), parent).busy)
+        return busy
 
     def seconds(self, cost: float) -> float:
         """The norm that is minimised, of a tree's cost."""

@@ -85,8 +85,8 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def adaptation(self) -> GlobalMoves | None:
         """How operators move while data flows; None: they do not."""
         period_s = PERIOD_S if self.period_s is None else self.period_s
-        made = GlobalMoves(period_s, gain=self.saving, looks=msgspec.UNSET if self.looks is None else self.looks)
-        return None if self.period_s is None else made
+        moves = GlobalMoves(period_s, gain=self.saving, looks=msgspec.UNSET if self.looks is None else self.looks)
+        return None if self.period_s is None else moves
 
     @property
     def initially(self) -> Odp:
@@ -112,8 +112,8 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.candidates < 1:
             instance = sampled(instance, self.candidates, np.random.default_rng(self.seed))
         quality = task.quality
-        given = (quality.objective or "response") if self.objective is None else self.objective
-        objective = objective_of(given, self.availability or quality.counted, ties=self.ties)
+        choice = (quality.objective or "response") if self.objective is None else self.objective
+        objective = objective_of(choice, self.availability or quality.counted, ties=self.ties)
         goal = normalised(instance, objective, self.effort)
         return with_changes(goal, task, weight=self.change, horizon_s=self.horizon_s)
 

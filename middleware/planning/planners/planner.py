@@ -75,8 +75,8 @@ def _asked(planner: Planner, task: Task, model: CostModel) -> Plan:
     if not isinstance(plan, Plan):
         raise PlannerError(f"{name} returned {type(plan).__name__}; return a PlanResult")
     if plan.bought or (plan.routes and not task.networks):
-        what = "things to rent" if plan.bought else "routes, where there is one network"
-        raise PlannerError(f"{name} returned a plan with {what}, which hosts cannot carry out; leave them out")
+        extras = "things to rent" if plan.bought else "routes, where there is one network"
+        raise PlannerError(f"{name} returned a plan with {extras}, which hosts cannot carry out; leave them out")
     return plan
 
 
@@ -85,12 +85,12 @@ def _cheapest(planner: Planner, task: Task, model: CostModel, fastest: Plan) -> 
     best, least = fastest, math.inf
     for other in cheaper(task):
         least = dollars(task, fastest) if best is fastest else least
-        found = _asked(planner, other, model)
-        price = dollars(task, found)
+        plan = _asked(planner, other, model)
+        price = dollars(task, plan)
         if price < least * (1 - GAIN):
-            problem = Problem(with_all_networks(task).but(dataflows=(found.dataflow,), hints=found.hints or task.hints))
-            cost_s = evaluate(model, problem, found.placement)
-            best, least = msgspec.structs.replace(found, cost_s=cost_s, initial_cost_s=fastest.initial_cost_s), price
+            problem = Problem(with_all_networks(task).but(dataflows=(plan.dataflow,), hints=plan.hints or task.hints))
+            cost_s = evaluate(model, problem, plan.placement)
+            best, least = msgspec.structs.replace(plan, cost_s=cost_s, initial_cost_s=fastest.initial_cost_s), price
     return best
 
 
@@ -98,19 +98,19 @@ def _with_routes(name: str, plan: Plan, task: Task) -> Plan:
     """A plan with routes of its planner's own; PlannerError for those that hosts cannot take."""
     agreed = links_of(task.networks)
     for link, route in plan.routes.items():
-        said = f"{name} returned the route {[tuple(each) for each in route]} for {tuple(link)}"
+        fault = f"{name} returned the route {[tuple(hop) for hop in route]} for {tuple(link)}"
         if len(route) == 1 and (route[0].hosts != link.hosts or route[0].via not in {NET, *task.networks}):
             raise PlannerError(
-                f"{said}; a route of one link is between these hosts, over one of {sorted({NET, *task.networks})}"
+                f"{fault}; a route of one link is between these hosts, over one of {sorted({NET, *task.networks})}"
             )
         if len(route) != 1 and not is_route(link, route):
             raise PlannerError(
-                f"{said}; a route over relays leads from the one host to the other, and meets none twice"
+                f"{fault}; a route over relays leads from the one host to the other, and meets none twice"
             )
         hosts = {*task.hosts, *plan.placement.values()}
-        for each in route if len(route) > 1 else ():
-            if each not in agreed or not hosts.issuperset(each.hosts):
-                raise PlannerError(f"{said}; relays pass on over rented links between the run's hosts, not {each.text}")
+        for hop in route if len(route) > 1 else ():
+            if hop not in agreed or not hosts.issuperset(hop.hosts):
+                raise PlannerError(f"{fault}; relays pass on over rented links between the run's hosts, not {hop.text}")
     return plan
 
 
@@ -165,8 +165,8 @@ def wrong_form(planner: Any) -> str:
     try:
         form.bind(None, None)
     except TypeError:
-        said = f"has plan({', '.join(form.parameters)}); make that plan(task, model), with task.dataflow, task.hosts,"
-        return f"{said} task.view, task.current, task.hints and task.costs"
+        fault = f"has plan({', '.join(form.parameters)}); make that plan(task, model), with task.dataflow, task.hosts,"
+        return f"{fault} task.view, task.current, task.hints and task.costs"
     return ""
 
 

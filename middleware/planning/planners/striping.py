@@ -43,21 +43,21 @@ def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"]
     """``count`` trees, or as many as repay; ``alone``: the best tree by itself."""
     loads = replace(loads, shape=max(loads.shape, MIXED_SHAPE))
     mixture = Mixture(loads, [alone])
-    best = one = Trees([list(alone)], rates_of(loads, [alone]), 0)
+    best = single = Trees([list(alone)], rates_of(loads, [alone]), 0)
     number, most = 1, min(MOST_CHOSEN, 2 * (loads.count - 1)) if count == "auto" else count
     many = count == "auto" and loads.interface == "independent"
     while number < most:
         number = most if many and number > 1 else min(2 * number, most)
         mixture.grow(number, MIXED_LOOKS * looks)
-        found = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
-        if plain_sum(found.rates) < plain_sum(
+        trees = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
+        if plain_sum(trees.rates) < plain_sum(
             best.rates
         ):  # the norm is not the largest load: the same trees again lose nothing
             again = [tree for _, tree in zip(range(number), itertools.cycle(best.parents), strict=False)]
-            found = Trees(again, rates_of(loads, again), mixture.spent)
-        least = plain_sum((one if many else best).rates) / (1 - REPAYS)
-        if count != "auto" or plain_sum(found.rates) >= least:
-            best = found
+            trees = Trees(again, rates_of(loads, again), mixture.spent)
+        least = plain_sum((single if many else best).rates) / (1 - REPAYS)
+        if count != "auto" or plain_sum(trees.rates) >= least:
+            best = trees
         elif not many:
             break
     return best._replace(spent=mixture.spent)
@@ -75,4 +75,4 @@ def _work(tree: LoadedTree) -> Floats:
     carried, work = tree.busy
     if tree.loads.together:
         return carried[0] + work
-    return np.concatenate([*(each.ravel() for each in carried), work])
+    return np.concatenate([*(load.ravel() for load in carried), work])

@@ -97,9 +97,9 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(
                 f"the shape of thalweg is {self.shape}; it must be above 1, at most {LARGEST_PLAIN_SHAPE:g}"
             )
-        for what in ("looks", "probes", "probes_again"):
-            if (value := getattr(self, what)) is not None and value < 0:
-                raise UsageError(f"{what} of thalweg is {value}; it must be at least 0")
+        for option in ("looks", "probes", "probes_again"):
+            if (value := getattr(self, option)) is not None and value < 0:
+                raise UsageError(f"{option} of thalweg is {value}; it must be at least 0")
         if self.stripes != "auto" and not 1 <= self.stripes <= MOST_TREES:
             raise UsageError(f"stripes of thalweg is {self.stripes}; give 1 to {MOST_TREES} trees, or auto")
         _ = self.adaptation  # which checks the rest
@@ -127,15 +127,15 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _as_plan(self, frame: Frame, model: CostModel, found: _Found) -> Plan:
         task, current = frame.task, frame.task.current
-        made, placement = shaped(task, frame.free, frame.tree(found.parent), self.joining)
-        problem = Problem(made)
+        reshaped, placement = shaped(task, frame.free, frame.tree(found.parent), self.joining)
+        problem = Problem(reshaped)
         where = problem.where(placement)
         problem.require(where)
-        given = Problem(task)
-        start = given.at_sink() if current is None else given.where(current)
-        initial_ns = math.nan if given.missing(start) else model.at(given, start).lower_ns
+        original = Problem(task)
+        start = original.at_sink() if current is None else original.where(current)
+        initial_ns = math.nan if original.missing(start) else model.at(original, start).lower_ns
         result = plan_at(model.at(problem, where), initial_ns=initial_ns, evaluated=found.spent)
-        return msgspec.structs.replace(result, hints=made.hints, judged=found.judged)
+        return msgspec.structs.replace(result, hints=reshaped.hints, judged=found.judged)
 
     def _several(self, frame: Frame, model: CostModel, looks: int, view: NetworkView) -> Plan:
         """The best trees together by what is known; asks for what should be known first.
@@ -195,8 +195,8 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             worth = tree.value_of_knowing(doubt, frame.costs.startup_s)
             took = PROBE_BYTES * (per_byte + per_byte.T)
             pairs = ((a, b) for a in range(len(names)) for b in range(a))
-            told = {pair: (worth[pair], took[pair]) for pair in pairs}
-            self.ask_for(view, names, told, new, frame.task.share)
+            savings = {pair: (worth[pair], took[pair]) for pair in pairs}
+            self.ask_for(view, names, savings, new, frame.task.share)
         return _Found(parent, spent, None if here is None else (present, cost))
 
     def probes_left(self, view: Outlook, hosts: Sequence[str], share: float = 1.0) -> int:
@@ -219,7 +219,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seconds. ``new``: links by hosts' numbers.
         """
         asking = {pair: self.horizon_s * part / took for pair, (part, took) in worth.items() if took}
-        asking = {pair: each for pair, each in asking.items() if each > 1}
+        asking = {pair: ratio for pair, ratio in asking.items() if ratio > 1}
         asking |= {(max(a, b), min(a, b)): math.inf for a, b in new if view.doubt[hosts[a], hosts[b]] > LEAST_DOUBT}
         wanted = [(a, b) for a, b in asking if (hosts[a], hosts[b]) not in view.asked]
         wanted.sort(key=lambda pair: (-asking[pair], pair))

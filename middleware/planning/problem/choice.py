@@ -98,7 +98,10 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
     now = {pair: over_of(task.routes.get(Link(*pair), (Link(*pair),))) for pair in rates}
     if task.current is None:
         now = dict.fromkeys(rates, "")
-    chosen = {pair: next(one for one in each if one.via == first[pair]) for pair, each in options.items()}
+    chosen = {
+        pair: next(option for option in alternatives if option.via == first[pair])
+        for pair, alternatives in options.items()
+    }
 
     def saves(pair: Pair) -> float:
         return chosen[pair].price - min(option.price for option in options[pair])
@@ -120,13 +123,13 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
                 break
         loads.put(pair, chosen[pair].via, size_bytes)
     return {
-        pair: (first.via, *(each.via for each in _fastest(options[pair]) if each != first))
+        pair: (first.via, *(option.via for option in _fastest(options[pair]) if option != first))
         for pair, first in chosen.items()
     }
 
 
 def _fastest(options: list[_Option]) -> list[_Option]:
-    return sorted(options, key=lambda each: -each.rate_bps)
+    return sorted(options, key=lambda option: -option.rate_bps)
 
 
 def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: LinkLoads) -> dict[Pair, Over]:
@@ -136,7 +139,7 @@ def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: Lin
         size_bytes, known = edges.size_bytes[pair], rates[pair]
 
         times = [(loads.time_s(loads.links(pair, over), size_bytes), -bps, over) for over, bps in known.items()]
-        first[pair] = min(times, key=lambda each: each[:2])[2]
+        first[pair] = min(times, key=lambda entry: entry[:2])[2]
         loads.put(pair, first[pair], size_bytes)
     return first
 
@@ -196,14 +199,14 @@ def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -
 def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: LinkLoads) -> dict[Pair, dict[Over, float]]:
     """What the networks, and routes over relays among these hosts, carry between those that edges join."""
     agreed, known, needed = links_of(task.networks), task.view.estimates, set()
-    there = reachable(task.view, hosts)
-    over_relays = relayed(task.networks, there, task.hops, edges.size_bytes, task.shunned)
+    reached = reachable(task.view, hosts)
+    over_relays = relayed(task.networks, reached, task.hops, edges.size_bytes, task.shunned)
     over: dict[Pair, list[Over]] = {}
     for pair in edges.size_bytes:
         networks = {NET: None, **dict.fromkeys(task.networks)}
         over[pair] = [via for via in networks if task.networks.get(via, FREE).joins(*pair)]
         over[pair] += over_relays.get(pair, ())
-        for link in (link for each in over[pair] for link in loads.links(pair, each)):
+        for link in (link for via in over[pair] for link in loads.links(pair, via)):
             estimate = known.get(link)
             if estimate is not None:
                 loads.links_bps[link] = estimate.rate_bps
@@ -213,7 +216,7 @@ def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: LinkLoads) 
                 needed.add(link)
     if needed:
         raise LinksNeeded(needed)
-    return {pair: {each: loads.rate_bps(pair, each) for each in some} for pair, some in over.items()}
+    return {pair: {via: loads.rate_bps(pair, via) for via in some} for pair, some in over.items()}
 
 
 def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:

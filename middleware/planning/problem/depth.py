@@ -51,6 +51,6 @@ def _edges(tree: Stripe) -> Iterable[tuple[Link, str]]:
     for node in tree.dataflow.nodes:
         here = where.get(node.name, node.pinned)
         for producer in node.inputs:
-            there = where.get(producer, tree.dataflow.by_name[producer].pinned)
-            if here is not None and there is not None and here != there:
-                yield Link(there, here), producer
+            source = where.get(producer, tree.dataflow.by_name[producer].pinned)
+            if here is not None and source is not None and here != source:
+                yield Link(source, here), producer

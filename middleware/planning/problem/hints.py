@@ -46,24 +46,24 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def selectivity(self, node: str) -> float:
         """Bytes that a node gives for each that it takes; nan where it takes none, or nobody knows how many."""
-        taken = plain_sum(self.input_bytes.get(node, {}).values())
-        return self.output_bytes.get(node, math.nan) / taken if taken else math.nan
+        input_bytes = plain_sum(self.input_bytes.get(node, {}).values())
+        return self.output_bytes.get(node, math.nan) / input_bytes if input_bytes else math.nan
 
     def measured(self, nodes: Mapping[str, NodeFigures], hosts: Mapping[str, HostFigures]) -> Hints:
         """The same with what was measured of these."""
-        inputs = {name: each.input_bytes for name, each in nodes.items() if each.input_bytes}
+        inputs = {name: figures.input_bytes for name, figures in nodes.items() if figures.input_bytes}
         return msgspec.structs.replace(
             self,
-            output_bytes=self.output_bytes | {name: each.output_bytes for name, each in nodes.items()},
+            output_bytes=self.output_bytes | {name: figures.output_bytes for name, figures in nodes.items()},
             compute_s=self.compute_s | {name: nodes[name].call_s for name in inputs},
             input_bytes=self.input_bytes | inputs,
-            rates_hz=self.rates_hz | {name: each.rate_hz for name, each in nodes.items()},
+            rates_hz=self.rates_hz | {name: figures.rate_hz for name, figures in nodes.items()},
             hosts={**self.hosts, **hosts},
         )
 
     def of(self, dataflow: Dataflow) -> Hints:
         """The same, with none of the operators to be reordered that are no part of ``dataflow``."""
-        inside = {name: each for name, each in self.reorderable.items() if name in dataflow.by_name}
+        inside = {name: operator for name, operator in self.reorderable.items() if name in dataflow.by_name}
         return msgspec.structs.replace(self, reorderable=inside)
 
     def check(self, dataflow: Dataflow) -> Hints:
@@ -71,10 +71,10 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for node in dataflow.nodes:
             if node.kind != "sink" and node.name not in self.output_bytes:
                 raise UsageError(f"the hints leave out the output size of {node.kind} {node.name!r}; give its bytes")
-        for what in ("output_bytes", "compute_s", "disk_bytes", "rates_hz"):
-            for name, value in getattr(self, what).items():
+        for field in ("output_bytes", "compute_s", "disk_bytes", "rates_hz"):
+            for name, value in getattr(self, field).items():
                 if not (math.isfinite(value) and value >= 0):
-                    raise UsageError(f"{what} of node {name!r} is {value}; it must be finite and at least 0")
+                    raise UsageError(f"{field} of node {name!r} is {value}; it must be finite and at least 0")
         for name, inputs in self.input_bytes.items():
             for producer, value in inputs.items():
                 if not (math.isfinite(value) and value >= 0):
@@ -100,10 +100,10 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: int = 1
 
     def __post_init__(self) -> None:
-        for what in ("startup_s", "compute_factor"):
-            value = getattr(self, what)
+        for field in ("startup_s", "compute_factor"):
+            value = getattr(self, field)
             if not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"{what} is {value}; it must be finite and at least 0 (0 turns it off)")
+                raise UsageError(f"{field} is {value}; it must be finite and at least 0 (0 turns it off)")
         if not self.disk_bytes_per_s > 0:
             raise UsageError(f"disk_bytes_per_s is {self.disk_bytes_per_s}; it must be above 0 (inf turns it off)")
         if self.cores < 1:

@@ -111,7 +111,7 @@ class LoadModel:
         """All of them, in the order of their numbers."""
         own = [(host,) for host in self.hosts]
         owners = list(itertools.product(self.hosts, repeat=2)) if self.of_links else own
-        kinds: list[tuple[Kind, Sequence[tuple[str, ...]]]] = [(each.kind, owners) for each in self.carriers]
+        kinds: list[tuple[Kind, Sequence[tuple[str, ...]]]] = [(carrier.kind, owners) for carrier in self.carriers]
         numbered = [(kind, hosts) for kind, of in (*kinds, ("processor", own), ("disk", own)) for hosts in of]
         return tuple(
             Resource(kind, hosts, capacity)
@@ -123,10 +123,10 @@ class LoadModel:
         count = len(self.hosts)
         if self.of_links:
             return [sources * count + targets]
-        found = []
+        resources = []
         for number, carrier in enumerate(self.carriers):
-            found += [sources + number * count] * carrier.sender + [targets + number * count] * carrier.receiver
-        return found
+            resources += [sources + number * count] * carrier.sender + [targets + number * count] * carrier.receiver
+        return resources
 
     def add_up(
         self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
@@ -146,8 +146,8 @@ class LoadModel:
         read = np.broadcast_to(reads, where.shape)
         places = np.concatenate((*carried, where + self.processors, where + self.disks), axis=1) + rows
         work = np.concatenate((*[transfers] * len(carried), compute, read), axis=1)
-        found = np.bincount(places.ravel(), work.ravel(), len(where) * self.count)
-        return found.reshape(len(where), self.count).astype(np.float64, copy=False)
+        loads = np.bincount(places.ravel(), work.ravel(), len(where) * self.count)
+        return loads.reshape(len(where), self.count).astype(np.float64, copy=False)
 
     def slots(self, arriving: Mapping[int, Floats], leaving: Mapping[int, Floats]) -> list[Slot]:
         """On which resources the transfers of one node fall, and how much, for the node on each host.
@@ -158,7 +158,7 @@ class LoadModel:
         if self.of_links:
             into = [(source * count + anywhere, work) for source, work in arriving.items()]
             return [*into, *((anywhere * count + target, work) for target, work in leaving.items())]
-        found: list[Slot] = []
+        slots: list[Slot] = []
         for number, carrier in enumerate(self.carriers):
             first = number * count
             far: dict[int, Floats] = dict(arriving) if carrier.sender else {}  # at the other ends
@@ -167,9 +167,9 @@ class LoadModel:
                 for target, work in leaving.items():
                     far[target] = far[target] + work if target in far else work
                 own += arriving.values()
-            found += [(first + host, work) for host, work in far.items()]
-            found.append((first + anywhere, sum(own[1:], own[0]) if own else np.zeros(count)))
-        return found
+            slots += [(first + host, work) for host, work in far.items()]
+            slots.append((first + anywhere, sum(own[1:], own[0]) if own else np.zeros(count)))
+        return slots
 
 
 class LinkLoads:

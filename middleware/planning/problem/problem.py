@@ -62,7 +62,9 @@ class Problem:
             tuple(number[i, index[taker]] for taker in dataflow.consumers[name]) for i, name in enumerate(self.names)
         )
         self.producers = tuple(tuple(index[name] for name in node.inputs) for node in nodes)
-        self.inputs = tuple(tuple(zip(*each, strict=True)) for each in zip(self.producers, self.arriving, strict=True))
+        self.inputs = tuple(
+            tuple(zip(*inputs, strict=True)) for inputs in zip(self.producers, self.arriving, strict=True)
+        )
         alike = [(b, a) for leaving in self.leaving for a, b in itertools.combinations(leaving, 2)]
         self._alike: Where = np.array(alike, dtype=np.intp).reshape(-1, 2).T  # edges of one node: a later, an earlier
         self.sinks = tuple(i for i, leaving in enumerate(self.leaving) if not leaving)
@@ -94,10 +96,10 @@ class Problem:
     def _transfer(self) -> Nanoseconds:
         """(sizes, hosts, hosts)"""
         best = np.where(self.unknown, np.inf, self._rates_bps)
-        found: Nanoseconds = np.rint(transfer_s(self._sizes, best, self.task.costs.startup_s) * NS_PER_S)
+        transfer_ns: Nanoseconds = np.rint(transfer_s(self._sizes, best, self.task.costs.startup_s) * NS_PER_S)
         everywhere = np.arange(len(self.hosts))
-        found[:, everywhere, everywhere] = 0.0
-        return found
+        transfer_ns[:, everywhere, everywhere] = 0.0
+        return transfer_ns
 
     @cached_property
     def read(self) -> npt.NDArray[np.bool_]:
@@ -106,12 +108,12 @@ class Problem:
 
     def loads(self, interface: Interface) -> LoadModel:
         """The resources of the hosts with such interfaces."""
-        found = self._loads.get(interface)
-        if found is None:
-            found = self._loads[interface] = LoadModel(
+        model = self._loads.get(interface)
+        if model is None:
+            model = self._loads[interface] = LoadModel(
                 self.hosts, interface, [self.task.cores(host) for host in self.hosts]
             )
-        return found
+        return model
 
     # --- placements -----------------------------------------------------------------------------
 

@@ -33,10 +33,10 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, dataflow: Dataflow, hosts: tuple[str, ...]) -> Quality:
         """Return self; UsageError naming a node or a host that is not there, or a pin that is no candidate."""
-        for what in ("demand", "candidates", "state_bytes"):
-            for name in getattr(self, what):
+        for field in ("demand", "candidates", "state_bytes"):
+            for name in getattr(self, field):
                 if name not in dataflow.by_name:
-                    raise UsageError(f"{what} name unknown node {name!r}; {nearest(name, list(dataflow.by_name))}")
+                    raise UsageError(f"{field} name unknown node {name!r}; {nearest(name, list(dataflow.by_name))}")
         for name, allowed in self.candidates.items():
             if not allowed:
                 raise UsageError(f"node {name!r} has no candidate; name a host that it may be on")
@@ -50,11 +50,11 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(f"node {name!r} is pinned to {pin!r}, which is not among its candidates; add it")
         named = {"capacity": self.capacity, "availability": self.availability}
         ends = {"link_availability": self.link_availability, "bandwidth": self.bandwidth}
-        for what, of in (
+        for field, of in (
             *named.items(),
-            *((what, [host for link in of for host in link]) for what, of in ends.items()),
+            *((field, [host for link in of for host in link]) for field, of in ends.items()),
         ):
             for host in of:
                 if host not in hosts:
-                    raise UsageError(f"{what} names unknown host {host!r}; {nearest(host, hosts)}")
+                    raise UsageError(f"{field} names unknown host {host!r}; {nearest(host, hosts)}")
         return self

@@ -55,12 +55,12 @@ def relayed(
     """
     agreed = links_of(networks) if hops > 1 else {}
     rented = _Rented({link: bps for link, bps in agreed.items() if link.source in hosts and link.target in hosts})
-    found = {}
+    over_relays = {}
     for pair in pairs:
         ranked = (route for route in rented.between(pair, hops) if route not in shunned)
         if routes := list(itertools.islice(ranked, KEPT)):
-            found[pair] = routes
-    return found
+            over_relays[pair] = routes
+    return over_relays
 
 
 class _Rented:
@@ -86,10 +86,10 @@ class _Rented:
         known: set[Route] = set()
         waiting: list[tuple[float, int, Route]] = []
         before: list[Route] = [()]
-        given: list[Route] = []
+        yielded: list[Route] = []
         while True:
             for start in before:
-                barred = {route[len(start)] for route in given if route[: len(start)] == start}
+                barred = {route[len(start)] for route in yielded if route[: len(start)] == start}
                 at = self._number[start[-1].target] if start else source
                 route = self._widest(start, at, target, barred if start else barred | straight, hops)
                 if route and route not in known:
@@ -99,7 +99,7 @@ class _Rented:
                 return
             best = heapq.heappop(waiting)[2]
             yield best
-            given.append(best)
+            yielded.append(best)
             before = [best[:number] for number in range(len(best))]
 
     def _carried(self, route: Route) -> float:
@@ -127,10 +127,10 @@ class _Rented:
         if not carried[target]:
             return ()
         rest: list[Link] = []
-        for each in reversed(came):
-            if each[target] >= 0:
-                rest.append(self._links[each[target], target][0])
-                target = each[target]
+        for predecessors in reversed(came):
+            if predecessors[target] >= 0:
+                rest.append(self._links[predecessors[target], target][0])
+                target = predecessors[target]
         return (*start, first[target], *reversed(rest))
 
     def _first(self, at: int, to: int, barred: set[Link]) -> Link | None:
@@ -140,8 +140,8 @@ class _Rented:
 
 def is_route(link: Link, route: Route) -> bool:
     """Whether these links lead from the one host to the other, meeting none twice, and are few enough for hosts."""
-    met = [link.source, *(each.target for each in route)]
-    joined = all(each.source == host for each, host in zip(route, met, strict=False))
+    met = [link.source, *(hop.target for hop in route)]
+    joined = all(hop.source == host for hop, host in zip(route, met, strict=False))
     return joined and met[-1] == link.target and len({*met}) == len(met) and 1 <= len(route) <= MAX_HOPS
 
 

@@ -42,8 +42,8 @@ def anneal(
     best: tuple[float, Answer] | None = None
     for run in range(runs):
         begun = parts.groups(starts[run]) if run < len(starts) else None
-        found = Walk(parts, random.Random(f"{seed} {run}"), begun).best(steps * parts.count, best)
-        best = found or best
+        candidate = Walk(parts, random.Random(f"{seed} {run}"), begun).best(steps * parts.count, best)
+        best = candidate or best
     return best
 
 
@@ -91,21 +91,21 @@ class Walk:
         for unit, group in enumerate(self._at):
             self._on[group].add(unit)
             self._asked[group] += self._mop_s[unit]
-            for what in self._objects[unit]:
-                self._held[group][what] += 1
+            for leaf in self._objects[unit]:
+                self._held[group][leaf] += 1
         for group, held in enumerate(self._held):
             if self._on[group]:
                 self._left[self._kind[group]] -= 1
             fetched = self.parts.fetched
-            self._card[group] = plain_sum(self._rates[what] for what, times in enumerate(held) if times)
-            self._paid[group] = plain_sum(fetched[what][self._kind[group]] for what, times in enumerate(held) if times)
+            self._card[group] = plain_sum(self._rates[leaf] for leaf, times in enumerate(held) if times)
+            self._paid[group] = plain_sum(fetched[leaf][self._kind[group]] for leaf, times in enumerate(held) if times)
         for unit, other, sent in self.parts.streams:
-            one, two = self._at[unit], self._at[other]
-            if one != two:
-                self._card[one] += sent
-                self._card[two] += sent
-                self._moving += sent * self._between[self._kind[one]][self._kind[two]]
-                self._carry(one, two, sent)
+            source, target = self._at[unit], self._at[other]
+            if source != target:
+                self._card[source] += sent
+                self._card[target] += sent
+                self._moving += sent * self._between[self._kind[source]][self._kind[target]]
+                self._carry(source, target, sent)
         self._retime(range(self._count))
 
     # --- what it costs --------------------------------------------------------------------------
@@ -164,13 +164,13 @@ class Walk:
         at, card, was = self._at, self._card, self._at[unit]
         limited, priced = self._limited, self._priced
         for other, sent, up in self._near[unit]:
-            there = at[other]
-            if there == was:
+            peer = at[other]
+            if peer == was:
                 card[was] += sent
                 card[group] += sent
                 if limited:
                     self._carry(was, group, sent)
-            elif there == group:
+            elif peer == group:
                 card[was] -= sent
                 card[group] -= sent
                 if limited:
@@ -179,20 +179,20 @@ class Walk:
                 card[was] -= sent
                 card[group] += sent
                 if limited:
-                    self._carry(was, there, -sent)
-                    self._carry(group, there, sent)
+                    self._carry(was, peer, -sent)
+                    self._carry(group, peer, sent)
             if priced:
-                self._moving += sent * (self._per_byte(group, there, up) - self._per_byte(was, there, up))
+                self._moving += sent * (self._per_byte(group, peer, up) - self._per_byte(was, peer, up))
         old, held, rates = self._held[was], self._held[group], self._rates
-        for what in self._objects[unit]:
-            old[what] -= 1
-            held[what] += 1
-            if not old[what]:
-                card[was] -= rates[what]
-                self._paid[was] -= self.parts.fetched[what][self._kind[was]]
-            if held[what] == 1:
-                card[group] += rates[what]
-                self._paid[group] += self.parts.fetched[what][self._kind[group]]
+        for leaf in self._objects[unit]:
+            old[leaf] -= 1
+            held[leaf] += 1
+            if not old[leaf]:
+                card[was] -= rates[leaf]
+                self._paid[was] -= self.parts.fetched[leaf][self._kind[was]]
+            if held[leaf] == 1:
+                card[group] += rates[leaf]
+                self._paid[group] += self.parts.fetched[leaf][self._kind[group]]
         self._asked[was] -= self._mop_s[unit]
         self._asked[group] += self._mop_s[unit]
         self._on[was].discard(unit)
@@ -211,30 +211,30 @@ class Walk:
         """Have a machine be of another kind."""
         for unit in self._on[group]:
             for other, sent, up in self._near[unit]:
-                there = self._at[other]
-                if there != group:
-                    self._moving -= sent * self._per_byte(group, there, up)
-                    self._carry(group, there, -sent)
+                peer = self._at[other]
+                if peer != group:
+                    self._moving -= sent * self._per_byte(group, peer, up)
+                    self._carry(group, peer, -sent)
         was, self._kind[group] = self._kind[group], kind
         for unit in self._on[group]:
             for other, sent, up in self._near[unit]:
-                there = self._at[other]
-                if there != group:
-                    self._moving += sent * self._per_byte(group, there, up)
-                    self._carry(group, there, sent)
+                peer = self._at[other]
+                if peer != group:
+                    self._moving += sent * self._per_byte(group, peer, up)
+                    self._carry(group, peer, sent)
         for unit in self._on[group]:
             self._retime((unit, *(other for other, *_ in self._near[unit])))
         fetched = self.parts.fetched
-        for what, times in enumerate(self._held[group]):
+        for leaf, times in enumerate(self._held[group]):
             if times:
-                self._paid[group] += fetched[what][kind] - fetched[what][was]
+                self._paid[group] += fetched[leaf][kind] - fetched[leaf][was]
 
     def _tree(self, unit: int) -> list[int]:
         """A unit and what is below it without a break on its machine."""
-        found = [unit]
-        for each in found:
-            found += [below for below in self._below[each] if self._at[below] == self._at[unit]]
-        return found
+        tree = [unit]
+        for member in tree:
+            tree += [below for below in self._below[member] if self._at[below] == self._at[unit]]
+        return tree
 
     def _new(self) -> int:
         """An empty machine of a kind of which there is one, or -1."""
@@ -254,29 +254,29 @@ class Walk:
 
     def _step(self) -> Move:
         chance, at = self._chance.random, self._at
-        unit, other, which = int(chance() * self._count), int(chance() * self._count), chance()
+        unit, other, draw = int(chance() * self._count), int(chance() * self._count), chance()
         group = at[unit]
-        if which < 0.65:  # a unit, or a tree, elsewhere
+        if draw < 0.65:  # a unit, or a tree, elsewhere
             where = chance()
             to = self._beside(unit) if where < 0.6 else at[other] if where < 0.92 else self._new()
             if to in (-1, group):
                 return []
-            return [(unit, to)] if which < 0.45 else [(each, to) for each in self._tree(unit)]
-        if which < 0.85:  # two exchanged
+            return [(unit, to)] if draw < 0.45 else [(member, to) for member in self._tree(unit)]
+        if draw < 0.85:  # two exchanged
             to = at[other]
             if to == group:
                 return []
-            if which < 0.78:
+            if draw < 0.78:
                 return [(unit, to), (other, group)]
-            return [(each, to) for each in self._tree(unit)] + [(each, group) for each in self._tree(other)]
-        if which < 0.92:  # two machines become one
+            return [(member, to) for member in self._tree(unit)] + [(member, group) for member in self._tree(other)]
+        if draw < 0.92:  # two machines become one
             to = self._beside(unit) if chance() < 0.5 else at[other]
-            return [] if to == group else [(each, to) for each in sorted(self._on[group])]
+            return [] if to == group else [(member, to) for member in sorted(self._on[group])]
         if len(self._on[group]) < 2 or (to := self._new()) < 0:  # one becomes two
             return []
         if chance() < 0.5:
-            return [(each, to) for each in self._tree(unit)]
-        return [(each, to) for each in sorted(self._on[group]) if chance() < 0.5]
+            return [(member, to) for member in self._tree(unit)]
+        return [(member, to) for member in sorted(self._on[group]) if chance() < 0.5]
 
     # --- the search -----------------------------------------------------------------------------
 
@@ -288,8 +288,8 @@ class Walk:
         price, best = self._price, known
         least = known[0] if known else math.inf
         now = plain_sum(price) + self._together
-        if (found := self._answer(now, least)) is not None:
-            best, least = found, found[0]
+        if (candidate := self._answer(now, least)) is not None:
+            best, least = candidate, candidate[0]
         for _ in range(steps):
             heat *= cools
             if several and chance() < 0.1:
@@ -297,16 +297,16 @@ class Walk:
                 now += self._try_kind(group, kind, heat)
             else:
                 now += self._try(self._step(), heat)
-            if now < least * (1 - SLACK) and (found := self._answer(now, least)) is not None:
-                best, least = found, found[0]
+            if now < least * (1 - SLACK) and (candidate := self._answer(now, least)) is not None:
+                best, least = candidate, candidate[0]
         return best if best is not known else None
 
     def _answer(self, now: float, least: float) -> tuple[float, Answer] | None:  # R2
         if now >= least or self._refused >= REFUSALS or not self._kept():
             return None
-        found = self.parts.answer(self._at, self._kind)
-        self._refused += found is None
-        return found if found is not None and found[0] < least else None
+        candidate = self.parts.answer(self._at, self._kind)
+        self._refused += candidate is None
+        return candidate if candidate is not None and candidate[0] < least else None
 
     def _kept(self) -> bool:
         """Whether all constraints are kept that steps see."""
@@ -348,24 +348,24 @@ class Walk:
         if was == kind:
             return 0.0
         before = self._together
-        swaps = next((each for each, on in enumerate(self._on) if on and self._kind[each] == kind), -1)
+        swaps = next((machine for machine, on in enumerate(self._on) if on and self._kind[machine] == kind), -1)
         if self._left[kind] >= 1:
             changes = [(group, kind)]
         elif swaps >= 0:
             changes = [(group, kind), (swaps, was)]
         else:
             return 0.0
-        for each, to in changes:
-            self._rehost(each, to)
-        values = [self._price_of(each) for each, _ in changes]
-        more = self._together - before + plain_sum(values) - plain_sum(self._price[each] for each, _ in changes)
+        for machine, to in changes:
+            self._rehost(machine, to)
+        values = [self._price_of(machine) for machine, _ in changes]
+        more = self._together - before + plain_sum(values) - plain_sum(self._price[machine] for machine, _ in changes)
         if self._taken(more, heat):
-            for (each, _), value in zip(changes, values, strict=True):
-                self._price[each] = value
+            for (machine, _), value in zip(changes, values, strict=True):
+                self._price[machine] = value
             if len(changes) == 1:
                 self._left[was] += 1
                 self._left[kind] -= 1
             return more
-        for each, to in ((group, was), (swaps, kind))[: len(changes)]:
-            self._rehost(each, to)
+        for machine, to in ((group, was), (swaps, kind))[: len(changes)]:
+            self._rehost(machine, to)
         return 0.0

@@ -87,15 +87,15 @@ class Violation(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if not self.constraint:
             return self.where
-        said = f"{self.where} has {self.there_is:,.6g} {self.unit}"
-        return f"{said}, {self.over:,.6g} short of {self.asked:,.6g} ({self.constraint})"
+        fault = f"{self.where} has {self.there_is:,.6g} {self.unit}"
+        return f"{fault}, {self.over:,.6g} short of {self.asked:,.6g} ({self.constraint})"
 
 
 def needed(instance: ProvisioningInstance, machine_of: Indices, machines: int) -> Flags:
     """(m, k) which objects every machine has to fetch."""
-    found = np.zeros((machines, len(instance.objects)), dtype=bool)
-    np.logical_or.at(found, machine_of, instance.needs)
-    return found
+    needs = np.zeros((machines, len(instance.objects)), dtype=bool)
+    np.logical_or.at(needs, machine_of, instance.needs)
+    return needs
 
 
 def loads(instance: ProvisioningInstance, answer: Answer) -> MachineLoads:
@@ -106,8 +106,8 @@ def loads(instance: ProvisioningInstance, answer: Answer) -> MachineLoads:
     np.add.at(links, ends, instance.sent_bytes_s[:-1])
     np.fill_diagonal(links, 0.0)  # what stays on a machine is free
     fetched = np.zeros((len(instance.servers), count))
-    at, what = np.nonzero(answer.server_of >= 0)
-    np.add.at(fetched, (answer.server_of[at, what], at), instance.rate_bytes_s[what])
+    at, leaf = np.nonzero(answer.server_of >= 0)
+    np.add.at(fetched, (answer.server_of[at, leaf], at), instance.rate_bytes_s[leaf])
     return MachineLoads(
         mop_s=np.bincount(machine, instance.asked_mop_s, count).astype(np.float64, copy=False),
         card_bytes_s=fetched.sum(axis=0) + links.sum(axis=0) + links.sum(axis=1),
@@ -132,11 +132,11 @@ def in_turn_s(instance: ProvisioningInstance, answer: Answer) -> Floats:
     took[:-1] += sent
     np.add.at(took, parent, sent)
     took[-1:] += _seconds(instance.output_bytes[-1:], cards[machine[-1:]])
-    node, what = np.nonzero(instance.needs)
-    server = answer.server_of[machine[node], what]
+    node, leaf = np.nonzero(instance.needs)
+    server = answer.server_of[machine[node], leaf]
     rates = np.minimum(instance.server_link_bytes_s[server, classes[machine[node]]], cards[machine[node]])
     rates = np.minimum(rates, instance.server_card_bytes_s[server])
-    np.add.at(took, node, _seconds(instance.object_bytes[what], rates))
+    np.add.at(took, node, _seconds(instance.object_bytes[leaf], rates))
     return took
 
 
@@ -177,36 +177,38 @@ def cost(instance: ProvisioningInstance, answer: Answer) -> float:
 
 def _check_form(instance: ProvisioningInstance, answer: Answer) -> None:
     n, m, k = instance.count, answer.machines, len(instance.objects)
-    for what, form, least, end in (
+    for field, form, least, end in (
         ("machine_of", (n,), 0, m),
         ("class_of", (m,), 0, len(instance.classes)),
         ("server_of", (m, k), NOWHERE, len(instance.servers)),
     ):
-        values: Indices = getattr(answer, what)
+        values: Indices = getattr(answer, field)
         if values.shape != form:
-            raise PlacementError(f"{what} of the answer has the form {values.shape}; it must be {form}")
+            raise PlacementError(f"{field} of the answer has the form {values.shape}; it must be {form}")
         if values.size and not (values.min() >= least and values.max() < end):
             raise PlacementError(
-                f"{what} of the answer goes from {values.min()} to {values.max()}, not {least}…{end - 1}"
+                f"{field} of the answer goes from {values.min()} to {values.max()}, not {least}…{end - 1}"
             )
 
 
 def _undone(instance: ProvisioningInstance, answer: Answer) -> Iterator[Violation]:
     names = machine_names(instance, answer)
     fetched = answer.server_of >= 0
-    for machine, what in np.argwhere(needed(instance, answer.machine_of, answer.machines) & ~fetched).tolist():
-        yield Violation(0, f"{names[machine]} does not fetch object {instance.objects[what]!r}", 1, 0, "")
-    for machine, what in np.argwhere(fetched).tolist():
-        server = answer.server_of[machine, what]
-        if not instance.holds[what, server]:
-            said = (
-                f"{names[machine]} fetches object {instance.objects[what]!r} from server {instance.servers[server]!r}"
+    for machine, leaf in np.argwhere(needed(instance, answer.machine_of, answer.machines) & ~fetched).tolist():
+        yield Violation(0, f"{names[machine]} does not fetch object {instance.objects[leaf]!r}", 1, 0, "")
+    for machine, leaf in np.argwhere(fetched).tolist():
+        server = answer.server_of[machine, leaf]
+        if not instance.holds[leaf, server]:
+            fault = (
+                f"{names[machine]} fetches object {instance.objects[leaf]!r} from server {instance.servers[server]!r}"
             )
-            yield Violation(0, f"{said}, which does not hold it", 1, 0, "")
+            yield Violation(0, f"{fault}, which does not hold it", 1, 0, "")
     rented = np.bincount(answer.class_of, minlength=len(instance.classes))
     for kind in np.flatnonzero(rented > instance.limit).tolist():
-        said = f"{rented[kind]} machines of class {instance.classes[kind]!r} are rented"
-        yield Violation(0, f"{said}; there are {instance.limit[kind]:g}", float(rented[kind]), instance.limit[kind], "")
+        fault = f"{rented[kind]} machines of class {instance.classes[kind]!r} are rented"
+        yield Violation(
+            0, f"{fault}; there are {instance.limit[kind]:g}", float(rented[kind]), instance.limit[kind], ""
+        )
 
 
 def _overloads(instance: ProvisioningInstance, answer: Answer, asked: MachineLoads) -> Iterator[Violation]:
@@ -214,16 +216,16 @@ def _overloads(instance: ProvisioningInstance, answer: Answer, asked: MachineLoa
     servers = [f"server {name!r}" for name in instance.servers]
     # a link is there once, and carries both ways
     both = np.triu(asked.link_bytes_s + asked.link_bytes_s.T)
-    for number, what, limits, unit, of in (
+    for number, load, limits, unit, of in (
         (1, asked.mop_s, instance.speed_mop_s[classes], "Mop/s", names),
         (2, asked.card_bytes_s, instance.card_bytes_s[classes], "bytes/s", [f"the card of {name}" for name in names]),
         (3, asked.server_bytes_s, instance.server_card_bytes_s, "bytes/s", [f"the card of {name}" for name in servers]),
         (4, asked.server_link_bytes_s, instance.server_link_bytes_s[:, classes], "bytes/s", (servers, names)),
         (5, both, instance.machine_link_bytes_s[np.ix_(classes, classes)], "bytes/s", (names, names)),
     ):
-        for at in map(tuple, np.argwhere(what > limits * (1 + SLACK)).tolist()):
+        for at in map(tuple, np.argwhere(load > limits * (1 + SLACK)).tolist()):
             where = f"the link from {of[0][at[0]]} to {of[1][at[1]]}" if isinstance(of, tuple) else of[at[0]]
-            yield Violation(number, where, float(what[at]), float(limits[at]), unit)
+            yield Violation(number, where, float(load[at]), float(limits[at]), unit)
     if not instance.overlap:
         took_s, limit_s = in_turn_s(instance, answer), 1 / instance.throughput_hz
         for node in np.flatnonzero(took_s > limit_s * (1 + SLACK)).tolist():

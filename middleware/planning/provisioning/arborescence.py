@@ -29,9 +29,9 @@ def cheapest_tree(price: Floats, took_s: Floats, root: int, period_s: float) -> 
     usable = took_s <= period_s * (1 + SLACK)
     np.fill_diagonal(usable, False)
     usable[root] = False
-    found = _by_edmonds(price, usable, root)
-    if busiest_s(found, took_s) <= period_s * (1 + SLACK):
-        return found
+    tree = _by_edmonds(price, usable, root)
+    if busiest_s(tree, took_s) <= period_s * (1 + SLACK):
+        return tree
     return _by_program(price, took_s, usable, root, period_s)
 
 

@@ -62,7 +62,7 @@ def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = Non
     """The cheapest answer that is found in time; PlannerError where there is none, or none was found."""
     effort = effort or ProvisioningLimits()
     parts = parts_of(instance)
-    found: tuple[float, Answer, str] | None = None
+    cheapest: tuple[float, Answer, str] | None = None
     if not parts.kinds:
         raise NoSolutionError("there are no machines: the limit of every class is below 1")
     for name in sorted(HEURISTICS, key=lambda name: name == "random"):  # B3; of equals one that has a reason
@@ -70,33 +70,33 @@ def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = Non
             answer = rented(instance, name, effort.seed)
         except PlannerError:
             continue
-        if found is None or cost(instance, answer) < found[0]:
-            found = cost(instance, answer), answer, name
-    ranges = Ranges(parts, found[0] if found else math.inf, effort.gap)
+        if cheapest is None or cost(instance, answer) < cheapest[0]:
+            cheapest = cost(instance, answer), answer, name
+    ranges = Ranges(parts, cheapest[0] if cheapest else math.inf, effort.gap)
     covered = ranges.bound
     if ranges.left:
-        starts = [found[1]] if found else []
+        starts = [cheapest[1]] if cheapest else []
         annealed = anneal(parts, effort.seed, starts, steps=effort.steps, runs=effort.runs)
-        if annealed is not None and (found is None or annealed[0] < found[0]):
-            found = *annealed, "annealing"
-            ranges.below = found[0]
+        if annealed is not None and (cheapest is None or annealed[0] < cheapest[0]):
+            cheapest = *annealed, "annealing"
+            ranges.below = cheapest[0]
     took_s = 0.0
     while (numbers := ranges.next()) is not None:
         least, most, bound = numbers
         program = Counted(parts, least, most, bound, ranges.below, effort.gap)
         solved = program.solve(effort.time_limit_s - took_s)
         took_s += solved.took_s
-        if solved.best is not None and (found is None or solved.best[0] < found[0]):
-            found = *solved.best, "program"
-            ranges.below = found[0]
+        if solved.best is not None and (cheapest is None or solved.best[0] < cheapest[0]):
+            cheapest = *solved.best, "program"
+            ranges.below = cheapest[0]
         ranges.say(least, solved.bound)
         if not solved.proven:
             break
-    if found is None:
+    if cheapest is None:
         if math.isinf(ranges.bound):
             raise NoSolutionError("no machines sustain the throughput")
         raise PlannerError("no machines were found in time, and it is not proven that there are none")
-    return Rented(found[1], found[0], min(found[0], ranges.bound), min(found[0], covered), found[2])
+    return Rented(cheapest[1], cheapest[0], min(cheapest[0], ranges.bound), min(cheapest[0], covered), cheapest[2])
 
 
 class Ranges:
@@ -124,18 +124,18 @@ class Ranges:
     @property
     def left(self) -> list[int]:
         """Numbers of machines of which some answer may be cheaper."""
-        return [each for each in self._open if self._bounds[each] < self.below * (1 - max(self._gap, PROVEN))]
+        return [number for number in self._open if self._bounds[number] < self.below * (1 - max(self._gap, PROVEN))]
 
     @property
     def bound(self) -> float:
         """What no answer costs less than."""
-        return min([self.below, *(self._bounds[each] for each in self._bounds)])
+        return min([self.below, *(self._bounds[number] for number in self._bounds)])
 
     def next(self) -> tuple[int, int, float] | None:
         """The least and the largest of numbers to be looked at, and their bound; None: there are none."""
         if not self.left:
             return None
-        machines = min(self.left, key=lambda each: self._bounds[each])
+        machines = min(self.left, key=lambda number: self._bounds[number])
         return machines, self._most[machines], self._bounds[machines]
 
     def say(self, machines: int, bound: float) -> None:

@@ -19,7 +19,7 @@ from thalweg.middleware.planning.solver import NoSolutionError, Program
 
 def cover(parts: ProblemUnits, machines: int) -> float:
     """What so many machines cost at least; inf if so many cannot do."""
-    rates, wanted = parts.instance.rate_bytes_s, {what for objects in parts.objects for what in objects}
+    rates, wanted = parts.instance.rate_bytes_s, {leaf for objects in parts.objects for leaf in objects}
     smallest = sorted(sent for *_, sent in parts.streams)[: machines - 1]
     asked, carried = plain_sum(parts.mop_s), float(rates[list(wanted)].sum()) + 2 * plain_sum(smallest)
     program, menus = Program(), list[np.ndarray]()
@@ -44,7 +44,7 @@ def cover(parts: ProblemUnits, machines: int) -> float:
     program.row(own, np.ones(len(own)), low=machines, high=machines)
     program.row(every, np.array(speeds), low=1.0 - 1e-9)
     program.row(every, np.array(cards), low=1.0 - 1e-9)
-    least = [min(parts.fetched[what]) for what in wanted]
+    least = [min(parts.fetched[leaf]) for leaf in wanted]
     try:
         return program.solve().bound + plain_sum(least) + min(parts.results)
     except NoSolutionError:

@@ -61,8 +61,8 @@ class Fleet:
 
     def fits(self, operators: Sequence[int], machine: int | None = None) -> bool:
         """Whether free operators fit on a machine, or together on one that is bought for them."""
-        there = 0.0 if machine is None else self.machines[machine].mop_s
-        if there + plain_sum([self._asked_mop_s[node] for node in operators]) > self._largest[0][0]:
+        used_mop_s = 0.0 if machine is None else self.machines[machine].mop_s
+        if used_mop_s + plain_sum([self._asked_mop_s[node] for node in operators]) > self._largest[0][0]:
             return False  # said soon, as it is the commonest
         added = self._together(operators)
         parts = [added] if machine is None else [added, self.machines[machine]]
@@ -75,20 +75,20 @@ class Fleet:
 
     def joins(self, machines: Iterable[int]) -> bool:
         """Whether all that is on these machines fits on one."""
-        those = set(machines)
-        return self._carried([self.machines[machine] for machine in those], those)
+        distinct = set(machines)
+        return self._carried([self.machines[machine] for machine in distinct], distinct)
 
     def _together(self, operators: Sequence[int]) -> OperatorGroup:
-        made = OperatorGroup()
-        made.operators = list(operators)
+        part = OperatorGroup()
+        part.operators = list(operators)
         for node in operators:
-            made.mop_s += self._asked_mop_s[node]
-            made.objects |= self._objects[node]
+            part.mop_s += self._asked_mop_s[node]
+            part.objects |= self._objects[node]
             for other, sent in self.beside[node]:
                 machine = self.at[other]
                 if machine is not None:  # R1
-                    made.links[machine] = made.links.get(machine, 0.0) + sent
-        return made
+                    part.links[machine] = part.links.get(machine, 0.0) + sent
+        return part
 
     def _carried(self, parts: Sequence[OperatorGroup], own: set[int]) -> bool:
         mop_s = plain_sum([part.mop_s for part in parts])
@@ -111,11 +111,11 @@ class Fleet:
         return any(mop_s <= speed and card <= most for speed, most in self._largest)  # R3
 
     def _fetch(self, objects: int) -> float:
-        found = self._fetched.get(objects)
-        if found is None:
-            found = plain_sum(rate for at, rate in enumerate(self._rates) if objects >> at & 1)
-            self._fetched[objects] = found
-        return found
+        rate_bytes_s = self._fetched.get(objects)
+        if rate_bytes_s is None:
+            rate_bytes_s = plain_sum(rate for at, rate in enumerate(self._rates) if objects >> at & 1)
+            self._fetched[objects] = rate_bytes_s
+        return rate_bytes_s
 
     # --- buying and selling ---------------------------------------------------------------------
 
@@ -130,8 +130,8 @@ class Fleet:
 
     def join(self, machines: Sequence[int]) -> int:
         """Put all that is on these machines on the first of them, and sell the others."""
-        first, *others = dict.fromkeys(machines)
-        for other in others:
+        first, *rest = dict.fromkeys(machines)
+        for other in rest:
             self.put(self.sell(other), first)
         return first
 

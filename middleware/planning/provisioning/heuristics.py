@@ -82,10 +82,10 @@ def _object_greedy(fleet: Fleet, random: np.random.Generator) -> None:
     instance = fleet.instance
     most = [max((instance.rate_bytes_s[at] for at in leaves), default=0.0) for leaves in instance.leaves]
     order = sorted(_almost_leaves(instance), key=lambda node: (-most[node], -instance.work_mop[node]))
-    others = [node for node in _falling(instance) if not instance.leaves[node]]
+    inner = [node for node in _falling(instance) if not instance.leaves[node]]
     while free := fleet.free(order):
         machine = _begun(fleet, free[0], sells=False)
-        _fill(fleet, machine, [*free[1:], *others])
+        _fill(fleet, machine, [*free[1:], *inner])
     _by_work(fleet)
 
 
@@ -106,18 +106,18 @@ def _object_grouping(fleet: Fleet, random: np.random.Generator) -> None:
     popularity = instance.needs.sum(axis=0)
     liked = (instance.needs @ popularity).tolist()
     order = sorted(_almost_leaves(instance), key=lambda node: -liked[node])
-    others = [node for node in _falling(instance) if not instance.leaves[node]]
+    inner = [node for node in _falling(instance) if not instance.leaves[node]]
     while free := fleet.free(order):
         machine = _begun(fleet, free[0], sells=False)
         same = [node for node in free[1:] if set(instance.leaves[node]) & set(instance.leaves[free[0]])]
-        _fill(fleet, machine, [*same, *others])
+        _fill(fleet, machine, [*same, *inner])
     _by_work(fleet)
 
 
 def _object_availability(fleet: Fleet, random: np.random.Generator) -> None:
     instance = fleet.instance
-    for what in np.argsort(instance.holds.sum(axis=1), kind="stable").tolist():
-        users = [node for node in _falling(instance) if what in instance.leaves[node]]
+    for leaf in np.argsort(instance.holds.sum(axis=1), kind="stable").tolist():
+        users = [node for node in _falling(instance) if leaf in instance.leaves[node]]
         while free := fleet.free(users):
             _fill(fleet, _begun(fleet, free[0], sells=False), free[1:])
     _by_work(fleet)
@@ -139,8 +139,8 @@ HEURISTICS: Mapping[str, Heuristic] = {
 
 def _falling(instance: ProvisioningInstance) -> list[int]:
     """All operators by falling work."""
-    found: list[int] = np.argsort(-instance.work_mop, kind="stable").tolist()
-    return found
+    order: list[int] = np.argsort(-instance.work_mop, kind="stable").tolist()
+    return order
 
 
 def _almost_leaves(instance: ProvisioningInstance) -> list[int]:
@@ -176,6 +176,6 @@ def _begun(fleet: Fleet, node: int, sells: bool = True) -> int:
             raise PlannerError(f"machines are sold again and again for operator {name!r}")
         together = [node, other]
         if not fleet.fits(together):
-            said = fleet.instance.operators[other]
-            raise PlannerError(f"no machine can be bought for operators {name!r} and {said!r} together")
+            neighbour = fleet.instance.operators[other]
+            raise PlannerError(f"no machine can be bought for operators {name!r} and {neighbour!r} together")
     return fleet.put(together)

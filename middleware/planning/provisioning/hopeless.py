@@ -40,10 +40,12 @@ def in_the_way(instance: ProvisioningInstance) -> str:
     }
     if instance.overlap:
         del ways[6]
-    found = [said for said, fields in ways.values() if _is_found(msgspec.structs.replace(instance, **fields))]
-    if not found:
+    constraints = [
+        constraint for constraint, fields in ways.values() if _is_found(msgspec.structs.replace(instance, **fields))
+    ]
+    if not constraints:
         return "more than one constraint stands in the way"
-    return f"there would be some if there were no limit to {' or '.join(found)}"
+    return f"there would be some if there were no limit to {' or '.join(constraints)}"
 
 
 def _is_found(instance: ProvisioningInstance) -> bool:
@@ -61,10 +63,10 @@ def _reasons(instance: ProvisioningInstance) -> Iterator[str]:
     speed, largest = float(instance.speed_mop_s.max()), instance.classes[int(instance.speed_mop_s.argmax())]
     for node in np.flatnonzero(instance.asked_mop_s > speed * (1 + SLACK)).tolist():
         asked = float(instance.asked_mop_s[node])
-        said = f"operator {instance.operators[node]!r} asks for {asked:,.6g} Mop/s at {wanted}"
-        yield f"{said}, {asked - speed:,.6g} more than the largest machine computes ({largest}, {speed:,.6g}) (1)"
+        reason = f"operator {instance.operators[node]!r} asks for {asked:,.6g} Mop/s at {wanted}"
+        yield f"{reason}, {asked - speed:,.6g} more than the largest machine computes ({largest}, {speed:,.6g}) (1)"
     used = instance.needs.any(axis=0)
-    for number, most, what in (
+    for number, most, bottleneck in (
         (2, float(instance.card_bytes_s.max()), "the card of any machine"),
         (3, np.where(instance.holds, instance.server_card_bytes_s, -1.0).max(axis=1), "the card of any of its servers"),
         (4, np.where(instance.holds, instance.server_link_bytes_s.max(axis=1), -1.0).max(axis=1), "any link from one"),
@@ -72,22 +74,22 @@ def _reasons(instance: ProvisioningInstance) -> Iterator[str]:
         limits: Floats = np.broadcast_to(most, used.shape)
         for at in np.flatnonzero(used & (instance.rate_bytes_s > limits * (1 + SLACK))).tolist():
             asked, limit = float(instance.rate_bytes_s[at]), float(limits[at])
-            said = f"object {instance.objects[at]!r} takes {asked:,.6g} bytes/s"
-            yield f"{said}, {asked - limit:,.6g} more than {what} carries ({limit:,.6g}) ({number})"
+            reason = f"object {instance.objects[at]!r} takes {asked:,.6g} bytes/s"
+            yield f"{reason}, {asked - limit:,.6g} more than {bottleneck} carries ({limit:,.6g}) ({number})"
     asked, limit = float(instance.rate_bytes_s[used].sum()), float(instance.server_card_bytes_s.sum())
     if asked > limit * (1 + SLACK):
-        said = f"all objects together take {asked:,.6g} bytes/s, {asked - limit:,.6g} more than all servers' cards"
-        yield f"{said} carry ({limit:,.6g}) (3)"
+        reason = f"all objects together take {asked:,.6g} bytes/s, {asked - limit:,.6g} more than all servers' cards"
+        yield f"{reason} carry ({limit:,.6g}) (3)"
     parts = parts_of(instance)
     for unit, asked in enumerate(parts.mop_s):
         if asked > speed * (1 + SLACK):
             names = [repr(name) for name, its in zip(instance.operators, parts.unit_of, strict=True) if its == unit]
-            said = f"operators {', '.join(names)} exchange more than any link or card (5) carries"
-            yield f"{said}, and together ask for {asked:,.6g} Mop/s, {asked - speed:,.6g} more than the largest (1)"
+            reason = f"operators {', '.join(names)} exchange more than any link or card (5) carries"
+            yield f"{reason}, and together ask for {asked:,.6g} Mop/s, {asked - speed:,.6g} more than the largest (1)"
     if not instance.overlap:
         core, period_s = float(instance.core_mop_s.max()), 1 / instance.throughput_hz
         for node, took_s in enumerate((instance.work_mop / core).tolist()):
             if took_s > period_s * (1 + SLACK):
-                said = f"operator {instance.operators[node]!r} computes {took_s:,.6g} s on one processor at best"
+                reason = f"operator {instance.operators[node]!r} computes {took_s:,.6g} s on one processor at best"
                 more = f"{took_s - period_s:,.6g} more than there are between two results"
-                yield f"{said}, {more} ({period_s:,.6g} s) (6)"
+                yield f"{reason}, {more} ({period_s:,.6g} s) (6)"

@@ -85,8 +85,8 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
         """Return self; UsageError naming the first operator, object, server or class that does not fit."""
         n, k, servers, c = (len(of) for of in (self.operators, self.objects, self.servers, self.classes))
         if not (n and c and servers):
-            said = f"there are {n} operators, {servers} servers and {c} machine classes"
-            raise UsageError(f"{said}; at least one of each is needed")
+            fault = f"there are {n} operators, {servers} servers and {c} machine classes"
+            raise UsageError(f"{fault}; at least one of each is needed")
         sizes: dict[tuple[int, ...], tuple[str, ...]] = {
             (n,): ("parent", "work_mop", "output_bytes"),
             (k,): ("object_bytes", "frequency_hz"),
@@ -97,9 +97,9 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
             (c, c): ("machine_link_bytes_s",),
         }
         for size, fields in sizes.items():
-            for what in fields:
-                if (found := getattr(self, what).shape) != size:
-                    raise UsageError(f"{what} has the form {found}; it must be {size}")
+            for field in fields:
+                if (shape := getattr(self, field).shape) != size:
+                    raise UsageError(f"{field} has the form {shape}; it must be {size}")
         self._check_tree()
         named = {
             kind: [f"{kind} {name!r}" for name in of]
@@ -112,7 +112,7 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
         }
         to_classes = [f"{a} to {b}" for a in named["server"] for b in named["class"]]
         between = [f"{a} to {b}" for a in named["class"] for b in named["class"]]
-        for what, of, least in (
+        for field, of, least in (
             ("work_mop", named["operator"], 0),
             ("output_bytes", named["operator"], 0),
             ("object_bytes", named["object"], 0),
@@ -124,17 +124,17 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
             ("price", named["class"], 0),
             ("machine_link_bytes_s", between, 0),
         ):
-            values = getattr(self, what).ravel()
-            endless = what.endswith("bytes_s")  # a card or a link may have no limit
+            values = getattr(self, field).ravel()
+            endless = field.endswith("bytes_s")  # a card or a link may have no limit
             fits = (values >= least) & (np.isfinite(values) | endless)
             for wrong in np.flatnonzero(~fits)[:1].tolist():
-                said = "is missing" if np.isnan(values[wrong]) else f"is {values[wrong]:g}"
+                fault = "is missing" if np.isnan(values[wrong]) else f"is {values[wrong]:g}"
                 right = f"{'above' if least else 'at least'} 0" + (", inf for no limit" if endless else " and finite")
-                raise UsageError(f"{what} of {of[wrong]} {said}; it must be {right}")
+                raise UsageError(f"{field} of {of[wrong]} {fault}; it must be {right}")
         links = self.machine_link_bytes_s
         for a, b in np.argwhere(links != links.T)[:1].tolist():
-            said = f"machine_link_bytes_s from {self.classes[a]!r} to {self.classes[b]!r} is {links[a, b]:g}"
-            raise UsageError(f"{said}, and {links[b, a]:g} the other way; a link has one rate for both")
+            fault = f"machine_link_bytes_s from {self.classes[a]!r} to {self.classes[b]!r} is {links[a, b]:g}"
+            raise UsageError(f"{fault}, and {links[b, a]:g} the other way; a link has one rate for both")
         if not (self.throughput_hz > 0 and math.isfinite(self.throughput_hz)):
             raise UsageError(f"the throughput is {self.throughput_hz:g} results a second; it must be above 0")
         return self
@@ -143,20 +143,20 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
         n, parents = self.count, self.parent.tolist()
         for node, parent in enumerate(parents):
             if not (node < parent < n if node < n - 1 else parent == -1):
-                said = f"the consumer of operator {self.operators[node]!r} is number {parent}"
+                fault = f"the consumer of operator {self.operators[node]!r} is number {parent}"
                 raise UsageError(
-                    f"{said} of {n}; each comes before its consumer, and the last, the root, has none (-1)"
+                    f"{fault} of {n}; each comes before its consumer, and the last, the root, has none (-1)"
                 )
         if len(self.leaves) != n:
             raise UsageError(f"leaves are of {len(self.leaves)} operators; there are {n}")
         for node, leaves in enumerate(self.leaves):
             if unknown := [at for at in leaves if not 0 <= at < len(self.objects)]:
-                said = f"operator {self.operators[node]!r} needs object {unknown[0]}"
-                raise UsageError(f"{said}; there are {len(self.objects)}, from 0")
+                fault = f"operator {self.operators[node]!r} needs object {unknown[0]}"
+                raise UsageError(f"{fault}; there are {len(self.objects)}, from 0")
             for at in leaves:
                 if not self.holds[at].any():
-                    said = f"object {self.objects[at]!r}, which operator {self.operators[node]!r} needs,"
-                    raise UsageError(f"{said} is on no server; name one that holds it")
+                    fault = f"object {self.objects[at]!r}, which operator {self.operators[node]!r} needs,"
+                    raise UsageError(f"{fault} is on no server; name one that holds it")
 
     # --- what follows from it -------------------------------------------------------------------
 
@@ -190,18 +190,18 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Of every operator those it consumes (Child)."""
-        found: list[list[int]] = [[] for _ in self.operators]
+        children: list[list[int]] = [[] for _ in self.operators]
         for node, parent in enumerate(self.parent[:-1].tolist()):
-            found[parent].append(node)
-        return tuple(map(tuple, found))
+            children[parent].append(node)
+        return tuple(map(tuple, children))
 
     @cached_property
     def needs(self) -> Flags:
         """(n, k) which objects an operator needs."""
-        found = np.zeros((self.count, len(self.objects)), dtype=bool)
+        needs = np.zeros((self.count, len(self.objects)), dtype=bool)
         for node, leaves in enumerate(self.leaves):
-            found[node, list(leaves)] = True
-        return found
+            needs[node, list(leaves)] = True
+        return needs
 
 
 def reserved(instance: ProvisioningInstance, share: float) -> ProvisioningInstance:

@@ -37,20 +37,26 @@ class Kind:
         self.limit = float(instance.limit[self.classes,].sum())
         rows = instance.speed_mop_s.tolist(), instance.card_bytes_s.tolist(), instance.price.tolist()
         speed, card, price = rows
-        self.speeds = sorted({speed[each] for each in classes})
-        self.cards = sorted({card[each] for each in classes})
+        self.speeds = sorted({speed[machine_class] for machine_class in classes})
+        self.cards = sorted({card[machine_class] for machine_class in classes})
         self.cheapest = [
             [
                 min(
-                    (each for each in classes if speed[each] >= least and card[each] >= narrowest),
-                    key=lambda each: (price[each], each),
+                    (
+                        machine_class
+                        for machine_class in classes
+                        if speed[machine_class] >= least and card[machine_class] >= narrowest
+                    ),
+                    key=lambda machine_class: (price[machine_class], machine_class),
                     default=-1,
                 )
                 for narrowest in self.cards
             ]
             for least in self.speeds
         ]
-        self.prices = [[price[each] if each >= 0 else math.inf for each in row] for row in self.cheapest]
+        self.prices = [
+            [price[machine_class] if machine_class >= 0 else math.inf for machine_class in row] for row in self.cheapest
+        ]
         self.menus = self._menus()
 
     def _menus(self) -> list[list[Option]]:
@@ -60,7 +66,7 @@ class Kind:
             processors = [(speed, 0.0, own) for speed, own in zip(self.speeds, prices[:, 0].tolist(), strict=True)]
             cards = [(0.0, card, more) for card, more in zip(self.cards, rest[0].tolist(), strict=True)]
             return [processors, cards]
-        best = {each for row in self.cheapest for each in row if each >= 0}
+        best = {machine_class for row in self.cheapest for machine_class in row if machine_class >= 0}
         places = [(i, j) for i in range(len(self.speeds)) for j in range(len(self.cards))]
         return [
             [
@@ -148,8 +154,8 @@ class ProblemUnits(msgspec.Struct, frozen=True):
         servers = served_from(instance, machine_of, classes)
         if servers is None:
             return None
-        found = Answer(machine_of, classes, servers)
-        return None if violations(instance, found) else (cost(instance, found), found)
+        answer = Answer(machine_of, classes, servers)
+        return None if violations(instance, answer) else (cost(instance, answer), answer)
 
     def _classes(self, machine_of: Indices, kinds: Sequence[int]) -> Indices | None:
         instance, count = self.instance, len(kinds)
@@ -160,26 +166,28 @@ class ProblemUnits(msgspec.Struct, frozen=True):
         for end in ends:
             card += np.bincount(end[apart], instance.sent_bytes_s[:-1][apart], count)
         left = instance.limit.copy()
-        found = np.full(count, -1, dtype=np.intp)
+        classes = np.full(count, -1, dtype=np.intp)
         for at, kind in enumerate(kinds):
             choice = self.kinds[kind].class_for(float(mop_s[at]), float(card[at]))
             if choice >= 0 and left[choice] < 1:  # one that is like it
-                choice = next((each for each in self.kinds[kind].classes if left[each] >= 1), -1)
+                choice = next(
+                    (machine_class for machine_class in self.kinds[kind].classes if left[machine_class] >= 1), -1
+                )
             if choice < 0:
                 return None
             left[choice] -= 1
-            found[at] = choice
-        return found
+            classes[at] = choice
+        return classes
 
     def groups(self, answer: Answer) -> tuple[list[int], list[int]] | None:
         """Of every unit its machine, and of every machine its kind; None where operators of a unit are apart."""
-        kind_of = {each: at for at, kind in enumerate(self.kinds) for each in kind.classes}
+        kind_of = {machine_class: at for at, kind in enumerate(self.kinds) for machine_class in kind.classes}
         group_of = [-1] * self.count
         for unit, machine in zip(self.unit_of, answer.machine_of.tolist(), strict=True):
             if group_of[unit] not in (-1, machine):
                 return None
             group_of[unit] = machine
-        return group_of, [kind_of[each] for each in answer.class_of.tolist()]
+        return group_of, [kind_of[machine_class] for machine_class in answer.class_of.tolist()]
 
 
 def parts_of(instance: ProvisioningInstance) -> ProblemUnits:
@@ -206,7 +214,7 @@ def parts_of(instance: ProvisioningInstance) -> ProblemUnits:
         tuple(unit_of),
         mop_s.tolist(),
         [tuple(row) for row in objects],
-        [(one, other, float(instance.sent_bytes_s[node])) for node, one, other in ends if one != other],
+        [(unit, other, float(instance.sent_bytes_s[node])) for node, unit, other in ends if unit != other],
         kinds,
         instance.machine_link_bytes_s[np.ix_(one_of, one_of)].tolist(),
         between.tolist(),
@@ -229,8 +237,8 @@ def _turns(instance: ProvisioningInstance, classes: Sequence[int]) -> Turns:
 
 
 def _inverse(rates: Floats) -> Floats:
-    found: Floats = np.divide(1.0, rates, out=np.full(rates.shape, LATE), where=rates > 0)
-    return found
+    inverse: Floats = np.divide(1.0, rates, out=np.full(rates.shape, LATE), where=rates > 0)
+    return inverse
 
 
 def _units(instance: ProvisioningInstance) -> list[int]:  # R1
@@ -243,8 +251,8 @@ def _units(instance: ProvisioningInstance) -> list[int]:  # R1
     for node in range(instance.count - 2, -1, -1):
         if instance.sent_bytes_s[node] > carried:
             root[node] = root[int(instance.parent[node])]
-    number = {each: at for at, each in enumerate(sorted(set(root)))}
-    return [number[each] for each in root]
+    number = {representative: at for at, representative in enumerate(sorted(set(root)))}
+    return [number[representative] for representative in root]
 
 
 def _kinds(instance: ProvisioningInstance) -> list[Kind]:  # R2

@@ -43,15 +43,15 @@ def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, clien
     """The graph, in which objects are served ρ times a second, and where its nodes are."""
     machines, nodes, placement = machine_hosts(answer), list[Node](), Placement()
     sources: dict[tuple[int, int], str] = {}
-    for what, server in sorted({(what, server) for _, what, server in fetched(answer)}):  # R1
+    for leaf, server in sorted({(leaf, server) for _, leaf, server in fetched(answer)}):  # R1
         host = instance.servers[server]
-        name = sources[what, server] = f"{instance.objects[what]}@{host}"
-        code = code_of(instance.objects[what], float(instance.object_bytes[what]), 0.0)
+        name = sources[leaf, server] = f"{instance.objects[leaf]}@{host}"
+        code = code_of(instance.objects[leaf], float(instance.object_bytes[leaf]), 0.0)
         nodes.append(Node(name, "source", (), code, host, rate=instance.throughput_hz))
         placement[name] = host
     for node, name in enumerate(instance.operators):
         machine = int(answer.machine_of[node])
-        objects = [sources[what, int(answer.server_of[machine, what])] for what in dict.fromkeys(instance.leaves[node])]
+        objects = [sources[leaf, int(answer.server_of[machine, leaf])] for leaf in dict.fromkeys(instance.leaves[node])]
         inputs = (*objects, *(instance.operators[child] for child in instance.children[node]))  # R2
         code = code_of(name, float(instance.output_bytes[node]), float(instance.work_mop[node]))
         nodes.append(Node(name, "operator", inputs, code))
@@ -62,22 +62,22 @@ def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, clien
 
 def fetched(answer: Answer) -> list[tuple[int, int, int]]:
     """Which machine fetches which object from which server."""
-    found: list[list[int]] = np.argwhere(answer.server_of >= 0).tolist()
-    return [(machine, what, int(answer.server_of[machine, what])) for machine, what in found]
+    pairs: list[list[int]] = np.argwhere(answer.server_of >= 0).tolist()
+    return [(machine, leaf, int(answer.server_of[machine, leaf])) for machine, leaf in pairs]
 
 
 def links(instance: ProvisioningInstance, answer: Answer, client: str) -> dict[Link, float]:
     """Bytes a second of every link, inf where only the cards at its ends limit it. The client's have no limit."""
     machines, classes = machine_hosts(answer), answer.class_of.tolist()
-    found = {Link(*ends): float("inf") for ends in permutations((client, *instance.servers, *machines), 2)}
+    rates = {Link(*ends): float("inf") for ends in permutations((client, *instance.servers, *machines), 2)}
     for machine, kind in zip(machines, classes, strict=True):
         for server, name in enumerate(instance.servers):
             for link in (Link(name, machine), Link(machine, name)):
-                found[link] = float(instance.server_link_bytes_s[server, kind])
+                rates[link] = float(instance.server_link_bytes_s[server, kind])
         for other, its in zip(machines, classes, strict=True):
             if other != machine:
-                found[Link(machine, other)] = float(instance.machine_link_bytes_s[kind, its])
-    return found
+                rates[Link(machine, other)] = float(instance.machine_link_bytes_s[kind, its])
+    return rates
 
 
 def cards(instance: ProvisioningInstance, answer: Answer) -> dict[str, float]:
@@ -97,8 +97,8 @@ def task(instance: ProvisioningInstance, answer: Answer, core_mop_s: float, clie
         link: min(rate, limits[link[0]], limits[link[1]]) for link, rate in links(instance, answer, client).items()
     }
     sizes = dict(zip(instance.operators, instance.output_bytes.tolist(), strict=True))
-    for _, what, server in fetched(answer):
-        sizes[f"{instance.objects[what]}@{instance.servers[server]}"] = float(instance.object_bytes[what])
+    for _, leaf, server in fetched(answer):
+        sizes[f"{instance.objects[leaf]}@{instance.servers[server]}"] = float(instance.object_bytes[leaf])
     work = dict(zip(instance.operators, (instance.work_mop / core_mop_s).tolist(), strict=True))
     speeds = zip(machine_hosts(answer), (instance.core_mop_s[answer.class_of] / core_mop_s).tolist(), strict=True)
     cores = np.ones(len(instance.classes)) if instance.cores is None else instance.cores

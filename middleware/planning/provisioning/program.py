@@ -93,11 +93,11 @@ class Counted:
             took_s += built.program.took_s
             self.bound = max(self.bound, min(self.below, solution.bound / self.scale))
             group_of = built.group_of(solution.variables)
-            found = self.parts.answer(group_of, [kind for kind, _ in self.slots])
-            if found is not None and found[0] < self.below:
-                best, self.below = found, found[0]
-            if found is not None and found[0] <= solution.value / self.scale * (1 + PROVEN):
-                return ProgramResult(best, min(found[0], self.bound), solution.optimal, took_s)
+            candidate = self.parts.answer(group_of, [kind for kind, _ in self.slots])
+            if candidate is not None and candidate[0] < self.below:
+                best, self.below = candidate, candidate[0]
+            if candidate is not None and candidate[0] <= solution.value / self.scale * (1 + PROVEN):
+                return ProgramResult(best, min(candidate[0], self.bound), solution.optimal, took_s)
             if not self.links and self._overfull(group_of):  # P5
                 self.links = True
             elif not self.servers:
@@ -108,9 +108,9 @@ class Counted:
     def _overfull(self, group_of: Sequence[int]) -> bool:
         sums: dict[tuple[int, int], float] = {}
         for unit, other, sent in self.parts.streams:
-            one, two = sorted((group_of[unit], group_of[other]))
-            sums[one, two] = sums.get((one, two), 0.0) + sent * (one != two)
-        return any(sent > self.link(one, two) for (one, two), sent in sums.items())
+            first, second = sorted((group_of[unit], group_of[other]))
+            sums[first, second] = sums.get((first, second), 0.0) + sent * (first != second)
+        return any(sent > self.link(first, second) for (first, second), sent in sums.items())
 
     def link(self, one: int, two: int) -> float:
         """Bytes/s between two machines."""
@@ -129,7 +129,7 @@ class _Built:
         traffic = float(instance.rate_bytes_s.sum()) + 2 * plain_sum(sent for *_, sent in parts.streams)
         self._card = min(max(kind.cards[-1] for kind in parts.kinds), traffic) or 1.0
         self._rates = instance.rate_bytes_s.tolist()
-        self._wanted = sorted({what for objects in parts.objects for what in objects})
+        self._wanted = sorted({leaf for objects in parts.objects for leaf in objects})
         self._costs: list[tuple[int, float]] = []
         self._x = np.full((parts.count, len(slots)), -1, dtype=np.intp)
         for rank, unit in enumerate(of.order):  # P1
@@ -152,8 +152,8 @@ class _Built:
 
     def group_of(self, variables: Floats) -> list[int]:
         """Of every unit its machine."""
-        found: list[int] = np.where(self._x >= 0, variables[self._x], -1.0).argmax(axis=1).tolist()
-        return found
+        groups: list[int] = np.where(self._x >= 0, variables[self._x], -1.0).argmax(axis=1).tolist()
+        return groups
 
     # --- what is said in short --------------------------------------------------------------------
 
@@ -210,12 +210,12 @@ class _Built:
                 for end in (unit, other):
                     self._row([(column, 1.0), (x[end], -1.0)], high=0.0)
         self._row([(used, 1.0), *((column, 1.0) for column in stays), *((x[unit], -1.0) for unit in units)], high=0.0)
-        for what in self._wanted:  # P3
-            users = [unit for unit in units if what in parts.objects[unit]]
+        for leaf in self._wanted:  # P3
+            users = [unit for unit in units if leaf in parts.objects[unit]]
             if users:
-                self._fetches[what, slot] = column = self._new()
-                carries.append((column, self._rates[what] / self._card))
-                self._pays(column, parts.fetched[what][kind])
+                self._fetches[leaf, slot] = column = self._new()
+                carries.append((column, self._rates[leaf] / self._card))
+                self._pays(column, parts.fetched[leaf][kind])
                 for unit in users:
                     self._row([(x[unit], 1.0), (column, -1.0)], high=0.0)
         self._row(carries, high=0.0)
@@ -225,20 +225,20 @@ class _Built:
         of, slots = self._of, self._of.slots
         for row in self._x:
             self._row([(int(column), 1.0) for column in row if column >= 0], low=1.0, high=1.0)
-        for what in self._wanted:  # P3
-            fetches = [self._fetches[what, slot] for slot in range(len(slots)) if (what, slot) in self._fetches]
+        for leaf in self._wanted:  # P3
+            fetches = [self._fetches[leaf, slot] for slot in range(len(slots)) if (leaf, slot) in self._fetches]
             self._row([(column, 1.0) for column in fetches], low=1.0)
         self._row([(column, 1.0) for column in self._used], low=of.least, high=of.most)
         for group_of in of.forbidden:  # P6
-            there = [(int(self._x[unit, slot]), 1.0) for unit, slot in enumerate(group_of)]
-            self._row(there, high=len(there) - 1.0)
+            terms = [(int(self._x[unit, slot]), 1.0) for unit, slot in enumerate(group_of)]
+            self._row(terms, high=len(terms) - 1.0)
 
     def _between_kinds(self) -> None:  # P7
         parts, slots = self._parts, self._of.slots
         self._takes: list[list[tuple[int, float]]] = [[] for _ in range(parts.count)]
         takes = self._takes
         kinds = range(len(parts.kinds))
-        of_kind = [[slot for slot, (kind, _) in enumerate(slots) if kind == each] for each in kinds]
+        of_kind = [[slot for slot, (kind, _) in enumerate(slots) if kind == sought] for sought in kinds]
 
         def on(unit: int, kind: int) -> list[tuple[int, float]]:
             return [(int(self._x[unit, slot]), -1.0) for slot in of_kind[kind] if self._x[unit, slot] >= 0]
@@ -275,7 +275,7 @@ class _Built:
         slots = range(len(self._of.slots))
         sums: dict[tuple[int, int], list[tuple[int, float]]] = {}
         for stream, (unit, other, sent) in enumerate(self._parts.streams):
-            goes = {(one, two): self._new() for one in slots for two in slots if one != two}
+            goes = {(source, target): self._new() for source in slots for target in slots if source != target}
             goes |= {(slot, slot): self._stays[stream, slot] for slot in slots if (stream, slot) in self._stays}
             for slot in slots:
                 for end, at in ((unit, 0), (other, 1)):
@@ -283,10 +283,10 @@ class _Built:
                     if self._x[end, slot] >= 0:
                         own.append((int(self._x[end, slot]), -1.0))
                     self._row(own, low=0.0, high=0.0)
-            for (one, two), column in goes.items():
-                if one != two:
-                    share = sent / self._of.link(one, two) if self._of.link(one, two) else math.inf
-                    sums.setdefault((min(one, two), max(one, two)), []).append((column, min(share, 2.0)))
+            for (source, target), column in goes.items():
+                if source != target:
+                    share = sent / self._of.link(source, target) if self._of.link(source, target) else math.inf
+                    sums.setdefault((min(source, target), max(source, target)), []).append((column, min(share, 2.0)))
         for terms in sums.values():
             self._row(terms, high=1.0)
 
@@ -297,23 +297,23 @@ class _Built:
             one_of = parts.kinds[kind].classes[0]
             links: list[list[tuple[int, float]]] = [[] for _ in instance.servers]
             more: list[list[tuple[int, float]]] = [[] for _ in instance.objects]
-            for what in self._wanted:
-                if (what, slot) not in self._fetches:
+            for leaf in self._wanted:
+                if (leaf, slot) not in self._fetches:
                     continue
-                servers = np.flatnonzero(instance.holds[what]).tolist()
+                servers = np.flatnonzero(instance.holds[leaf]).tolist()
                 chosen = [self._new(integer=True) for _ in servers]
-                fetches = (self._fetches[what, slot], -1.0)
+                fetches = (self._fetches[leaf, slot], -1.0)
                 self._row([fetches, *((column, 1.0) for column in chosen)], low=0.0, high=0.0)
                 for server, column in zip(servers, chosen, strict=True):
-                    links[server].append((column, self._rates[what]))
-                    cards[server].append((column, self._rates[what]))
-                    self._pays(column, parts.fetch_cost(what, server, kind) - parts.fetched[what][kind])
+                    links[server].append((column, self._rates[leaf]))
+                    cards[server].append((column, self._rates[leaf]))
+                    self._pays(column, parts.fetch_cost(leaf, server, kind) - parts.fetched[leaf][kind])
                     if parts.turns is not None:
-                        more[what].append((column, parts.turns.more[what][server][kind]))
+                        more[leaf].append((column, parts.turns.more[leaf][server][kind]))
             for unit in self._units(slot) if parts.turns is not None else ():  # P7, while the unit is there
-                slower = [term for what in parts.objects[unit] for term in more[what]]
-                there = LATE * len(parts.objects[unit])
-                self._row([*self._takes[unit], *slower, (int(self._x[unit, slot]), there)], high=1.0 + there)
+                slower = [term for leaf in parts.objects[unit] for term in more[leaf]]
+                big_m = LATE * len(parts.objects[unit])
+                self._row([*self._takes[unit], *slower, (int(self._x[unit, slot]), big_m)], high=1.0 + big_m)
             for terms, most in zip(links, instance.server_link_bytes_s[:, one_of].tolist(), strict=True):
                 self._at_most(terms, most)
         for terms, most in zip(cards, instance.server_card_bytes_s.tolist(), strict=True):

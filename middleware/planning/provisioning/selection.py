@@ -51,17 +51,17 @@ class Selection:
 
     def chosen(self) -> Indices:
         """All servers; NoServerError for the first object that no server can send any more."""
-        wanted = [what for what, machines in enumerate(self._open) if machines]
-        for what in wanted:
-            if len(self._holders[what]) == 1:
-                self._serve(what, self._holders[what])
+        wanted = [leaf for leaf, machines in enumerate(self._open) if machines]
+        for leaf in wanted:
+            if len(self._holders[leaf]) == 1:
+                self._serve(leaf, self._holders[leaf])
         for server in np.flatnonzero(self.instance.holds[wanted].sum(axis=0) == 1).tolist() if wanted else []:
-            for what in wanted:
-                if server in self._holders[what]:
-                    self._serve(what, [server], all_of_them=False)
-        while left := [what for what in wanted if self._open[what]]:
-            what = max(left, key=self._pressing)
-            self._serve(what, self._holders[what])
+            for leaf in wanted:
+                if server in self._holders[leaf]:
+                    self._serve(leaf, [server], all_of_them=False)
+        while left := [leaf for leaf in wanted if self._open[leaf]]:
+            leaf = max(left, key=self._pressing)
+            self._serve(leaf, self._holders[leaf])
         return self.server_of
 
     def _pressing(self, what: int) -> float:
@@ -100,25 +100,25 @@ def equipped(instance: ProvisioningInstance, machine_of: Indices, server_of: Ind
     both = asked.link_bytes_s + asked.link_bytes_s.T
     between, from_servers = instance.machine_link_bytes_s, instance.server_link_bytes_s
     unlike = bool((between != between[0, 0]).any() or (from_servers != from_servers[:, :1]).any())
-    found = np.full(count, -1, dtype=np.intp)
+    class_of = np.full(count, -1, dtype=np.intp)
     for machine in np.argsort(-asked.mop_s, kind="stable").tolist():
         for kind in order:
             if mop_s[machine] <= speed[kind] and carried[machine] <= card[kind] and left[kind] >= 1:
                 if unlike:
-                    others = np.flatnonzero(found >= 0)
-                    between = instance.machine_link_bytes_s[kind, found[others]]
+                    settled = np.flatnonzero(class_of >= 0)
+                    between = instance.machine_link_bytes_s[kind, class_of[settled]]
                     servers = instance.server_link_bytes_s[:, kind]
-                    if (both[machine, others] > between * (1 + SLACK)).any():
+                    if (both[machine, settled] > between * (1 + SLACK)).any():
                         continue
                     if chosen and (asked.server_link_bytes_s[:, machine] > servers * (1 + SLACK)).any():
                         continue
-                found[machine] = kind
+                class_of[machine] = kind
                 left[kind] -= 1
                 break
         else:
-            said = f"{mop_s[machine]:,.6g} Mop/s and a card of {carried[machine]:,.6g} bytes/s"
-            raise PlannerError(f"no machine that is left has {said}, and links for them")
-    return Answer(machine_of, found, server_of)
+            demand = f"{mop_s[machine]:,.6g} Mop/s and a card of {carried[machine]:,.6g} bytes/s"
+            raise PlannerError(f"no machine that is left has {demand}, and links for them")
+    return Answer(machine_of, class_of, server_of)
 
 
 def served(instance: ProvisioningInstance, machine_of: Indices, random: np.random.Generator | None = None) -> Answer:
@@ -145,22 +145,24 @@ def in_time(instance: ProvisioningInstance, answer: Answer) -> Answer:
         return answer
     excess_s = _excess_s(instance, answer)
     while excess_s > 0:
-        found: tuple[float, Answer] | None = None
+        best: tuple[float, Answer] | None = None
         for other in _changed(instance, answer):
             less_s = excess_s - _excess_s(instance, other)
             more = cost(instance, other) - cost(instance, answer)
-            if less_s > 0 and (found is None or more / less_s < found[0]) and _kept(instance, other):
-                found = more / less_s, other
-        if found is None:
-            worst = max(violations(instance, answer), key=lambda each: each.over)
+            if less_s > 0 and (best is None or more / less_s < best[0]) and _kept(instance, other):
+                best = more / less_s, other
+        if best is None:
+            worst = max(violations(instance, answer), key=lambda violation: violation.over)
             raise PlannerError(f"no machine is fast enough for what is received, computed and sent in turn: {worst}")
-        answer = found[1]
+        answer = best[1]
         excess_s = _excess_s(instance, answer)
-    while cheaper := [each for each in _changed(instance, answer) if cost(instance, each) < cost(instance, answer)]:
-        kept = [each for each in cheaper if not violations(instance, each)]
-        if not kept:
+    while cheaper := [
+        candidate for candidate in _changed(instance, answer) if cost(instance, candidate) < cost(instance, answer)
+    ]:
+        feasible = [candidate for candidate in cheaper if not violations(instance, candidate)]
+        if not feasible:
             break
-        answer = min(kept, key=lambda each: cost(instance, each))
+        answer = min(feasible, key=lambda candidate: cost(instance, candidate))
     return answer
 
 
@@ -170,7 +172,7 @@ def _excess_s(instance: ProvisioningInstance, answer: Answer) -> float:
 
 def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
     """Whether everything but (6) is kept."""
-    return all(each.constraint == 6 for each in violations(instance, answer))
+    return all(violation.constraint == 6 for violation in violations(instance, answer))
 
 
 def _changed(instance: ProvisioningInstance, answer: Answer) -> Iterator[Answer]:

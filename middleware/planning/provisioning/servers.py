@@ -38,9 +38,9 @@ def served_from(instance: ProvisioningInstance, machine_of: Indices, class_of: I
         return chosen
     if egress is None:
         with suppress(PlannerError):
-            found = Answer(machine_of, class_of, Selection(instance, needs, class_of).chosen())
-            if _kept(instance, found):
-                return found.server_of
+            answer = Answer(machine_of, class_of, Selection(instance, needs, class_of).chosen())
+            if _kept(instance, answer):
+                return answer.server_of
     return _by_program(instance, machine_of, class_of, needs, prices)
 
 
@@ -48,8 +48,8 @@ def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
     """Whether servers' cards (3) and links (4) carry what is fetched, in time for every operator (6)."""
     server_of, class_of = answer.server_of, answer.class_of
     fetched = np.zeros((len(instance.servers), len(server_of)))
-    at, what = np.nonzero(server_of >= 0)
-    np.add.at(fetched, (server_of[at, what], at), instance.rate_bytes_s[what])
+    at, leaf = np.nonzero(server_of >= 0)
+    np.add.at(fetched, (server_of[at, leaf], at), instance.rate_bytes_s[leaf])
     links = instance.server_link_bytes_s[:, class_of]
     cards = instance.server_card_bytes_s
     fits = (fetched <= links * (1 + SLACK)).all() and (fetched.sum(axis=1) <= cards * (1 + SLACK)).all()
@@ -63,19 +63,19 @@ def fetching(instance: ProvisioningInstance, class_of: Indices) -> Floats:
     rates = np.minimum(links, instance.card_bytes_s[class_of])
     asked = instance.throughput_hz * instance.object_bytes[:, None, None]
     shares = np.divide(asked, rates, out=np.where(asked * np.ones_like(rates) > 0, LATE, 0.0), where=rates > 0)
-    found: Floats = np.where(instance.holds[:, :, None], np.minimum(shares, LATE), LATE)
-    return found
+    capped: Floats = np.where(instance.holds[:, :, None], np.minimum(shares, LATE), LATE)
+    return capped
 
 
 def _by_program(
     instance: ProvisioningInstance, machine_of: Indices, class_of: Indices, needs: Flags, prices: Floats
 ) -> Indices | None:
-    machine, what = np.nonzero(needs)
-    row, server = np.nonzero(instance.holds[what])
+    machine, leaf = np.nonzero(needs)
+    row, server = np.nonzero(instance.holds[leaf])
     unit = float(instance.rate_bytes_s.max()) or 1.0
-    rates = instance.rate_bytes_s[what[row]] / unit
+    rates = instance.rate_bytes_s[leaf[row]] / unit
     program = Program(time_limit_s=SECONDS)
-    own = np.broadcast_to(prices, (*needs.shape, prices.shape[2]))[machine[row], what[row], server] * rates
+    own = np.broadcast_to(prices, (*needs.shape, prices.shape[2]))[machine[row], leaf[row], server] * rates
     chosen = program.variables(len(row), high=1.0, cost=own / (float(abs(own).max()) or 1.0), integer=True)
     program.rows(row, chosen, np.ones(len(row)), low=1.0, high=1.0)
     pairs = server * len(needs) + machine[row]
@@ -88,14 +88,14 @@ def _by_program(
     if not instance.overlap:  # (6), as shares of the time that there is
         free = msgspec.structs.replace(instance, object_bytes=0 * instance.object_bytes)
         took = in_turn_s(free, Answer(machine_of, class_of, np.where(needs, 0, NOWHERE))) * instance.throughput_hz
-        shares = fetching(instance, class_of)[what[row], server, machine[row]]
+        shares = fetching(instance, class_of)[leaf[row], server, machine[row]]
         for node in np.flatnonzero(instance.needs.any(axis=1)).tolist():
-            its = (machine[row] == machine_of[node]) & instance.needs[node, what[row]]
+            its = (machine[row] == machine_of[node]) & instance.needs[node, leaf[row]]
             program.row(chosen[its], shares[its], high=1.0 - float(took[node]))
     try:
-        found = program.solve().variables[chosen] > 0.5
+        selected = program.solve().variables[chosen] > 0.5
     except PlannerError:
         return None
     server_of = np.full(needs.shape, NOWHERE, dtype=np.intp)
-    server_of[machine[row[found]], what[row[found]]] = server[found]
+    server_of[machine[row[selected]], leaf[row[selected]]] = server[selected]
     return server_of if _kept(instance, Answer(machine_of, class_of, server_of)) else None

@@ -32,10 +32,10 @@ class HostTree(msgspec.Struct, frozen=True):
     @property
     def children(self) -> dict[str, tuple[str, ...]]:
         """For every host the hosts that send to it."""
-        found: dict[str, list[str]] = {self.root: [], **{host: [] for host in self.parent}}
+        children: dict[str, list[str]] = {self.root: [], **{host: [] for host in self.parent}}
         for host, parent in self.parent.items():
-            found[parent].append(host)
-        return {host: tuple(sending) for host, sending in found.items()}
+            children[parent].append(host)
+        return {host: tuple(sending) for host, sending in children.items()}
 
     @property
     def upward(self) -> tuple[str, ...]:
@@ -106,9 +106,11 @@ def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple
     give to nodes which are no part of the dataflow are left to them.
     """
     dataflow, hints = task.dataflow, task.hints
-    taken = {node.name for node in dataflow.nodes if node.kind != "operator"}
-    taken |= hints.output_bytes.keys() - dataflow.by_name.keys()
-    names = (name for number in range(len(taken) + 2 * len(dataflow.nodes)) if (name := f"op{number}") not in taken)
+    reserved = {node.name for node in dataflow.nodes if node.kind != "operator"}
+    reserved |= hints.output_bytes.keys() - dataflow.by_name.keys()
+    names = (
+        name for number in range(len(reserved) + 2 * len(dataflow.nodes)) if (name := f"op{number}") not in reserved
+    )
     placement: Placement = {name: host for host, own in free.sources.items() for name in own}
     operators: list[Node] = []
     result: dict[str, str] = {}
@@ -128,14 +130,14 @@ def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple
             result[host] = combine(arriving, host)
         else:
             result[host] = arriving[0]
-            for each in arriving[1:]:
-                result[host] = combine((result[host], each), host)
+            for producer in arriving[1:]:
+                result[host] = combine((result[host], producer), host)
     sink = dataflow.by_name[dataflow.sinks[0]]
     placement[sink.name] = tree.root
     sources = [dataflow.by_name[name] for name in dataflow.sources]
     last = msgspec.structs.replace(sink, inputs=(result[tree.root],))
-    made = Dataflow((*sources, *operators, last)).validate()
+    reshaped = Dataflow((*sources, *operators, last)).validate()
     sizes = {name: hints.output_bytes[name] for name in dataflow.sources}
     disk = {name: size for name, size in hints.disk_bytes.items() if name in sizes}
-    known = propagate_hints(made, sizes, lambda _: free.answers, disk_bytes=disk)
-    return task.but(dataflows=(made,), hints=known), placement
+    known = propagate_hints(reshaped, sizes, lambda _: free.answers, disk_bytes=disk)
+    return task.but(dataflows=(reshaped,), hints=known), placement

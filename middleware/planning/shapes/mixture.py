@@ -44,23 +44,23 @@ class Mixture:
     def grow(self, count: int, looks: int) -> None:
         """Have ``count`` trees, the present ones first, and make all of them better by about ``looks`` looks."""
         share = 1 / count
-        found = [LoadedTree(self._of(share, None), tree) for tree in self.trees]
+        trees = [LoadedTree(self._of(share, None), tree) for tree in self.trees]
         total = self._others
-        for tree in found:
+        for tree in trees:
             total = total.plus(tree.busy)
         last = self.spent + looks
-        for _ in range(count - len(found)):  # X1
-            found.append(self._best(share, total, [], last))
-            total = total.plus(found[-1].busy)
+        for _ in range(count - len(trees)):  # X1
+            trees.append(self._best(share, total, [], last))
+            total = total.plus(trees[-1].busy)
         for _ in range(ROUNDS):  # X2
-            before = [tree.parent for tree in found]
-            for number, tree in enumerate(found):
+            before = [tree.parent for tree in trees]
+            for number, tree in enumerate(trees):
                 total = total.less(tree.busy)
-                found[number] = self._best(share, total, [tree.parent], last)
-                total = total.plus(found[number].busy)
-            if before == [tree.parent for tree in found] or self.spent >= last:
+                trees[number] = self._best(share, total, [tree.parent], last)
+                total = total.plus(trees[number].busy)
+            if before == [tree.parent for tree in trees] or self.spent >= last:
                 break
-        self.trees = [tree.parent for tree in found]
+        self.trees = [tree.parent for tree in trees]
 
     def norm(self) -> float:
         """Seconds a partition: the norm of all loads."""

@@ -102,10 +102,10 @@ class TreeLoads:
 
     def transfer(self, size: float) -> Floats:
         """(hosts, hosts) seconds that a result of ``size`` bytes takes between any two, by the tree's share."""
-        found = self._rows.get(size)
-        if found is None:
-            found = self._rows[size] = self.transfer_s(size)
-        return found if self.share == 1 else self.share * found
+        seconds = self._rows.get(size)
+        if seconds is None:
+            seconds = self._rows[size] = self.transfer_s(size)
+        return seconds if self.share == 1 else self.share * seconds
 
     @cached_property
     def below(self) -> Busy:
@@ -166,8 +166,8 @@ class LoadedTree:
         self._before = below.carried[0][np.arange(self.loads.count), to] if links else np.zeros(0)
         # (hosts,) the transfers on every kind of interface, or on the link from each host to its parent
         self._carried: list[tuple[Carrier, Floats]] = [
-            (each, (self._before if links else others) + self._own(each))
-            for each, others in zip(CARRIERS[self.loads.interface], below.carried, strict=True)
+            (carrier, (self._before if links else base) + self._own(carrier))
+            for carrier, base in zip(CARRIERS[self.loads.interface], below.carried, strict=True)
         ]
         work = self._work(self.compute)
         loads = [load + work if self._together else load for _, load in self._carried]
@@ -192,7 +192,7 @@ class LoadedTree:
         loads = self.loads
         work = self.compute + loads.share * loads.disk_s
         if loads.interface != "independent":
-            return Busy(tuple(self._own(each) for each in CARRIERS[loads.interface]), work)
+            return Busy(tuple(self._own(carrier) for carrier in CARRIERS[loads.interface]), work)
         links = np.zeros((loads.count, loads.count))
         links[np.arange(loads.count), self.parent] = self.up
         return Busy((links,), work)
@@ -220,10 +220,10 @@ class LoadedTree:
                 own = (load - self.up)[:, None] + sends
                 change += power(own, a) - powers[:, None]
             if carrier.receiver:  # the host that takes it
-                taken = carried[None, :] + sends
+                joined = carried[None, :] + sends
                 if together:
-                    taken += more[None, :]
-                change += power(taken, a) - powers[None, :]
+                    joined += more[None, :]
+                change += power(joined, a) - powers[None, :]
         if not together:
             change += (power(fewer[parent], a) - power(work[parent], a))[:, None]
             change += (power(more, a) - power(work, a))[None, :]
@@ -245,8 +245,8 @@ class LoadedTree:
             change = self.changes()
             saved += weight * np.maximum(-change, 0.0)
         self.sends = sends
-        found: Floats = (saved + saved.T) / (self.loads.shape * self.cost)
-        return found
+        worth: Floats = (saved + saved.T) / (self.loads.shape * self.cost)
+        return worth
 
     def hang(self, host: int, parent: int) -> None:
         """Have ``host`` send to ``parent``, which is not below it."""
@@ -303,10 +303,10 @@ def greedy(loads: TreeLoads) -> list[int]:
     inside, outside = [0], list(range(1, loads.count))
     while outside:
         rows = sends[np.ix_(outside, inside)]
-        taken, own = power(load[inside][None, :] + rows, a), power(load[outside][:, None] + rows, a)
-        after = taken - power(load[inside], a)[None, :] + own
-        which, where = divmod(int(after.argmin()), len(inside))
-        host, target = outside[which], inside[where]
+        joined, own = power(load[inside][None, :] + rows, a), power(load[outside][:, None] + rows, a)
+        after = joined - power(load[inside], a)[None, :] + own
+        row, column = divmod(int(after.argmin()), len(inside))
+        host, target = outside[row], inside[column]
         parent[host] = target
         load[host] += sends[host, target]
         if loads.interface != "independent":

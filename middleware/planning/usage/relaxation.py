@@ -53,9 +53,9 @@ def relaxed(
     }
     for _ in range(STEPS):
         largest = 0.0
-        for node, others in pulls.items():
+        for node, neighbours in pulls.items():
             own = at[node]
-            force = [plain_sum(share * (at[other][axis] - own[axis]) for other, share in others) for axis in axes]
+            force = [plain_sum(share * (at[other][axis] - own[axis]) for other, share in neighbours) for axis in axes]
             at[node] = [place + damping * along for place, along in zip(own, force, strict=True)]
             largest = max(largest, math.sqrt(plain_sum(along * along for along in force)))
         if largest < threshold_s:
@@ -75,8 +75,8 @@ def at_rest(query: Query, places: Mapping[int, Floats]) -> dict[int, Floats]:
                 pulls[number, row[other]] -= rate
             else:
                 held[number] += rate * places[other]
-    found = np.linalg.solve(pulls, held)
-    return {node: found[number] for node, number in row.items()}
+    solution = np.linalg.solve(pulls, held)
+    return {node: solution[number] for node, number in row.items()}
 
 
 def _sum(query: Query, node: int) -> float:

@@ -46,7 +46,7 @@ def optimal(query: Query, latency_s: Floats, burden: Burden = free) -> list[int]
 
 def between_all(latency_s: Floats) -> Between:
     """The latencies of a matrix, (n, n)."""
-    return lambda ones, others: latency_s[np.ix_(ones, others)]
+    return lambda sources, targets: latency_s[np.ix_(sources, targets)]
 
 
 def _check_ends(query: Query, hosts: int) -> None:
@@ -57,8 +57,8 @@ def _check_ends(query: Query, hosts: int) -> None:
 
 def _connected(query: Query, hosts: list[int], between: Between) -> list[int]:
     """A placement, if its streams have a way; PlacementError that names two hosts without."""
-    for one in query.streams:
-        ends = hosts[one.producer], hosts[one.consumer]
+    for stream in query.streams:
+        ends = hosts[stream.producer], hosts[stream.consumer]
         if math.isinf(between([ends[0]], [ends[1]])[0, 0]):
             raise PlacementError(f"no placement: there is no way between hosts {ends[0]} and {ends[1]}, nor by others")
     return hosts
@@ -81,15 +81,15 @@ def by_coordinates(
 
 def best(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> list[int]:
     """The host of every node with the least usage, and burden, where each operator is on one of its candidates."""
-    told = _Told(query, candidates, between, burden)
+    program = _Told(query, candidates, between, burden)
     hosts: list[int] = [0] * query.nodes
     chosen: dict[int, int] = {}
-    for node, above in reversed(told.order):
-        costs = told.below(node, above)
+    for node, above in reversed(program.order):
+        costs = program.below(node, above)
         if above is not None:
-            costs = costs + told.link(node, above)[:, chosen[above]]
+            costs = costs + program.link(node, above)[:, chosen[above]]
         chosen[node] = int(np.argmin(costs))
-        hosts[node] = int(told.hosts[node][chosen[node]])
+        hosts[node] = int(program.hosts[node][chosen[node]])
     return hosts
 
 
@@ -111,7 +111,7 @@ def descended_among(
     usage is least while the others stay, until none does. The best of all; in a tie the earliest. ``ahead`` is told of
     each placement before its latencies are asked for.
     """
-    found: list[int] = []
+    cheapest: list[int] = []
     least = math.inf
     for start in starts:
         hosts = [query.pinned.get(node, start[node]) for node in range(query.nodes)]
@@ -120,36 +120,38 @@ def descended_among(
         while moved:
             moved = False
             for node in query.operators:
-                others = np.append(candidates[node], hosts[node])
-                costs = alone(query, node, hosts, others, between) + burden(node, others)
+                options = np.append(candidates[node], hosts[node])
+                costs = alone(query, node, hosts, options, between) + burden(node, options)
                 nearest = int(np.argmin(costs[:-1]))
                 if costs[nearest] < costs[-1] * (1 - TIE):
-                    hosts[node], moved = int(others[nearest]), True
+                    hosts[node], moved = int(options[nearest]), True
                     ahead(hosts)
         usage = cost(query, hosts, between, burden)
-        if not found or usage < least * (1 - TIE):
-            found, least = hosts, usage
-    return found
+        if not cheapest or usage < least * (1 - TIE):
+            cheapest, least = hosts, usage
+    return cheapest
 
 
 def alone(query: Query, node: int, hosts: Sequence[int], there: Hosts, between: Between) -> Floats:
     """What the streams of an operator use with it on each of some hosts, where all others are."""
-    found = np.zeros(len(there))
+    usage = np.zeros(len(there))
     for other, rate in query.beside[node]:
-        found = found + rate * between([hosts[other]], there)[0]
-    return found
+        usage = usage + rate * between([hosts[other]], there)[0]
+    return usage
 
 
 def cost(query: Query, hosts: Sequence[int], between: Between, burden: Burden = free) -> float:
     """What a placement uses, and its burden."""
-    used = plain_sum(one.rate * between([hosts[one.producer]], [hosts[one.consumer]])[0, 0] for one in query.streams)
+    used = plain_sum(
+        stream.rate * between([hosts[stream.producer]], [hosts[stream.consumer]])[0, 0] for stream in query.streams
+    )
     return float(used + plain_sum(np.sum(burden(node, np.array([hosts[node]]))) for node in query.operators))
 
 
 def usages(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> dict[int, Floats]:
     """Of every operator, for each of its candidates, the least usage, and burden, with the operator there."""
-    told = _Told(query, candidates, between, burden)
-    return {node: told.below(node, None) for node in query.operators}
+    program = _Told(query, candidates, between, burden)
+    return {node: program.below(node, None) for node in query.operators}
 
 
 class _Told:
@@ -167,12 +169,12 @@ class _Told:
         pair = min(node, other), max(node, other)
         if pair not in self._links:
             rate = next(rate for beside, rate in self._query.beside[pair[0]] if beside == pair[1])
-            ones, others = self.hosts[pair[0]], self.hosts[pair[1]]
-            ways = self._between(ones, others)
+            left, right = self.hosts[pair[0]], self.hosts[pair[1]]
+            ways = self._between(left, right)
             if ways.size and not ways.min() >= 0:  # also where one is no number
                 a, b = np.argwhere(~(ways >= 0))[0].tolist()
-                said = f"the latency between hosts {ones[a]} and {others[b]} is {ways[a, b]} s; it must be at least 0"
-                raise UsageError(said)
+                fault = f"the latency between hosts {left[a]} and {right[b]} is {ways[a, b]} s; it must be at least 0"
+                raise UsageError(fault)
             self._links[pair] = rate * ways
         return self._links[pair] if node < other else self._links[pair].T
 
@@ -197,13 +199,13 @@ def _from_leaves(query: Query) -> list[tuple[int, int | None]]:
 
     Raises UsageError for a query that is no tree.
     """
-    found: list[tuple[int, int | None]] = []
+    order: list[tuple[int, int | None]] = []
     if query.tree:
         follow: list[tuple[int, int | None]] = [(query.nodes - 1, None)]
         while follow:
             node, above = follow.pop()
-            found.append((node, above))
+            order.append((node, above))
             follow += [(other, node) for other, _ in query.beside[node] if other != above]
-    if len(found) != query.nodes:
+    if len(order) != query.nodes:
         raise UsageError("the streams of the query are no tree; only those of a tree are placed by dynamic programming")
-    return found[::-1]
+    return order[::-1]

@@ -34,16 +34,16 @@ class Query(msgspec.Struct, frozen=True, dict=True):
 
     def check(self) -> Query:
         """Return self, or raise UsageError naming the stream, or the node, that does not fit."""
-        for one in self.streams:
-            if not (math.isfinite(one.rate) and one.rate > 0):
+        for stream in self.streams:
+            if not (math.isfinite(stream.rate) and stream.rate > 0):
                 raise UsageError(
-                    f"the stream from node {one.producer} to {one.consumer} has a rate of {one.rate} bytes/s; it must"
-                    " be above 0 and finite"
+                    f"the stream from node {stream.producer} to {stream.consumer} has a rate of {stream.rate} bytes/s;"
+                    " it must be above 0 and finite"
                 )
-            if not 0 <= one.producer < one.consumer:
+            if not 0 <= stream.producer < stream.consumer:
                 raise UsageError(
-                    f"a stream goes from node {one.producer} to {one.consumer}; nodes are numbered so that a producer"
-                    " comes before its consumers"
+                    f"a stream goes from node {stream.producer} to {stream.consumer}; nodes are numbered so that a"
+                    " producer comes before its consumers"
                 )
         reached, follow = {*self.pinned}, [*self.pinned]
         while follow:
@@ -57,7 +57,7 @@ class Query(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def nodes(self) -> int:
         """How many there are."""
-        return 1 + max((*(one.consumer for one in self.streams), *self.pinned), default=-1)
+        return 1 + max((*(stream.consumer for stream in self.streams), *self.pinned), default=-1)
 
     @cached_property
     def operators(self) -> tuple[int, ...]:
@@ -68,9 +68,9 @@ class Query(msgspec.Struct, frozen=True, dict=True):
     def tree(self) -> bool:
         """Whether there is one way between any two nodes, whatever the direction of the streams."""
         roots = list(range(self.nodes))
-        for one in self.streams:
+        for stream in self.streams:
             ends = []
-            for node in (one.producer, one.consumer):
+            for node in (stream.producer, stream.consumer):
                 while roots[node] != node:
                     node = roots[node]
                 ends.append(node)
@@ -82,33 +82,35 @@ class Query(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def beside(self) -> Mapping[int, tuple[tuple[int, float], ...]]:
         """Of every node those it is joined to, each with the rate between the two."""
-        found: dict[int, list[tuple[int, float]]] = {node: [] for node in range(self.nodes)}
-        for one in self.streams:
-            found[one.producer].append((one.consumer, one.rate))
-            found[one.consumer].append((one.producer, one.rate))
-        return {node: tuple(each) for node, each in found.items()}
+        neighbours: dict[int, list[tuple[int, float]]] = {node: [] for node in range(self.nodes)}
+        for stream in self.streams:
+            neighbours[stream.producer].append((stream.consumer, stream.rate))
+            neighbours[stream.consumer].append((stream.producer, stream.rate))
+        return {node: tuple(pairs) for node, pairs in neighbours.items()}
 
     def usage(self, hosts: Sequence[int], latency_s: Floats) -> float:
         """The network usage u(q) of the nodes on these hosts: bytes in transit (Pietzuch et al., equation 1)."""
-        return plain_sum(one.rate * float(latency_s[hosts[one.producer], hosts[one.consumer]]) for one in self.streams)
+        return plain_sum(
+            stream.rate * float(latency_s[hosts[stream.producer], hosts[stream.consumer]]) for stream in self.streams
+        )
 
     def delay_s(self, hosts: Sequence[int], latency_s: Floats) -> float:
         """What it takes from a source to a sink at most, with the nodes on these hosts."""
         since = [0.0] * self.nodes
-        for one in sorted(self.streams, key=lambda one: one.producer):
-            way = float(latency_s[hosts[one.producer], hosts[one.consumer]])
-            since[one.consumer] = max(since[one.consumer], since[one.producer] + way)
+        for stream in sorted(self.streams, key=lambda stream: stream.producer):
+            way = float(latency_s[hosts[stream.producer], hosts[stream.consumer]])
+            since[stream.consumer] = max(since[stream.consumer], since[stream.producer] + way)
         return max(since)
 
 
 def query_of(problem: Problem) -> Query:
     """A compiled task as a query: its edges with the bytes of a partition, and the hosts of what cannot move."""
     task, names = problem.task, problem.names
-    sizes, taken = task.hints.output_bytes, task.hints.input_bytes
+    sizes, input_bytes = task.hints.output_bytes, task.hints.input_bytes
     streams = []
-    for one, other in zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True):
-        measured = taken.get(names[other], {}).get(names[one], sizes[names[one]])
-        streams.append(QueryStream(one, other, max(measured, LEAST_BYTES)))
+    for producer, consumer in zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True):
+        measured = input_bytes.get(names[consumer], {}).get(names[producer], sizes[names[producer]])
+        streams.append(QueryStream(producer, consumer, max(measured, LEAST_BYTES)))
     held = problem.at_sink()
     pinned = {node: int(held[node]) for node, movable in enumerate(problem.movable) if not movable}
     return Query(tuple(streams), pinned)
