@@ -72,6 +72,7 @@ PARTS = (
     faults(9_200_000, 1000, "--lasting"),
     faults(9_300_000, 500, "--stripes"),
     faults(9_400_000, 500, "--networks"),
+    Part("outcomes", "3,000 fault plans end as they did", (sys.executable, "tests/fault_outcomes.py"), 90),
     tests("campaigns", "launchers killed 100 times", 30, SIGKILL, THALWEG_KILLS="100"),
     tests("campaigns", "host processes killed 100 times", 30, f"{NAMES}/client/test_kills.py", THALWEG_KILLS="100"),
     tests("campaigns", "a million hostile messages", 60, f"{NAMES}/core/test_fuzz.py", THALWEG_FUZZ="1000000"),

@@ -236,10 +236,12 @@ class _Log:
         return ""
 
 
-def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tuple[OfMessage, ...]]:
+def run_trial(
+    plan: FaultPlan, *, digest: bool = False, control_bytes: int | None = None
+) -> tuple[TrialResult, tuple[OfMessage, ...]]:
     """Run the trial that the plan's seed draws, with the plan's faults; also what became of single messages.
 
-    Raises UsageError for a plan that does not fit its trial.
+    ``control_bytes``: as in ``WorldConfig``. Raises UsageError for a plan that does not fit its trial.
     """
     trial = trial_of(plan)
     log = _Log(trial)
@@ -250,6 +252,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         guests=GUESTS if trial.subscriptions else (),
         validate=True,
         ahead=plan.ahead,
+        control_bytes=control_bytes,
     )
     world = FaultyWorld(
         trial.hosts,
