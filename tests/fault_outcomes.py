@@ -28,7 +28,7 @@ import msgspec
 from behaviour import named, plain
 
 from thalweg.emulation.virtual.faults import Drop, Duplicate, FaultPlan
-from thalweg.experiments.faults.drawn import drawn_plan, trial_of
+from thalweg.experiments.faults.generated_plans import drawn_plan, trial_of
 from thalweg.experiments.faults.queries import GUESTS
 from thalweg.experiments.faults.trials import TrialResult, run_trial
 
