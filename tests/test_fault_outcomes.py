@@ -14,16 +14,12 @@ def test_the_first_plans_end_as_they_did(kind: str) -> None:
     assert compared(block, lines_of(block), recorded()[block]) == ""
 
 
-STALLS = {("graphs", 646)}  # the run stands still: an operator waits for a demand of a subscriber that never comes
-
-
-def test_the_table_has_all_plans_and_no_unknown_failure() -> None:
+def test_the_table_has_all_plans_and_no_failure() -> None:
     rows = recorded()
     assert [*rows] == blocks()
     for kind, count in PLANS.items():
         letters = "".join(row.letters for block, row in rows.items() if block.kind == kind)
-        failed = {(kind, seed) for seed, letter in enumerate(letters) if letter == "F"}
-        assert len(letters) == count and failed == {plan for plan in STALLS if plan[0] == kind}
+        assert (len(letters), letters.count("F")) == (count, 0)
         assert min(letters.count(letter) for letter in ".ea") > 0
 
 

@@ -211,9 +211,12 @@ class RunCore:
         return host in self.members or host in self.directory.guests
 
     def is_left_behind(self, message: m.InstallSubscriber) -> bool:
-        """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run."""
-        nodes, install = message.install.dataflow.by_name, message.install
-        begins = message.sink not in nodes and self.flow.nodes.keys().isdisjoint(nodes)
+        """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run.
+
+        A host that has the sink already has been let in: the message is a late copy, from before the sink was there.
+        """
+        nodes, here, install = message.install.dataflow.by_name, self.flow.nodes.keys(), message.install
+        begins = message.sink not in nodes and message.sink not in here and here.isdisjoint(nodes)
         return begins and install.number > self.install.number
 
     def survivors(self, install: m.Install) -> dict[str, CarriedOver]:

@@ -160,6 +160,26 @@ def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
     assert "o2@g~2" in book.core.runs["r"].flow.nodes, "what has begun stays"
 
 
+def test_a_sink_that_has_begun_stays_when_its_invitation_comes_late(
+    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
+) -> None:
+    """The client took the answer to an earlier invitation for that to this one, whose graph is without the sink."""
+    book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
+    for number in (7, 8):
+        book << e.SubscribeRequested("r", number, "s", OWNER) >> ANY
+    book << got("client", m.InstallSubscriber("r", 7, "s@g~1", before)) >> ANY
+    book << got("client", m.SubscriptionEnded("r", 7, "it was given up")) >> ANY
+    end = Node("s@g~2", "sink", ("s",), None, "g")
+    shape = m.Shape((m.Graft(end.name, end.inputs, "g", end),), ())
+    book << got("client", m.Propose("r", 3, (), shape)) >> ANY
+    book << got("client", m.Commit("r", 3, 4, (), "a query", shape)) >> ANY
+    late = m.InstallSubscriber("r", 8, "s@g~2", msgspec.structs.replace(before, number=1))
+    for _ in range(2):
+        book << got("client", late) >> ANY
+        assert book.sent("client") == [m.Installed("r", "g")]
+        assert [*book.core.runs["r"].flow.nodes] == ["s@g~2"]
+
+
 def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) -> None:
     invitations = [word for word in subscribed(client) if isinstance(word, m.InstallSubscriber)]
     client << e.PeerLost("r", "g", "is gone") >> ANY
