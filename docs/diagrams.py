@@ -17,7 +17,7 @@ from thalweg.middleware.core.flow import node_states
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.relocation import generation_states, handover, proposal
-from thalweg.middleware.core.run import HEARS, RunCore
+from thalweg.middleware.core.run import NOTE_HANDLERS, RunCore
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)
@@ -58,9 +58,9 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "coming": lambda: state_diagram(handover.COMING, handover.ArrivalState.PREPARING),
     "proposal": lambda: state_diagram(proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
     "member": lambda: state_diagram(proposal.MEMBER, proposal.MemberState.FREE),
-    "renewal": lambda: state_diagram(generation_states.RENEWAL, generation_states.RecoveryPhase.WHOLE),
-    "part": lambda: state_diagram(generation_states.GENERATION, generation_states.GenerationState.NONE),
-    "notes": lambda: interplay(HEARS),
+    "recovery": lambda: state_diagram(generation_states.RENEWAL, generation_states.RecoveryPhase.WHOLE),
+    "generation": lambda: state_diagram(generation_states.GENERATION, generation_states.GenerationState.NONE),
+    "notes": lambda: interplay(NOTE_HANDLERS),
 }
 
 

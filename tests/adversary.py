@@ -134,7 +134,7 @@ class World(FaultyWorld):
         super().__init__(names, links, self._paced, mood.plan(faults), config, on_record=self._record)
         for host in self.hosts.values():  # each its own limits
             host.core = HostCore(host.core.me, copy.copy(core_config))
-            host.core.desk.recording = True
+            host.core.context.recording = True
         self.trees = {None: tree or random_tree(self.random, sources, names)}
         self.dataflow = self.tree[0]  # the first, which says what is delivered
         self._reorderable = Reorderable((FREE, MERGING), (MERGING,))

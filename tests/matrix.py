@@ -227,7 +227,7 @@ def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SC
     def loses(host: str, send: e.Send) -> bool:
         if lost or type(send.message).__name__ != message or host != (world.target if sender == "target" else sender):
             return False
-        if isinstance(send.message, m.Demand) and (send.message.hops or (shape and send.message.commit is None)):
+        if isinstance(send.message, m.Demand) and (send.message.forwards or (shape and send.message.commit is None)):
             return False  # the first of the operator's own is meant, with another shape that in the new tree
         lost.append(send)
         if for_ever:

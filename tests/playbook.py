@@ -51,7 +51,7 @@ class HandOver(msgspec.Struct, frozen=True):
 def _hand_over(core: HostCore, event: HandOver) -> None:
     run = core.runs.get(event.run)
     if run is not None and not run.member.busy and not run.departures.obstacle(event.node, event.target):
-        run.hear(run.departures.begin(event.node, event.target, protocol="epoch", reason=event.reason))
+        run.handle_notes(run.departures.begin(event.node, event.target, protocol="epoch", reason=event.reason))
 
 
 HostCore._HANDLERS[HandOver] = _hand_over  # of tests alone: what begins a hand-over is a decision, and no event

@@ -446,7 +446,7 @@ class FaultyWorld(World):
         old.gone_s = self.now
         started = str(int(old.core.me.instance) + 1)
         core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core_of(name))
-        core.desk.recording = old.core.desk.recording
+        core.context.recording = old.core.context.recording
         self.hosts[name] = VirtualHost(name, core, self.config.factor_of(name))
         self.crashed_s.setdefault(name, self.now)
         self.back_s.pop(name, None)

@@ -114,7 +114,7 @@ class World:
             for peer in there
         }
         for host in self.hosts.values():
-            host.core.desk.recording = on_record is not None
+            host.core.context.recording = on_record is not None
         arrived = self._lies if self.config.take_up_s else self._arrived
         self.links = MODELS[self.config.interface](links, self.config, self._schedule, arrived)
         self.answer: Callable[[e.RequestPlan], e.PlanReady] | None = None

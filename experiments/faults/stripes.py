@@ -82,8 +82,8 @@ def draw_stripes(dice: Random, flow: Dataflow, placement: Placement, hosts: Sequ
 def _another(dice: Random, parts: SplitGraph, placement: Placement, hosts: Sequence[str]) -> tuple[Dataflow, Placement]:
     """Draw another tree."""
     below: Callable[[int], int] = dice.randrange
-    (sink,) = parts.below.sinks
-    if len(parts.below.by_name[sink].inputs) == 1 and dice.random() < 0.7:
-        return shuffled(parts.below, placement, (FREE,), hosts, below)
-    where = {name: dice.choice(hosts) for name in parts.below.operators}
-    return parts.below, {**placement, **where}
+    (sink,) = parts.lower.sinks
+    if len(parts.lower.by_name[sink].inputs) == 1 and dice.random() < 0.7:
+        return shuffled(parts.lower, placement, (FREE,), hosts, below)
+    where = {name: dice.choice(hosts) for name in parts.lower.operators}
+    return parts.lower, {**placement, **where}

@@ -198,7 +198,7 @@ def simulate(config: Simulation) -> Simulated:
         planning_s=world.planning_s,
         probing_s=plan.took_s,
         probe_bytes=sum(core.links.prober.sent_bytes for core in cores),
-        bytes_sent=sum(core.desk.sent_bytes for core in cores),
+        bytes_sent=sum(core.context.sent_bytes for core in cores),
         events=world.events,
         wall_s=time.perf_counter() - begun,
     )

@@ -165,11 +165,11 @@ class Client:
         expect(networks, Mapping, "networks are a mapping of names to endpoints")
         words((*networks, *networks.values()), "names of networks and endpoints are texts")
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
-        self._roster = HostRegistry(name, addresses, running, self._keys)
+        self._registry = HostRegistry(name, addresses, running, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
-        self._opened = OpenStreams(self._roster, Moves(weakly(self._tell)))
+        self._open_streams = OpenStreams(self._registry, Moves(weakly(self._tell)))
         join = weakly(self._join) if joins else None
-        self._hearing = CommandDispatcher(self._roster, self._opened, self._journal, join)
+        self._dispatcher = CommandDispatcher(self._registry, self._open_streams, self._journal, join)
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -187,12 +187,12 @@ class Client:
         )
         self._process = 1 + secrets.randbelow(PROCESSES - 1)
         self.shell = Shell(config, weakly(self._on_application), self._keys)
-        self.shell.speak(self._roster.version)
-        self._roster.peers[name] = self.shell.me
+        self.shell.speak(self._registry.version)
+        self._registry.peers[name] = self.shell.me
         if self._journal is not None:
             self._journal.logbook = self.shell.logbook
-        self._measuring = MeasurementRequests(self._roster, self.shell.tell, self.shell.me)
-        self._preparing = RunPlanning(self._roster, self._measuring, self._allow, config.core.capacity)
+        self._measuring = MeasurementRequests(self._registry, self.shell.tell, self.shell.me)
+        self._planning = RunPlanning(self._registry, self._measuring, self._allow, config.core.capacity)
         self._numbers = itertools.count()
         keep_in_mind(self)
         if isinstance(hosts, LocalCluster):
@@ -202,7 +202,7 @@ class Client:
     @property
     def hosts(self) -> tuple[str, ...]:
         """All hosts an operator can be placed on, without those that are lost; this client is the last."""
-        return self._roster.hosts
+        return self._registry.hosts
 
     @property
     def name(self) -> str:
@@ -238,8 +238,8 @@ class Client:
         Raises UsageError for unknown names, HostAbsentError when a host that the dataflow needs is lost, HostLostError
         for a link that cannot be measured, RunError when the client is closed.
         """
-        task = self._preparing.task(self._preparing.begin(dataflow), hints, costs).but(view=view or NetworkView({}))
-        return self._preparing.plan(planner, task.but(networks=joined_networks(networks, None, self._roster)), model)
+        task = self._planning.task(self._planning.begin(dataflow), hints, costs).but(view=view or NetworkView({}))
+        return self._planning.plan(planner, task.but(networks=joined_networks(networks, None, self._registry)), model)
 
     def check(self, dataflow: Dataflow, placement: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """Look at a dataflow, and at a placement if there is one, as ``run`` would, and construct the nodes' code.
@@ -252,9 +252,9 @@ class Client:
 
         Raises DataflowError, PlacementError or UsageError, which names the first node that is wrong.
         """
-        dataflow = self._preparing.begin_here(dataflow)
+        dataflow = self._planning.begin_here(dataflow)
         if placement is not None:
-            self._preparing.placed(dataflow, placement)
+            self._planning.placed(dataflow, placement)
         return check_codes_here(dataflow, self.name, self._allow)
 
     def run(
@@ -337,7 +337,7 @@ class Client:
         host at fault.
         """
         lasting = failover is not None or self._journal is not None or bool(start)
-        dataflow = self._preparing.begin_here(dataflow, lasting=lasting)
+        dataflow = self._planning.begin_here(dataflow, lasting=lasting)
         expect(label, str, "the label of a run is a text")
         allowed = words(subscribers, "subscribers are a collection of names of clients")
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
@@ -346,7 +346,7 @@ class Client:
         unsupported = {"networks": networks}
         parts = check_stripes(stripes, window, dataflow, self._allow, unsupported)
         check_start(start)
-        asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._roster, hops)
+        asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._registry, hops)
         over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
         placement = check_mapping(placement)
         placement_name = placement if isinstance(placement, str) else ""
@@ -360,21 +360,21 @@ class Client:
                 raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
-            task = self._preparing.task(self._preparing.begin(dataflow, lasting=lasting), hints, costs)
-            plan = self._preparing.plan(strategy.initial, task.but(**over), model, stripes)
+            task = self._planning.task(self._planning.begin(dataflow, lasting=lasting), hints, costs)
+            plan = self._planning.plan(strategy.initial, task.but(**over), model, stripes)
             result = plan.result
             if known is None:
                 measured = plan.view.estimates
             if result.dataflow != dataflow:  # the planner chose the tree as well
-                dataflow, hints = result.dataflow.validate(self._roster.peers), result.hints
+                dataflow, hints = result.dataflow.validate(self._registry.peers), result.hints
             placement, (_, *beside) = result.placement, trees_of(result)
         needs = needs_while(adaptation, planner)
-        full = self._preparing.placed(dataflow, parts.rests(placement, self.name), lasting=lasting)
-        going = self._preparing.going(all_of(stripes, Stripe(dataflow, full, 1.0), beside), parts, lasting=lasting)
+        full = self._planning.placed(dataflow, parts.rests(placement, self.name), lasting=lasting)
+        going = self._planning.going(all_of(stripes, Stripe(dataflow, full, 1.0), beside), parts, lasting=lasting)
         graph, several = going.trees[0].dataflow, len(going.trees) > 1
         ways: tuple[m.RoutePreference, ...] = ()
         if networks or isinstance(adaptation, GlobalMoves):
-            task = self._preparing.task(graph, hints and hints.of(graph), costs).but(**over)
+            task = self._planning.task(graph, hints and hints.of(graph), costs).but(**over)
         if networks:
             ways, view = first_ways(task.but(view=NetworkView(measured)), full, self.probe)
             measured = view.estimates if known is None else measured
@@ -383,7 +383,7 @@ class Client:
             run=run_id,
             dataflow=dataflow,
             locations=located(full),
-            peers=tuple([self._roster.peers[host] for host in dict.fromkeys((*self.hosts, *full.values()))]),
+            peers=tuple([self._registry.peers[host] for host in dict.fromkeys((*self.hosts, *full.values()))]),
             client=self.name,
             partitions=partitions,
             label=label,
@@ -393,11 +393,11 @@ class Client:
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
-        depth = ahead if isinstance(ahead, int) else self._preparing.depth(going.whole, hints, measured)
+        depth = ahead if isinstance(ahead, int) else self._planning.depth(going.whole, hints, measured)
         install = m.AheadInstall.of(install, depth)
-        above = self._preparing.above(install, going, failover, start)
+        above = self._planning.above(install, going, failover, start)
         if failover is not None or (lasting and not several):
-            install = self._preparing.outlasting(install, failover, 0 if several else start)
+            install = self._planning.outlasting(install, failover, 0 if several else start)
         check_told(install)
         search, free = None, FIXED
         if isinstance(adaptation, GlobalMoves):
@@ -406,7 +406,7 @@ class Client:
             free = reorderable((graph.by_name[name].code for name in graph.operators), self._allow)
         run = run_of(going, self._home(), run_id, search, strict=strict, nothing=nothing)
         run.ways, run.networks, run.ahead = ways, asked, depth
-        self._opened.begin(run)
+        self._open_streams.begin(run)
         run._first, run._journal = start, self._journal
         if self._journal is not None:
             self._journal.begun(run_id, placement_name, RequestedNetworks(dict(asked), wanted_hz, hops))
@@ -462,9 +462,9 @@ class Client:
         holds up the others, so take from each, or ``detach`` it. Raises UsageError for a run that is over, or not in
         the journal, and without one; JournalGapError, with the missing partitions, where the journal has lost entries.
         """
-        self._roster.check_open()
+        self._registry.check_open()
         run_id, record = find(self._journal, run, accept_loss=accept_loss, start=start)
-        self._opened.check_not_here(run_id)
+        self._open_streams.check_not_here(run_id)
         if start is not None:
             check_start(start)
         if isinstance(record.kept, ResumableStream):
@@ -473,7 +473,7 @@ class Client:
                 strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
             )  # fmt: skip
         moving = ResumedMoves(adaptation, planner, model)
-        by = Resumer(self._roster, self._preparing, self.probe, self._allow, self._process)
+        by = Resumer(self._registry, self._planning, self.probe, self._allow, self._process)
         on = go_on(run_id, record, start, moving, by)
         again: Run[Any] = Run(
             self._home(), run_id, on.where, on.install.dataflow, on.search, strict=strict, nothing=nothing
@@ -485,7 +485,7 @@ class Client:
             for sink in again._sinks:
                 self._journal.had(run_id, sink, start - 1)
         again.ways, again.networks = on.ways, on.networks
-        self._opened.begin(again)
+        self._open_streams.begin(again)
         self.shell.tell(on.request(again._sinks))
         self._tell_gone(run_id)
         return again
@@ -506,12 +506,12 @@ class Client:
 
     def _tell_gone(self, run_id: str) -> None:
         """Tell a run that has begun of the hosts that are not there, or meanwhile are not any more."""
-        for host, how in list(self._roster.gone.items()):
+        for host, how in list(self._registry.gone.items()):
             self.shell.tell(e.PeerLost(run_id, host, how))
 
     def _home(self) -> ClientServices:
         tell, me = self.shell.tell, self.shell.me
-        prepare, moves = self._preparing.prepare, self._opened.moves
+        prepare, moves = self._planning.prepare, self._open_streams.moves
         return ClientServices(
             self.name, lambda: self.hosts, self._allow, tell, self._closed, prepare, me, moves, self.shell.logbook
         )
@@ -537,7 +537,7 @@ class Client:
         ticket, and a run of this client's own; while iterating RunError, where the run is over, has no such node, or
         its client does not let this one subscribe, or any more.
         """
-        self._roster.check_open()
+        self._registry.check_open()
         ticket = read_ticket(run.ticket if isinstance(run, Run) else run)
         ticket = msgspec.structs.replace(ticket, run=base_of(ticket.run))
         expect(node, str, "a node is named by a text")
@@ -553,7 +553,7 @@ class Client:
             why = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
             raise HostAbsentError(why, host=ticket.owner.name) from None
         subscription: Subscription[Any] = Subscription(self._home(), ticket, node, strict=strict, nothing=nothing)
-        self._opened.subscribe(subscription)
+        self._open_streams.subscribe(subscription)
         subscription.begin(ticket.owner)
         return subscription
 
@@ -569,7 +569,7 @@ class Client:
         Raises UsageError for something else than that.
         """
         feed = Feed(name, ahead, replay)
-        self._opened.feed(feed.channel)
+        self._open_streams.feed(feed.channel)
         if values is not None:
             fill(feed, values)
         return feed
@@ -611,10 +611,10 @@ class Client:
         Raises HostAbsentError when it does not answer, UsageError for a name that is not its own, or no endpoint,
         RunError when the client is closed.
         """
-        peer = self._roster.add(name, endpoint, tuple(self._opened.there))
-        self.shell.speak(self._roster.version)
-        for run in list(self._opened.runs.values()):
-            run.joined(self.hosts, where_joined(run.networks, self._roster.ends))
+        peer = self._registry.add(name, endpoint, tuple(self._open_streams.there))
+        self.shell.speak(self._registry.version)
+        for run in list(self._open_streams.runs.values()):
+            run.joined(self.hosts, where_joined(run.networks, self._registry.ends))
             self.shell.tell(e.PeerJoined(run.id, peer))
 
     def lost(self, host: str, how: str = "went away") -> None:
@@ -623,21 +623,21 @@ class Client:
         A client of a ``LocalCluster`` is told by that, and also when the host is started again. ``how`` goes on a
         sentence that begins with the host's name.
         """
-        self._roster.lose(host, how)
-        for run_id in list(self._opened.runs):
-            self.shell.tell(e.PeerLost(run_id, host, self._roster.gone[host]))
+        self._registry.lose(host, how)
+        for run_id in list(self._open_streams.runs):
+            self.shell.tell(e.PeerLost(run_id, host, self._registry.gone[host]))
 
     def _restarted(self, host: str, endpoint: str) -> None:
         """A host of the cluster has been started: it is taken back if this client had it before."""
-        if host in self._roster.gone:
+        if host in self._registry.gone:
             with contextlib.suppress(HostAbsentError, UsageError, RunError):  # its runs greet it again and again
                 self.add_host(host, endpoint)
 
     def close(self) -> None:
         """End all runs, and what waits in ``plan`` and ``probe``, and leave the cluster; idempotent."""
-        self._roster.close_to(f"the client {self.name!r} is closed; make another")
+        self._registry.close_to(f"the client {self.name!r} is closed; make another")
         try:
-            self._opened.close(self.shell)
+            self._open_streams.close(self.shell)
         finally:  # also where somebody is tired of waiting
             self.shell.close()
             if self._journal is not None:
@@ -645,17 +645,17 @@ class Client:
 
     def forked(self) -> None:
         """Give everything up in a process that was forked from that of the client."""
-        self._roster.news = threading.Condition()  # what other threads held there, nobody lets go of here
-        self._roster.closing = f"the client {self.name!r} is that of the process that was forked; make one here"
+        self._registry.news = threading.Condition()  # what other threads held there, nobody lets go of here
+        self._registry.closing = f"the client {self.name!r} is that of the process that was forked; make one here"
         self.shell.forked()
         if self._journal is not None:
             self._journal.forked()
-        self._opened.forked()
+        self._open_streams.forked()
 
     def __del__(self) -> None:
         shell = getattr(self, "shell", None)
         if shell is not None and shell.alive and not sys.is_finalizing():
-            self._opened.moves.close(f"the client {self.name!r} was dropped and not closed")
+            self._open_streams.moves.close(f"the client {self.name!r} was dropped and not closed")
             with contextlib.suppress(RuntimeError):  # this process may have no more threads
                 threading.Thread(target=shell.close, daemon=True).start()  # this may be one of the shell's own
             warn_dropped(f"the client {self.name!r}", self)
@@ -672,11 +672,11 @@ class Client:
         if isinstance(command, e.Report):
             self._measuring.take(command)
         else:
-            self._hearing.take(command)
+            self._dispatcher.take(command)
 
     def _join(self, peer: m.Peer) -> None:
         self.add_host(peer.name, peer.control)
 
     def _closed(self, run: str) -> None:
-        self._opened.runs.pop(run, None)
+        self._open_streams.runs.pop(run, None)
         self.shell.tell(e.RunAbandoned(run))

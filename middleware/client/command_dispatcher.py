@@ -20,22 +20,22 @@ class CommandDispatcher:
     def __init__(
         self, roster: HostRegistry, opened: OpenStreams, journal: Journal | None, join: Callable[[m.Peer], None] | None
     ) -> None:
-        self._roster, self._opened, self._journal, self._join = roster, opened, journal, join
+        self._registry, self._open_streams, self._journal, self._join = roster, opened, journal, join
 
     def take(self, command: e.Command) -> None:
         match command:
             case e.Enlisted(peer):
                 self._take_in(peer)
             case e.Parted(_, host):
-                self._roster.lose(host, "was drained")
+                self._registry.lose(host, "was drained")
             case e.Keep(run, kept):
                 if self._journal is not None:
                     self._journal.keep(run, kept)
             case e.Forgotten(run, follows):
-                self._opened.forgotten(run, follows=follows)
+                self._open_streams.forgotten(run, follows=follows)
             case e.Fail("", reason):
-                self._roster.close_to(reason)
-                self._opened.fail(reason)
+                self._registry.close_to(reason)
+                self._open_streams.fail(reason)
             case (
                 e.Ready(run)
                 | e.Deliver(run)
@@ -47,11 +47,11 @@ class CommandDispatcher:
                 | e.TreesChanged(run)
                 | e.RequestPlan(run)
             ):
-                self._opened.take(run, command)
+                self._open_streams.take(run, command)
 
     def _take_in(self, peer: m.Peer) -> None:
         join = self._join
-        if join is None or not self._roster.enlists(peer):
+        if join is None or not self._registry.enlists(peer):
             return
 
         def add() -> None:
@@ -59,6 +59,6 @@ class CommandDispatcher:
                 with contextlib.suppress(HostAbsentError, UsageError, RunError):  # it says so again
                     join(peer)
             finally:
-                self._roster.joining.discard(peer.name)
+                self._registry.joining.discard(peer.name)
 
         threading.Thread(target=add, name="thalweg-join", daemon=True).start()

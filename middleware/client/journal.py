@@ -291,7 +291,7 @@ class Journal:
             self._write(run, "stream", msgspec.msgpack.encode(kept))
             return
         install, term = kept.install, term_of(kept.install.run)
-        shape = msgspec.msgpack.encode((install.dataflow, install.cuts, sorted(kept.bases.items()), term))
+        shape = msgspec.msgpack.encode((install.dataflow, install.history_gaps, sorted(kept.bases.items()), term))
         body = msgspec.msgpack.encode(kept)
         if self._shapes.get(run) != shape:
             self._write(run, "kept", body, shape, term)

@@ -24,13 +24,13 @@ class MeasurementRequests:
     """What hosts report, and who waits for it. ``tell``: the client's own core, which is the host ``me``."""
 
     def __init__(self, roster: HostRegistry, tell: Callable[[e.Event], None], me: m.Peer) -> None:
-        self._roster, self._tell, self._me = roster, tell, me
+        self._registry, self._tell, self._me = roster, tell, me
         self._reports: dict[type[Any], dict[Link, Any]] = {LinkEstimate: {}, Latency: {}, Place: {}}
         self.figures: dict[str, HostFigures] = {}
 
     def take(self, report: e.Report) -> None:
         """A host has measured something; in the I/O thread."""
-        source, target, roster = report.source, report.target, self._roster
+        source, target, roster = report.source, report.target, self._registry
         if not {source, target} <= roster.peers.keys():
             return  # of hosts that nobody asked for
         with roster.news:
@@ -49,8 +49,8 @@ class MeasurementRequests:
 
     def coordinates(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
         """As ``Client.coordinates``."""
-        names = tuple(self._roster.hosts if hosts is None else words(hosts, "hosts are names"))
-        return self.find([Link(host, other) for host in names for other in neighbours(host, self._roster.hosts)])
+        names = tuple(self._registry.hosts if hosts is None else words(hosts, "hosts are names"))
+        return self.find([Link(host, other) for host in names for other in neighbours(host, self._registry.hosts)])
 
     def find(self, links: Iterable[Pair]) -> dict[str, Place]:
         """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
@@ -59,12 +59,12 @@ class MeasurementRequests:
     def measure(self, links: Iterable[Pair], kind: type[Measured]) -> dict[Link, Measured]:
         """Have links measured; raises as ``Client.probe`` says."""
         reports: dict[Link, Measured] = self._reports[kind]
-        peers, gone, news = self._roster.peers, self._roster.gone, self._roster.news
+        peers, gone, news = self._registry.peers, self._registry.gone, self._registry.news
         pairs = [words(link, "a link is a pair of hosts") for link in links]
         if odd := next((pair for pair in pairs if not 2 <= len(pair) <= (3 if kind is LinkEstimate else 2)), None):
             raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
         asked = wanted = {Link(*pair) for pair in pairs if pair[0] != pair[1]}
-        if unknown := sorted({host for link in wanted for host in link.hosts} - self._roster.known):
+        if unknown := sorted({host for link in wanted for host in link.hosts} - self._registry.known):
             raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], peers)}")
         for link in wanted:
             for host in link.hosts:
@@ -74,7 +74,7 @@ class MeasurementRequests:
                     )
 
         def vain() -> bool:
-            return bool(self._roster.closing) or any(host in gone for link in wanted for host in link.hosts)
+            return bool(self._registry.closing) or any(host in gone for link in wanted for host in link.hosts)
 
         both = wanted | {Link(link.target, link.source, link.via) for link in wanted}
         if kind is Latency:  # one direction is as good as the other
@@ -92,7 +92,7 @@ class MeasurementRequests:
                 while known < len(reports):
                     known = len(reports)
                     if news.wait_for(lambda: vain() or wanted <= reports.keys(), PROBE_S):
-                        self._roster.check_open()
+                        self._registry.check_open()
                         for host in sorted({host for link in wanted for host in link.hosts} & gone.keys()):
                             how = gone[host]
                             raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
@@ -105,7 +105,7 @@ class MeasurementRequests:
         raise HostLostError(f"the link {where} could not be measured; is {source!r} still there?")
 
     def _ask_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
-        peers = self._roster.peers
+        peers = self._registry.peers
         by_source: dict[tuple[str, str], list[m.Peer]] = {}
         for link in sorted(links):
             (a, b), via = link.hosts, link.via

@@ -22,7 +22,7 @@ class OpenStreams:
     """The only writer of that, and of what hosts still have of it (``there``), by run."""
 
     def __init__(self, roster: HostRegistry, moves: Moves) -> None:
-        self._roster, self.moves = roster, moves
+        self._registry, self.moves = roster, moves
         self.there: set[str] = set()
         self.runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
         self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
@@ -30,15 +30,15 @@ class OpenStreams:
 
     def begin(self, run: Run[Any]) -> None:
         """A run begins; RunError where the client is closed."""
-        with self._roster.news:
-            self._roster.check_open()
+        with self._registry.news:
+            self._registry.check_open()
             self.runs[run.id] = run
             self.there.add(run.id)
 
     def subscribe(self, subscription: Subscription[Any]) -> None:
         """Partitions of another client's run are taken; RunError where this client is closed."""
-        with self._roster.news:
-            self._roster.check_open()
+        with self._registry.news:
+            self._registry.check_open()
             self._subscriptions[subscription.number] = subscription
             self.there.add(subscription.id)
 
@@ -56,30 +56,30 @@ class OpenStreams:
 
     def close(self, shell: Shell) -> None:
         """End all of it, and wait until hosts have removed it: 2 s at most, and while the shell is alive."""
-        self.moves.close(self._roster.closing)
+        self.moves.close(self._registry.closing)
         for run in list(self.runs.values()):
             run.close_all()
         for subscription in list(self._subscriptions.values()):
             subscription.close()
         for channel in self._feeds:
-            channel.abandon(self._roster.closing)
+            channel.abandon(self._registry.closing)
         self._wait(shell, 1.5)
         for run_id in list(self.there):  # which others still take the rest of
             shell.tell(e.RunAbandoned(run_id))
         self._wait(shell, 0.5)
 
     def _wait(self, shell: Shell, wall_s: float) -> None:
-        with self._roster.news:
-            self._roster.news.wait_for(lambda: not self.there or not shell.alive, wall_s)
+        with self._registry.news:
+            self._registry.news.wait_for(lambda: not self.there or not shell.alive, wall_s)
 
     def forked(self) -> None:
         """This process was forked from the client's."""
         self.there = set()
-        self.moves.forked(self._roster.closing)
+        self.moves.forked(self._registry.closing)
         for stream in (*self.runs.values(), *self._subscriptions.values()):
-            stream.forked(self._roster.closing)
+            stream.forked(self._registry.closing)
         for channel in self._feeds:
-            channel.news, channel.unwanted = threading.Condition(), self._roster.closing
+            channel.news, channel.unwanted = threading.Condition(), self._registry.closing
             channel.awaiting.clear()
 
     # --- in the I/O thread ------------------------------------------------------------------------------
@@ -88,14 +88,14 @@ class OpenStreams:
         """The client itself has failed."""
         self.moves.close(reason)
         for stream in (*self.runs.values(), *self._subscriptions.values()):
-            stream.take(e.Fail(stream.id, reason, host=self._roster.name))
+            stream.take(e.Fail(stream.id, reason, host=self._registry.name))
 
     def forgotten(self, run: str, *, follows: bool) -> None:
         """Hosts have nothing of a run any more; ``follows``: of this generation of it."""
-        with self._roster.news:
+        with self._registry.news:
             if not follows:
                 self.there.discard(base_of(run))
-            self._roster.news.notify_all()
+            self._registry.news.notify_all()
 
     def take(self, run: str, command: e.Command) -> None:
         """What is for that run, and for who takes from it."""

@@ -117,8 +117,8 @@ class Resumer(NamedTuple):
     ``process``: the number of this process (``protocol.generations``).
     """
 
-    roster: HostRegistry
-    preparing: RunPlanning
+    registry: HostRegistry
+    planning: RunPlanning
     probe: Probe
     allow: Allow
     process: int
@@ -155,7 +155,7 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
     ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to
     be had.
     """
-    recovery, roster = found.kept, by.roster
+    recovery, roster = found.kept, by.registry
     assert not isinstance(recovery, ResumableStream)
     starts = _starts(run_id, found, recovery, start, roster.name)
     peers = {host: roster.peers[host] for host in roster.hosts}
@@ -172,7 +172,7 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
     asked = found.asked or RequestedNetworks({}, None, HOPS)
     networks = where_joined(asked.networks, roster.ends)
     if networks or moves is not None:
-        task = by.preparing.task(flow, None, None)
+        task = by.planning.task(flow, None, None)
         task = task.but(networks=networks, wanted_hz=asked.wanted_hz, hops=asked.hops)
     ways = first_ways(task, where, by.probe)[0] if networks else ()
     if moves is not None:

@@ -44,7 +44,7 @@ class RunPlanning:
     def __init__(
         self, roster: HostRegistry, measuring: MeasurementRequests, allow: Allow, capacity: HostFigures
     ) -> None:
-        self._roster, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
+        self._registry, self._measuring, self._allow, self._capacity = roster, measuring, allow, capacity
 
     def plan(
         self, planner: str | Planner, task: Task, model: str | CostModel, stripes: Stripes | None = None
@@ -52,8 +52,8 @@ class RunPlanning:
         planner = get_planner(planner) if isinstance(planner, str) else planner
         planner = over_trees(planner, task.dataflow, self._allow, stripes)
         if "hosts" in needs_of(planner):
-            self._measuring.latencies([(self._roster.name, host) for host in self._roster.hosts])
-            own = {self._roster.name: self._capacity}
+            self._measuring.latencies([(self._registry.name, host) for host in self._registry.hosts])
+            own = {self._registry.name: self._capacity}
             task = task.but(hints=task.hints.measured({}, {**self._measuring.figures, **own}))
         return plan_with_probes(
             planner,
@@ -66,19 +66,19 @@ class RunPlanning:
 
     def begin(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
         """Something is to be done with a dataflow: what, if it can be; ``lasting``: by a run that outlives hosts."""
-        self._roster.check_open()
+        self._registry.check_open()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
-        dataflow.validate(self._roster.known)
+        dataflow.validate(self._registry.known)
         if lasting:
-            self._roster.await_sources(dataflow)
-        self._roster.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned}, lasting=lasting)
-        return sinks_at(dataflow, self._roster.name)
+            self._registry.await_sources(dataflow)
+        self._registry.check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned}, lasting=lasting)
+        return sinks_at(dataflow, self._registry.name)
 
     def outlasting(self, install: m.Install, failover: m.Failover | None, start: int) -> m.Install:
         """The same for a run that outlives its hosts, whose nodes begin at the index ``start``."""
-        asked = check_failover(failover or m.Failover(), len(install.peers), self._roster.known)
-        install = msgspec.structs.replace(m.FailoverInstall.of(install, asked), version=self._roster.version)
+        asked = check_failover(failover or m.Failover(), len(install.peers), self._registry.known)
+        install = msgspec.structs.replace(m.FailoverInstall.of(install, asked), version=self._registry.version)
         if not start:
             return install
         first = tuple([m.Start(node.name, start) for node in install.dataflow.nodes])
@@ -89,18 +89,18 @@ class RunPlanning:
         """The same of one whose sinks are to be here. Raises UsageError where a sink is pinned to another host."""
         dataflow = self.begin(dataflow, lasting=lasting)
         for sink in dataflow.sinks:
-            if dataflow.by_name[sink].pinned != self._roster.name:
-                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self._roster.name!r}")
+            if dataflow.by_name[sink].pinned != self._registry.name:
+                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self._registry.name!r}")
         return dataflow
 
     def placed(self, dataflow: Dataflow, placement: Mapping[str, str], *, lasting: bool = False) -> Placement:
         """A placement, completed, where it can be. Raises PlacementError for a sink that is not at the client."""
         for sink in dataflow.sinks:
-            if (where := placement.get(sink, self._roster.name)) != self._roster.name:
+            if (where := placement.get(sink, self._registry.name)) != self._registry.name:
                 raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
-        sinks = dict.fromkeys(dataflow.sinks, self._roster.name)
-        full = check_placement(dataflow, sinks | dict(placement), self._roster.known)
-        self._roster.check_there(full, lasting=lasting)
+        sinks = dict.fromkeys(dataflow.sinks, self._registry.name)
+        full = check_placement(dataflow, sinks | dict(placement), self._registry.known)
+        self._registry.check_there(full, lasting=lasting)
         return full
 
     def going(self, stripes: Sequence[Stripe], parts: SplitGraph, *, lasting: bool = False) -> StripedGraph:
@@ -112,7 +112,7 @@ class RunPlanning:
             return StripedGraph(tuple(stripes))
         first = stripes[0].dataflow
         trees = []
-        upper = () if parts.above is None else parts.above.operators
+        upper = () if parts.upper is None else parts.upper.operators
         for tree in alike(stripes, upper):
             dataflow = self.begin_here(tree.dataflow, lasting=lasting)
             if dataflow.sources != first.sources or dataflow.sinks != first.sinks:
@@ -125,9 +125,9 @@ class RunPlanning:
         self, install: m.Install, going: StripedGraph, failover: m.Failover | None, start: int
     ) -> m.Install | None:
         """What runs once above the trees of a stream, installed like these; nothing plans its moves."""
-        if going.above is None:
+        if going.upper is None:
             return None
-        dataflow, placement = going.above
+        dataflow, placement = going.upper
         above = msgspec.structs.replace(
             install, dataflow=dataflow, locations=located(placement), moves=None, news=False, afresh=False
         )
@@ -140,7 +140,7 @@ class RunPlanning:
         By rates that are ``known``, or measured now, and by latencies that are measured now; of hosts that are away
         nothing is.
         """
-        hosts = {self._roster.name, *self._roster.hosts}
+        hosts = {self._registry.name, *self._registry.hosts}
         links = {link for link in links_of(trees) if hosts.issuperset(link)}
         unknown = links - known.keys()
         rates = {**known, **(self._measuring.probe(unknown) if unknown else {})}
@@ -154,7 +154,7 @@ class RunPlanning:
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """What is to be planned, before anything is known of the network."""
         known = hints or ask_hints(dataflow, self._allow)
-        return Task((dataflow,), self._roster.hosts, NetworkView({}), known, costs or MEASURED)
+        return Task((dataflow,), self._registry.hosts, NetworkView({}), known, costs or MEASURED)
 
     def prepare(self, offered: QueryRequest, tree: tuple[Dataflow, Placement]) -> PreparedQuery:
         """A query that is to begin in a run that is ``tree``: what it does not share is placed. Raises UsageError for

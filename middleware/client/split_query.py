@@ -25,7 +25,7 @@ ENDS = "\0"  # the name of a sink, which no node has
 class LowerTree(NamedTuple):
     """What goes over one tree; ``places``: by place, which inputs of its sink feed which sources above."""
 
-    below: PlacedGraph
+    lower: PlacedGraph
     places: dict[int, int]
 
     @classmethod
@@ -36,16 +36,16 @@ class LowerTree(NamedTuple):
     @property
     def feeding(self) -> dict[int, str]:
         """By place the nodes that feed sources above."""
-        return feeding(self.below.dataflow, self.places)
+        return feeding(self.lower.dataflow, self.places)
 
     def pruned(self, places: Collection[int]) -> LowerTree:
         """Without what is made for other places alone."""
         fed = {place: name for place, name in self.feeding.items() if place in places}
-        return self._ending(self.below.dataflow.nodes, self.below.placement, fed)
+        return self._ending(self.lower.dataflow.nodes, self.lower.placement, fed)
 
     def theirs(self, own: Collection[int]) -> dict[str, tuple[int, ...]]:
         """The nodes of which none of these places is made, and of which some others are."""
-        flow, places_by_name = self.below.dataflow, dict[str, list[int]]()
+        flow, places_by_name = self.lower.dataflow, dict[str, list[int]]()
         used = {name for place, top in self.feeding.items() if place in own for name in flow.below(top)}
         for place, top in self.feeding.items():
             for name in flow.below(top) - used:
@@ -59,11 +59,11 @@ class LowerTree(NamedTuple):
 
         ``placement``: where nodes of the query are to be that are not there.
         """
-        flow, fed = self.below.dataflow, self.feeding
+        flow, fed = self.lower.dataflow, self.feeding
         known = {name: fed[place] for name, place in rises.known.items() if place in fed}
         wanted = _lowered(query, rises.made, known)
         joined = join(flow, wanted, {**placement, ENDS: ""}, number, (), given=known)
-        names, nodes, where = joined.names, list(flow.nodes), dict(self.below.placement)
+        names, nodes, where = joined.names, list(flow.nodes), dict(self.lower.placement)
         sink = names.pop(ENDS)
         for graft in joined.grafts:
             if graft.node != sink and isinstance(graft.like, Node):
@@ -74,7 +74,7 @@ class LowerTree(NamedTuple):
 
     def _ending(self, nodes: Iterable[Node], placement: Mapping[str, str], fed: Mapping[int, str]) -> LowerTree:
         """A tree of some of these nodes, which feeds those places."""
-        (sink,) = self.below.dataflow.sinks
+        (sink,) = self.lower.dataflow.sinks
         inputs = tuple(dict.fromkeys(fed.values()))
         flow = Dataflow(tuple([node if node.name != sink else _with(node, inputs) for node in nodes]))
         needed = flow.below(sink)
@@ -93,14 +93,14 @@ class SplitQuery(NamedTuple):
     ``known``: what they make already, and ``made``: what they do not, by their names in the query; and their places.
     """
 
-    above: Dataflow
+    upper: Dataflow
     known: dict[str, int]
     made: dict[str, int]
 
     @property
     def places(self) -> frozenset[int]:
         """Those of all that it takes above."""
-        return frozenset(inlet_of(node) for node in self.above.nodes if is_inlet(node))
+        return frozenset(inlet_of(node) for node in self.upper.nodes if is_inlet(node))
 
     def without(self, there: Collection[int]) -> SplitQuery:
         """The same where only these places are made: what it takes of others is to be made."""

@@ -43,7 +43,7 @@ class StripedQuery(NamedTuple):
     """
 
     wanted: PreparedQuery
-    rises: SplitQuery
+    split: SplitQuery
     wheres: tuple[Placement, ...]
     before: frozenset[str]
     names: tuple[dict[str, str], ...] = ()
@@ -75,19 +75,17 @@ class StripedRun(Run[T]):
         strict: bool = False,
         nothing: bool = False,
     ) -> None:
-        assert going.above is not None
+        assert going.upper is not None
         self._trees = [LowerTree.first(PlacedGraph(tree.dataflow, tree.placement)) for tree in going.trees]
-        self._above = going.above
+        self._above = going.upper
         first = self._whole(0)
         super().__init__(home, run_id, first.placement, first.dataflow, None, strict=strict, nothing=nothing)
         self._searches, self._search = searches_of(search, going.trees), search
         self._shares = [tree.share for tree in going.trees]
         self._kept: ResumableStream | None = None
         self._like: e.RunRequested | None = None  # R2: how the run of a tree begins
-        self._base, self._coming = (
-            0,
-            list[LowerTree](),
-        )  # R2: the first of the trees' numbers; those that are to take over
+        # R2: the first of the trees' numbers; those that are to take over
+        self._base, self._coming = 0, list[LowerTree]()
         self._shares_coming = self._shares
         self._requested = len(self._trees)  # trees that were ever asked for
         self._fresh = len(self._trees[0].places)  # no place from that one on was ever used
@@ -101,12 +99,12 @@ class StripedRun(Run[T]):
         """The trees that carry the stream: where it does not outlive its hosts, those of which none is lost."""
         known, like = {*self._home.hosts()}, self._like
         lasts = like is not None and isinstance(like.install, m.FailoverInstall)
-        intact = [number for number, tree in enumerate(self._trees) if {*tree.below.placement.values()} <= known]
+        intact = [number for number, tree in enumerate(self._trees) if {*tree.lower.placement.values()} <= known]
         return intact if intact and not lasts else [*range(len(self._trees))]
 
     def _whole(self, stripe: int) -> PlacedGraph:
         tree = self._trees[stripe]
-        return whole(tree.below, self._above, tree.places)
+        return whole(tree.lower, self._above, tree.places)
 
     @property
     def trees(self) -> tuple[tuple[Dataflow, Placement], ...]:
@@ -131,7 +129,7 @@ class StripedRun(Run[T]):
             own = {name for sink in self._sinks for name in flow.below(sink)}
             above = PlacedGraph(Dataflow(tuple([node for node in flow.nodes if node.name in own])), where)
             alone = [tree.pruned(self._own) for tree in self._trees]
-            wholes = [whole(tree.below, above, tree.places) for tree in alone]
+            wholes = [whole(tree.lower, above, tree.places) for tree in alone]
             trees = tuple([Stripe(*placed, share) for placed, share in zip(wholes, self._shares, strict=True)])
             self._journal.keep(self.id, msgspec.structs.replace(self._kept, trees=trees))
 
@@ -153,7 +151,7 @@ class StripedRun(Run[T]):
                 if self._searches and stripe is not None and trees is self._trees:
                     self._plan_aside(self._searches[stripe], command)
                 return
-            before = self._above if stripe is None else trees[stripe].below
+            before = self._above if stripe is None else trees[stripe].lower
             match command:
                 case e.OperatorMoved(_, node, host):
                     now = PlacedGraph(before.dataflow, {**before.placement, node: host})
@@ -164,7 +162,7 @@ class StripedRun(Run[T]):
             if stripe is None:
                 self._become(now)
             else:
-                trees[stripe] = trees[stripe]._replace(below=now)
+                trees[stripe] = trees[stripe]._replace(lower=now)
             self._change(None)
             self._keep_trees()
             self._show()
@@ -194,7 +192,7 @@ class StripedRun(Run[T]):
             raise UsageError("queries to a stream over several trees share whatever is the same; leave radius_s out")
         with self._news:
             trees, wholes = [self._trees[number] for number in self._there], [*map(self._whole, self._there)]
-            before = frozenset((*trees[0].below.dataflow.by_name, *self._above.dataflow.by_name))
+            before = frozenset((*trees[0].lower.dataflow.by_name, *self._above.dataflow.by_name))
         wants: list[PreparedQuery] = []
         for number, tree in enumerate(wholes):
             alike = wholes.index(tree)
@@ -214,8 +212,8 @@ class StripedRun(Run[T]):
         def begin(number: int) -> None:
             with self._news:
                 places = {*self._trees[0].places}.intersection(*[tree.places for tree in self._coming])
-                rises = beginning.rises.without(places)  # some may have left since
-                self._beginning[number] = asked = beginning._replace(rises=rises)
+                rises = beginning.split.without(places)  # some may have left since
+                self._beginning[number] = asked = beginning._replace(split=rises)
                 if rises.made:
                     self._change(number)
                 else:
@@ -225,7 +223,7 @@ class StripedRun(Run[T]):
 
     def _asked(self, number: int, beginning: StripedQuery) -> e.AttachRequested:
         """What is to begin above, where no node of a tree is called the same."""
-        above, where = beginning.rises.above, beginning.wanted.placement
+        above, where = beginning.split.upper, beginning.wanted.placement
         placement = {
             f"{node.name}{STRIPE}": self._home.name if is_inlet(node) else where[node.name] for node in above.nodes
         }
@@ -253,7 +251,7 @@ class StripedRun(Run[T]):
         """The trees with what a query takes, and without what nobody does; none where these are what there is."""
         needed = {inlet_of(node) for node in self._above.dataflow.nodes if is_inlet(node)}
         for pending in self._beginning.values():
-            needed |= pending.rises.places
+            needed |= pending.split.places
         if 0 in self._open:
             needed |= self._own
         trees = [self._trees[number] for number in self._there]
@@ -263,7 +261,7 @@ class StripedRun(Run[T]):
         beginning = self._beginning.get(query)
         if beginning is None:
             return []
-        wanted, rise = beginning.wanted.dataflow, beginning.rises
+        wanted, rise = beginning.wanted.dataflow, beginning.split
         wheres = itertools.cycle(beginning.wheres)  # some trees may have gone since
         grown = [tree.pruned(needed).with_query(wanted, rise, next(wheres), query) for tree in trees]
         self._beginning[query] = beginning._replace(names=tuple([names for _, names in grown]))
@@ -274,7 +272,7 @@ class StripedRun(Run[T]):
         like, requests = self._like, []
         assert like is not None
         for tree in self._coming:
-            dataflow, placement = tree.below
+            dataflow, placement = tree.lower
             install = msgspec.structs.replace(like.install, dataflow=dataflow, locations=located(placement))
             requests.append(msgspec.structs.replace(like, install=install))
         self._requested += len(self._coming)
@@ -298,7 +296,7 @@ class StripedRun(Run[T]):
     def _look_anew(self) -> None:
         """Have each tree's planner look at it as it is now."""
         placed = zip(self._trees, self._shares, strict=True)
-        self._searches = searches_of(self._search, [Stripe(*tree.below, share) for tree, share in placed])
+        self._searches = searches_of(self._search, [Stripe(*tree.lower, share) for tree, share in placed])
         for query in (*self._told.values(), *self._beginning.values()):
             hints = query.wanted.hints
             if hints is not None and len(query.names) == len(self._trees):
@@ -311,7 +309,7 @@ class StripedRun(Run[T]):
             if beginning is not None:
                 if command.query in self._open:
                     self._told[command.query] = beginning
-                below = {**beginning.rises.known, **beginning.rises.made}
+                below = {**beginning.split.known, **beginning.split.made}
                 called = {name.removesuffix(STRIPE): run_name for name, run_name in command.names.items()}
                 above = {name: run_name for name, run_name in called.items() if name not in below}
                 names = {**beginning.names[0], **above}
@@ -345,7 +343,7 @@ class StripedRun(Run[T]):
         run = self._named(stripe)
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         with self._news:
-            below, above = self._trees[stripe].below, self._above
+            below, above = self._trees[stripe].lower, self._above
         over = {name: host for name, host in placement.items() if self._is_above(name)}
         rest = {name: host for name, host in placement.items() if name not in over}
         parts: dict[str, Mapping[str, str]] = {}
@@ -376,10 +374,10 @@ class StripedRun(Run[T]):
             graph = sinks_at(dataflow.validate(self._home.hosts()), self._home.name)
             full = check_placement(graph, {**where, **placement}, self._home.hosts())
             new, over = in_parts(Stripe(graph, full, 1.0), upper)
-            if same_of(new, over) != same_of(tree.below, above):
+            if same_of(new, over) != same_of(tree.lower, above):
                 raise DataflowError("what is above the trees of a stream stays as it is; only a tree changes")
             dataflow, placement = new
-        return self._reshape(run, tree.below, dataflow, placement)
+        return self._reshape(run, tree.lower, dataflow, placement)
 
     def _named(self, stripe: int) -> str:
         expect(stripe, int, "a stripe is known by its number")

@@ -106,7 +106,7 @@ def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stri
     if not isinstance(count, int | str) or count == 1:
         return planner
     parts = split_graph(dataflow, with_state(dataflow, allow), client_of(dataflow))
-    if parts.below is dataflow:
+    if parts.lower is dataflow:
         return planner
     return Below(planner, parts, "auto" if isinstance(count, str) else count)
 
@@ -162,12 +162,12 @@ class StripedGraph(NamedTuple):
     """A stream over several trees: what of its graph goes over each, and what is once above them; of one all is its."""
 
     trees: tuple[Stripe, ...]
-    above: PlacedGraph | None = None
+    upper: PlacedGraph | None = None
 
     @property
     def whole(self) -> tuple[Stripe, ...]:
         """Each tree with what is above."""
-        if (above := self.above) is None:
+        if (above := self.upper) is None:
             return self.trees
         placed = [(PlacedGraph(tree.dataflow, tree.placement), tree.share) for tree in self.trees]
         return tuple([Stripe(*whole(below, above), share) for below, share in placed])

@@ -3,9 +3,9 @@
 Rules:
 
 R1. A run is opened by its client's ``Install`` (one that was sent before this host was restarted, or is of a run that
-    is over, opens none, see ``past``) and closed by ``Remove`` or when its client has been silent for ``lease_s``.
-    Messages of unknown runs change nothing, but that ``Remove`` says that they are over. To one that joins, as it was
-    away, the run is another from then on: it may have missed who came, and which nodes went.
+    is over, opens none, see ``ended_runs``) and closed by ``Remove`` or when its client has been silent for
+    ``lease_s``. Messages of unknown runs change nothing, but that ``Remove`` says that they are over. To one that
+    joins, as it was away, the run is another from then on: it may have missed who came, and which nodes went.
 R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host. What is said of a
     run counts only from who may say it (R4 of ``run``); ``hosting.admission`` says which runs are not opened, and why.
 R3. What a host says to itself it hears after everything that came of the event before.
@@ -54,7 +54,7 @@ from thalweg.middleware.core.notes import HostLost
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.generation_states import GenerationState, generation_state
 from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions, check_visit
-from thalweg.middleware.core.run import MESSAGES
+from thalweg.middleware.core.run import MESSAGE_HANDLERS
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
@@ -62,7 +62,7 @@ from thalweg.middleware.protocol.generations import base_of, generation_of, lead
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
-OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
+OF_RUNS = frozenset({*MESSAGE_HANDLERS, m.Demand, m.Partition, m.State, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
 OF_NODES = (Timer.EPOCH, Timer.DECIDE, Timer.PACE)
@@ -76,17 +76,17 @@ class HostCore(Runs):
     ) -> None:
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
-        self._stripes = Stripes(self.out, self.config, self.runs, self._lasting.current, self._act)  # R8
+        self._stripes = Stripes(self.out, self.config, self.runs, self._failover_runs.current, self._act)  # R8
         self._undecoded = UndecodedMessages()  # R9: count messages in a row that do not decode
-        self._streams, self._led = self._stripes.led, self._lasting.led  # asked for every event
+        self._streams, self._led = self._stripes.led, self._failover_runs.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
-        desk, streams = self.desk, self._streams
+        desk, streams = self.context, self._streams
         desk.now = now
         if streams and self._stripes.concern(event):  # R8
-            self._stripes.say(event)
+            self._stripes.handle_event(event)
         else:
             self._handlers[type(event)](self, event)
         if desk.local or self._lingering or self._led:
@@ -101,7 +101,7 @@ class HostCore(Runs):
 
     def _finish(self) -> None:
         """Do what comes of what was done."""
-        local, host = self.desk.local, self.host
+        local, host = self.context.local, self.host
         while local:  # R3
             self._heard = message, value, size_bytes = local.popleft()
             self._hear(host, message, value, size_bytes)
@@ -146,18 +146,18 @@ class HostCore(Runs):
         """Check the invariants of every run; for tests and the virtual shell."""
         self._stripes.validate()
         for run in self.runs.values():
-            assert not self.past.knows(run.install.client, run.id, self.desk.now), f"run {run.id} is over"
+            assert not self.ended_runs.knows(run.install.client, run.id, self.context.now), f"run {run.id} is over"
             run.validate()
         here = {(run.install.client, base_of(run.id)) for run in self.runs.values()}
         assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(self.runs)}"
-        replicated = self._lasting.replicas.keys()
+        replicated = self._failover_runs.replicas.keys()
         assert replicated <= here, f"replicas of a run that is over: {replicated}"
 
     # --- events ---------------------------------------------------------------------------------------
 
     def _on_message(self, event: e.MessageReceived) -> None:
         if self.coordinator.led:
-            self.coordinator.heard(event.sender)
+            self.coordinator.handle_sign_of_life(event.sender)
         if self._undecoded.rows:
             self._undecoded.end(event.sender)
         if event.via is not UNSET and type(event.message) is m.Probe:
@@ -168,7 +168,7 @@ class HostCore(Runs):
     def _hear(self, sender: str, message: Any, payload: Any, size_bytes: int) -> None:
         kind = type(message)
         if kind is m.Unsubscribe and self._led:  # guests know a run by its own id
-            message = self._lasting.current(message)
+            message = self._failover_runs.current(message)
         run = self.runs.get(message.run) if kind in OF_RUNS else None
         if run is not None:
             if kind is m.Demand:
@@ -184,7 +184,7 @@ class HostCore(Runs):
         elif kind in Links.MESSAGES:
             run = self.runs.get(message.run)
             if run is None or run.may_say(sender, kind):
-                self._measured(self.links.hear(sender, message))
+                self._measured(self.links.handle_message(sender, message))
         elif kind not in OF_RUNS:
             self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})  # R2
 
@@ -202,7 +202,7 @@ class HostCore(Runs):
             if only not in ("", run.id) or not run.knows(host) or host == self.host:
                 continue
             self._at_work = run.id
-            if run.setting.leads:
+            if run.context.leads:
                 self._told(run.id, self.coordinator.on_unfit(run.id, host, how))
             elif (waits := run.waits_for(host)) is not None:
                 node, purpose = waits
@@ -216,20 +216,20 @@ class HostCore(Runs):
             self._do_without(event.peer, event.how)
             return
         for run in [*self.runs.values()]:
-            if run.setting.leads:
+            if run.context.leads:
                 self._at_work = run.id
                 run.out.fail(f"this client, {self.host!r}, {event.how}", host=self.host)
         self._at_work = ""
 
     def _of_application(self, event: Any) -> None:
-        event = self._lasting.current(event) if self._led else event
-        if self._visits.known and event.run not in self.runs and (here := self._visits.here(event.run)):
+        event = self._failover_runs.current(event) if self._led else event
+        if self._subscriptions.known and event.run not in self.runs and (here := self._subscriptions.here(event.run)):
             event = msgspec.structs.replace(event, run=here)
         self._of_run(event)
 
     def _on_placement_proposed(self, event: e.PlacementProposed) -> None:
         """Have a run change its placement, or answer that the run is over."""
-        event = self._lasting.current(event) if self._led else event
+        event = self._failover_runs.current(event) if self._led else event
         if event.run in self.runs or event.number is UNSET:
             self._of_run(event)
         else:
@@ -239,24 +239,24 @@ class HostCore(Runs):
         """An event of one run."""
         run = self.runs.get(event.run)
         if run is not None:
-            run.hear((event,))
+            run.handle_notes((event,))
 
     def _on_failed_call(self, event: e.OperatorFailed) -> None:
-        run = self._lasting.called_by(event)
+        run = self._failover_runs.called_by(event)
         if run is not None:
-            run.hear((event,))
+            run.handle_notes((event,))
 
     def _on_finished(self, event: e.OperatorFinished) -> None:
         run = self.runs.get(event.run)
         if run is None:
-            run = self._lasting.called_by(event)
+            run = self._failover_runs.called_by(event)
         if run is not None:
             meters = self.links.meters
             if meters.runs and not event.end:
-                meters.made(run.id, event.node, event.index, event.size_bytes, event.duration_s, self.desk.now)
+                meters.made(run.id, event.node, event.index, event.size_bytes, event.duration_s, self.context.now)
             heard = run.flow.finished(event)
             if heard:
-                run.hear(heard)
+                run.handle_notes(heard)
 
     def _on_timer(self, event: e.TimerFired) -> None:
         if event.key == "retry":  # by far the most frequent one
@@ -271,10 +271,10 @@ class HostCore(Runs):
         elif timer is Timer.SILENCE:
             self._check_silence()
         elif timer is Timer.DRAIN:
-            if self.desk.draining:
+            if self.context.draining:
                 self._leave()
         elif timer is Timer.VISIT:
-            self._visits.on_timer(rest)
+            self._subscriptions.on_timer(rest)
         elif timer in (Timer.INSTALL, Timer.REMOVE):
             self.coordinator.on_timer(timer, rest)
         elif timer is Timer.PING:
@@ -307,7 +307,7 @@ class HostCore(Runs):
         self.silence.look()
         waiting = False
         for current in self._each():
-            if current.setting.lasting is not None:
+            if current.context.failover_install is not None:
                 waiting = current.flow.look_after() or waiting
         for run_id, host in list(self.silence.of):
             self._at_work, run = run_id, self.runs.get(run_id)
@@ -366,14 +366,14 @@ class HostCore(Runs):
             run.blocked(event)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
-        event = self._lasting.current(event)
+        event = self._failover_runs.current(event)
         self._told(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
-        if run is not None and run.guests.has(event.peer):  # it is not let in yet
-            run.hear((HostLost(event.peer, event.how),))
+        if run is not None and run.subscribers.has(event.peer):  # it is not let in yet
+            run.handle_notes((HostLost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
-        event = self._lasting.current(event)
+        event = self._failover_runs.current(event)
         run, name = self.runs.get(event.run), event.peer.name
         if run is None or not self.coordinator.goes_on(event.run):
             return
@@ -382,20 +382,20 @@ class HostCore(Runs):
             self.coordinator.listens(event.run, event.peer)
             self._on_peer_lost(e.PeerLost(event.run, name, "was restarted"))
         if not run.out.failed:
-            run.hear((event,))
+            run.handle_notes((event,))
 
     # --- this host is drained -------------------------------------------------------------------------
 
     def _on_drain_requested(self, event: e.DrainRequested) -> None:
-        if not self.desk.draining:
-            self.desk.draining = True
+        if not self.context.draining:
+            self.context.draining = True
             self._leave()
 
     def _leave(self) -> None:
         """R6: say so to those clients that are there."""
         silent_s, asked = self.config.patience * self.config.liveness_s, False
         for run in self._each():
-            if run.setting.leads or self.out.now - run.heard_s <= silent_s:
+            if run.context.leads or self.out.now - run.heard_s <= silent_s:
                 run.out.send(run.install.client, m.Leave(run.id, run.vacant))
                 asked = True
         if asked:
@@ -404,14 +404,14 @@ class HostCore(Runs):
             self.out.emit(e.DrainFinished())
 
     def _on_stay(self, sender: str, message: m.Stay) -> None:
-        if message.run in self.runs and self.desk.draining:
-            self.desk.draining = False
+        if message.run in self.runs and self.context.draining:
+            self.context.draining = False
             self.out.emit(e.DrainFinished(message.why))
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
         run = self._open(event.install, event)
-        if run.setting.lasting is not None:
-            self._lasting.begin(event, run)
+        if run.context.failover_install is not None:
+            self._failover_runs.begin(event, run)
         self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
 
     def _on_stripes_requested(self, event: e.StripesRequested) -> None:
@@ -426,25 +426,29 @@ class HostCore(Runs):
     # --- what this application takes of others' runs ----------------------------------------------------
 
     def _on_subscribe_requested(self, event: e.SubscribeRequested) -> None:
-        self._visits.request(event)
+        self._subscriptions.request(event)
 
     def _on_unsubscribe_requested(self, event: e.UnsubscribeRequested) -> None:
-        self._visits.leave(event)
+        self._subscriptions.leave(event)
 
     def _on_enrol(self, sender: str, message: m.InstallSubscriber) -> None:
         run_id, install, error = message.run, message.install, ""
-        visit, out, here = self._visits.get(run_id, sender), self.out.of(message.run), self._visits.here(run_id)
+        visit, out, here = (
+            self._subscriptions.get(run_id, sender),
+            self.out.of(message.run),
+            self._subscriptions.here(run_id),
+        )
         if here and generation_of(here) > generation_of(run_id):
             return  # it was sent before the run began anew
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
         if run_id in self.runs and not self.runs[run_id].is_left_behind(message):
-            self.runs[run_id].growth.enrolled(message.sink)
+            self.runs[run_id].query_attachment.enrolled(message.sink)
         else:
             error = check_visit(message, self.host, visit.sinks) or self._why_not(sender, install, full=False)
             if not error:
-                self.past.revive(install.client, run_id)
+                self.ended_runs.revive(install.client, run_id)
                 self._visit(install, visit, here)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
@@ -466,20 +470,20 @@ class HostCore(Runs):
                     wanted.append(name)
             install = msgspec.structs.replace(install, starts=tuple(starts.values()))
         run = self._open(install)
-        run.directory.guests.add(self.host)
+        run.directory.subscribers.add(self.host)
         for name in wanted:
-            run.hear((e.NextRequested(run.id, name),))
+            run.handle_notes((e.NextRequested(run.id, name),))
         for name in sorted(visit.sinks & run.flow.nodes.keys()):  # one may have begun as the run began anew
-            run.growth.enrolled(name)
+            run.query_attachment.enrolled(name)
 
     def _on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
-        self._visits.on_dismiss(sender, message)
+        self._subscriptions.on_dismiss(sender, message)
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
-        current = self._lasting.current(message)  # the ticket has the run's own id
+        current = self._failover_runs.current(message)  # the ticket has the run's own id
         run = self.runs.get(current.run)
         if run is not None and current.run not in self._lingering:
-            run.hear(run.guests.on_subscribe(sender, current))
+            run.handle_notes(run.subscribers.on_subscribe(sender, current))
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
             self.out.of(message.run).send(sender, m.SubscriptionEnded(message.run, message.number, why))
@@ -501,7 +505,7 @@ class HostCore(Runs):
     def _on_ping(self, sender: str, message: m.Ping) -> None:
         run = self.runs.get(message.run)
         if run is not None:
-            run.heard_s = self.desk.now
+            run.heard_s = self.context.now
             run.out.send(sender, m.Pong(message.run))
         elif message.run:
             self._knows_not(sender, message.run)
@@ -524,7 +528,7 @@ class HostCore(Runs):
             if run is None:
                 self._knows_not(sender, run_id)
             elif run.may_say(sender, m.Ping):
-                run.heard_s = self.desk.now
+                run.heard_s = self.context.now
                 known.append(run)
         for lost in message.lost:
             self._hear(sender, lost, None, 0)
@@ -535,7 +539,7 @@ class HostCore(Runs):
         self.coordinator.answered(sender, message.run)
         if message.run in self.runs or self.silence.asked(sender):
             self.silence.on_pong(sender)
-        self._visits.heard(sender, message.run, self.desk.now)
+        self._subscriptions.handle_sign_of_life(sender, message.run, self.context.now)
         if not message.known:
             self._told(message.run, self.coordinator.on_unknown(sender, message.run))
 
@@ -544,7 +548,7 @@ class HostCore(Runs):
             self.out.send(sender, self._welcome)
             return
         newest = max(map(generation_of, self._generations(message.client, message.run)), default=None)
-        late = self.past.knows(message.client, message.run, self.desk.now, message.number)
+        late = self.ended_runs.knows(message.client, message.run, self.context.now, message.number)
         part = generation_state(newest, generation_of(message.run), late=late)
         if part is GenerationState.OVER:  # R1
             return
@@ -559,12 +563,12 @@ class HostCore(Runs):
             run = run if error else self._open(message)
         elif run is not None:
             run.flow.room.bound(message.peers)
-            self.out.emit(e.Meet(message.run, message.peers if run.setting.lasting else run.install.peers))
+            self.out.emit(e.Meet(message.run, message.peers if run.context.failover_install else run.install.peers))
         else:
-            error = self.past.full(message.client) or self._why_not(sender, message)
+            error = self.ended_runs.full(message.client) or self._why_not(sender, message)
             if not error:
-                if self.past.knows(message.client, message.run, self.desk.now):
-                    self.past.revive(message.client, message.run)
+                if self.ended_runs.knows(message.client, message.run, self.context.now):
+                    self.ended_runs.revive(message.client, message.run)
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
@@ -590,7 +594,7 @@ class HostCore(Runs):
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
         follows = bool(self._generations(install.client, install.run))  # R6, R7
-        runs, draining = (0, False) if follows else (len(self.runs), self.desk.draining)
+        runs, draining = (0, False) if follows else (len(self.runs), self.context.draining)
         return why_not(sender, install, self.host, self.config, runs=runs, draining=draining, full=full)
 
     def _before_me(self, peer: m.Peer) -> bool:
@@ -599,14 +603,14 @@ class HostCore(Runs):
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
         self._told(message.run, self.coordinator.on_installed(sender, message))
-        if generation_of(message.run) and self.past.knows(self.host, message.run, self.desk.now):
+        if generation_of(message.run) and self.ended_runs.knows(self.host, message.run, self.context.now):
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
-        if run is not None and run.setting.leads:
+        if run is not None and run.context.leads:
             if isinstance(message, m.GoesOn) and sender in run.members:
                 run.recovery.installed(message.nodes)
-            run.hear(run.guests.entered(sender, message))
-            run.hear(run.proposer.membership.entered(sender, message))
+            run.handle_notes(run.subscribers.entered(sender, message))
+            run.handle_notes(run.proposer.membership.entered(sender, message))
             if sender in run.directory.hosts:
                 self.coordinator.admit(message.run, run.directory.peers[sender])
                 run.recovery.came(sender)
@@ -618,20 +622,20 @@ class HostCore(Runs):
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
         for run_id in self._generations(sender, message.run):
             if generation_of(run_id) <= generation_of(message.run):
-                visit = self._visits.get(run_id, sender)
+                visit = self._subscriptions.get(run_id, sender)
                 if visit is not None:
                     visit.end(f"client {sender!r} has ended the run")
                 self._close(run_id)
-        if not self.past.knows(sender, message.run, self.desk.now, LAST):
-            self.past.add(sender, message.run, self.desk.now, opened=False)
+        if not self.ended_runs.knows(sender, message.run, self.context.now, LAST):
+            self.ended_runs.add(sender, message.run, self.context.now, opened=False)
 
     def _on_removed(self, sender: str, message: m.Removed) -> None:
         self.coordinator.on_removed(sender, message)
 
     def _on_failed(self, sender: str, message: m.Failed) -> None:
         run = self.runs.get(message.run)
-        if run is not None and run.guests.knows(sender):
-            run.hear(run.guests.on_failed(sender, message))
+        if run is not None and run.subscribers.knows(sender):
+            run.handle_notes(run.subscribers.on_failed(sender, message))
         else:
             self._told(message.run, self.coordinator.on_failed(sender, message))
 

@@ -25,8 +25,8 @@ class HostServices(msgspec.Struct, frozen=True):
 
     monitor: Monitor
     prober: Prober
-    soundings: LatencyProber
-    places: CoordinateTable
+    latency_prober: LatencyProber
+    coordinate_table: CoordinateTable
     meters: Meters
     silence: Suspicions
     retries: Alarm

@@ -1,6 +1,7 @@
 """What a part of a run tells those above it: a part calls what lies below, and yields notes to what lies above.
 
-Who hears which note is the table ``HEARS`` in ``run``. A note is heard where it is yielded, before its part goes on.
+Who hears which note is the table ``NOTE_HANDLERS`` in ``run``. A note is heard where it is yielded, before its part
+goes on.
 """
 
 from __future__ import annotations

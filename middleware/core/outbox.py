@@ -73,32 +73,32 @@ class HostContext:
 class Outbox:
     """Commands of one run (or with an empty ``run`` of the host itself), until ``HostCore.handle`` returns them."""
 
-    __slots__ = ("desk", "failed", "host", "run")
+    __slots__ = ("context", "failed", "host", "run")
 
     def __init__(self, desk: HostContext, run: str = "") -> None:
-        self.desk, self.run = desk, run
+        self.context, self.run = desk, run
         self.host = desk.host
         self.failed = ""  # why the run cannot go on, as the application was told
 
     def of(self, run: str) -> Outbox:
         """The same for another run."""
-        return Outbox(self.desk, run)
+        return Outbox(self.context, run)
 
     @property
     def now(self) -> float:
-        return self.desk.now
+        return self.context.now
 
     def waited_s(self, since_s: float) -> float:
         """Return for how long an answer has been waited for, not counting time in which this host did not run."""
-        return self.desk.now - max(since_s, self.desk.fresh_s)
+        return self.context.now - max(since_s, self.context.fresh_s)
 
     @property
     def recording(self) -> bool:
-        return self.desk.recording
+        return self.context.recording
 
     def emit(self, command: e.Command) -> None:
         """Anything but a message."""
-        self.desk.commands.append(command)
+        self.context.commands.append(command)
 
     def send(
         self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False,
@@ -106,15 +106,15 @@ class Outbox:
     ) -> None:  # fmt: skip
         """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks, over ``via``."""
         if to == self.host:
-            self.desk.local.append((message, None, 0))
+            self.context.local.append((message, None, 0))
         else:
-            self.desk.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk, via))
+            self.context.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk, via))
             if size_bytes:
-                self.desk.sent_bytes += size_bytes
+                self.context.sent_bytes += size_bytes
 
     def hand_over(self, part: m.Partition, value: Any, size_bytes: int) -> None:
         """A partition that is here already, to a node that is here."""
-        self.desk.local.append((part, value, size_bytes))
+        self.context.local.append((part, value, size_bytes))
 
     def wake(self, timer: Timer, at_s: float, what: str = "") -> None:
         """Wake this host at ``at_s``; a later call for the same takes the place of this one."""
@@ -128,7 +128,7 @@ class Outbox:
 
     def record(self, kind: str, **fields: Any) -> None:
         """Record a row of the event log."""
-        if self.desk.recording or kind in NOTED:
+        if self.context.recording or kind in NOTED:
             self.emit(e.Record(self.run, kind, fields))
 
     def fail(
@@ -187,11 +187,11 @@ class RunContext(msgspec.Struct, frozen=True):
         return self.install.client == self.out.host
 
     @property
-    def lasting(self) -> m.FailoverInstall | None:
+    def failover_install(self) -> m.FailoverInstall | None:
         """How the run outlives its hosts; None: it does not."""
         return self.install if isinstance(self.install, m.FailoverInstall) else None
 
     @property
-    def visits(self) -> bool:
+    def only_subscribes(self) -> bool:
         """Whether this host's application has subscribed to the run of another client, and has no other part in it."""
         return not self.leads and all(peer.name != self.out.host for peer in self.install.peers)

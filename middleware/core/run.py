@@ -3,14 +3,14 @@
 Rules:
 
 R1. A part owns its fields, and nobody else writes them.
-R2. A part calls only what lies below it, and yields notes to what lies above. ``HEARS`` says which parts hear a note,
-    in which order; each hears it before the part that yielded it goes on.
+R2. A part calls only what lies below it, and yields notes to what lies above. ``NOTE_HANDLERS`` says which parts hear a
+    note, in which order; each hears it before the part that yielded it goes on.
 R3. What rides on a message (newer locations, measured links, a commit) is taken off here, before the message is heard.
 R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``), the rest only hosts of the run
     (``Install.peers``), of which some is for the client (``TO_CLIENT``). A partition of a node that cannot move comes
     from its host, unless it was forwarded. What others say is recorded, and changes nothing.
-R5. A guest (``guests``) is none of the run's hosts. It demands for the sinks that are its own, and says to the client
-    what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
+R5. A guest (``subscribers``) is none of the run's hosts. It demands for the sinks that are its own, and says to the
+    client what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
 R6. What comes over relays counts as its source's, if it comes as the client has said (``flow.route_choice``), or says
     with the commit that rides on it.
 R7. A guest that its client has lost may be let in again before it hears that. It begins with the graph as it is then,
@@ -31,7 +31,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.flow.node_states import ENDED
-from thalweg.middleware.core.flow.route_choice import told
+from thalweg.middleware.core.flow.route_choice import route_fields
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.outbox import Alarm, Outbox, RunContext, Timer
@@ -60,7 +60,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 Heard = n.Notes | None
-HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
+NOTE_HANDLERS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Light: (Departures.take_state,),
     n.Ended: (Departures.on_ended,),
     n.OutputMade: (Inheritance.on_made, Checkpoints.on_made),
@@ -94,7 +94,7 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.LinkMeasured: (CentralSteering.on_measured, EpochSteering.on_measured),
     n.LatencyMeasured: (CentralSteering.on_sounded,),
 }
-EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
+EVENT_HANDLERS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.OperatorFailed: (Flow.failed,),
     e.NodeOpened: (Arrivals.on_opened,),
     e.StateTaken: (Checkpoints.on_taken, Inheritance.on_taken, Departures.on_taken),
@@ -109,7 +109,7 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.NextRequested: (Flow.next,),
     e.OutputCommitted: (Recovery.on_had,),
 }
-MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
+MESSAGE_HANDLERS: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Offer: Arrivals.on_offer,
     m.Accept: Departures.on_accept,
     m.Refuse: Departures.on_refuse,
@@ -163,37 +163,39 @@ class RunCore:
         visit: RunSubscriptions | None = None,
     ) -> None:
         self.id, self.install, self.out = install.run, install, out
-        self.setting = setting = RunContext(out, limits, install)
+        self.context = context = RunContext(out, limits, install)
         self.heard_s = out.now  # from the client
         self._host, self._shared = out.host, shared
         self._alarm = Alarm(out, Timer.MOVE)
-        starts = setting.lasting.starts if setting.lasting is not None else ()
+        starts = context.failover_install.starts if context.failover_install is not None else ()
         first = {start.node: start.index for start in starts if 0 < start.index < LAST}
         self.tree = tree = Tree(install.dataflow, first)  # R1: from here down each gets those that it may call
-        self.directory = directory = Directory(setting, shared.monitor)
+        self.directory = directory = Directory(context, shared.monitor)
         self.members = directory.members
-        self.books = books = EpochBooks(setting)
-        self.flow = flow = Flow(setting, shared, tree, directory, books)
-        self.departures = departures = Departures(setting, self._alarm, tree, directory, books, flow)
-        self.arrivals = Arrivals(setting, shared, self._alarm, tree, directory, flow)
-        self.inheritance = Inheritance(setting, tree, directory, flow)
-        self.checkpoints = Checkpoints(setting, shared, tree, directory, flow, departures)
-        self.recovery = Recovery(setting, tree, directory, flow)
+        self.books = books = EpochBooks(context)
+        self.flow = flow = Flow(context, shared, tree, directory, books)
+        self.departures = departures = Departures(context, self._alarm, tree, directory, books, flow)
+        self.arrivals = Arrivals(context, shared, self._alarm, tree, directory, flow)
+        self.inheritance = Inheritance(context, tree, directory, flow)
+        self.checkpoints = Checkpoints(context, shared, tree, directory, flow, departures)
+        self.recovery = Recovery(context, tree, directory, flow)
         ways = OperatorTransfers(departures, self.arrivals, self.inheritance)
-        reshaping = Reshaping(setting, tree, directory, flow, ways)
-        self.growth = QueryAttachment(setting, tree, directory, flow, ways, visit)
-        self.queries = Queries(setting, tree, directory)
-        self.guests = Subscribers(setting, tree, directory, flow, self.queries)
-        membership = Membership(setting, tree, directory, self.queries)
-        self.proposer = Proposer(setting, tree, directory, flow, self.queries, self.guests, membership)
-        self.member = Member(setting, directory, flow, ways, reshaping, self.growth)
-        self.gossip = Gossip(setting, shared, tree, directory, flow)
-        self.planned = CentralSteering(setting, shared, tree, directory, departures, self.proposer, self.gossip)
-        self.looks = CoordinateSteering(setting, tree, directory, flow, self.gossip)
-        self.local = EpochSteering(setting, shared, FlowParts(tree, directory, books, flow), departures, self.member)
+        reshaping = Reshaping(context, tree, directory, flow, ways)
+        self.query_attachment = QueryAttachment(context, tree, directory, flow, ways, visit)
+        self.queries = Queries(context, tree, directory)
+        self.subscribers = Subscribers(context, tree, directory, flow, self.queries)
+        membership = Membership(context, tree, directory, self.queries)
+        self.proposer = Proposer(context, tree, directory, flow, self.queries, self.subscribers, membership)
+        self.member = Member(context, directory, flow, ways, reshaping, self.query_attachment)
+        self.gossip = Gossip(context, shared, tree, directory, flow)
+        self.central = CentralSteering(context, shared, tree, directory, departures, self.proposer, self.gossip)
+        self.by_coordinates = CoordinateSteering(context, tree, directory, flow, self.gossip)
+        self.by_epochs = EpochSteering(
+            context, shared, FlowParts(tree, directory, books, flow), departures, self.member
+        )
         hear = (
-            flow, departures, self.arrivals, self.inheritance, self.checkpoints, self.recovery, self.growth,
-            self.queries, self.guests, membership, self.proposer, self.member, self.planned, self.local,
+            flow, departures, self.arrivals, self.inheritance, self.checkpoints, self.recovery, self.query_attachment,
+            self.queries, self.subscribers, membership, self.proposer, self.member, self.central, self.by_epochs,
         )  # fmt: skip  # not vars(self): after that Python 3.11 looks each attribute up anew, for every message
         parts = {kind.__name__: part for part in hear for kind in type(part).__mro__}
 
@@ -202,13 +204,13 @@ class RunCore:
             method: Callable[..., Heard] = getattr(parts[owner], name)
             return method
 
-        tables = itertools.chain(HEARS.items(), EVENTS.items())
-        self._hears = {kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in tables}
-        self._messages = {kind: bound(hearer) for kind, hearer in MESSAGES.items()}
+        tables = itertools.chain(NOTE_HANDLERS.items(), EVENT_HANDLERS.items())
+        self._note_handlers = {kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in tables}
+        self._messages = {kind: bound(hearer) for kind, hearer in MESSAGE_HANDLERS.items()}
 
     def knows(self, host: str) -> bool:
         """Whether that is one of the run's hosts, or of its guests."""
-        return host in self.members or host in self.directory.guests
+        return host in self.members or host in self.directory.subscribers
 
     def is_left_behind(self, message: m.InstallSubscriber) -> bool:
         """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run.
@@ -219,16 +221,16 @@ class RunCore:
         begins = message.sink not in nodes and message.sink not in here and here.isdisjoint(nodes)
         return begins and install.number > self.install.number
 
-    def survivors(self, install: m.Install) -> dict[str, CarriedOver]:
+    def carried_over(self, install: m.Install) -> dict[str, CarriedOver]:
         """What goes on here in the run's next generation."""
         waiting = {*self.checkpoints.waiting, *self.inheritance.heirs}
-        return carried_over(self.setting, self.tree, self.flow, waiting, install)
+        return carried_over(self.context, self.tree, self.flow, waiting, install)
 
     def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
         """Take part in the run; with ``event`` as its client. ``carried_over`` go on from the generation before."""
         self.flow.take_over(survivors)
         self.out.emit(e.Meet(self.id, self.install.peers))
-        over = self.setting.lasting is not None  # of some nodes, as this is a later generation
+        over = self.context.failover_install is not None  # of some nodes, as this is a later generation
         here = [name for name, node in self.flow.nodes.items() if not (over and node.state is ENDED)]
         here = [name for name in here if name not in survivors]
         self.out.emit(e.OpenRun(self.install, tuple(here)))
@@ -236,17 +238,17 @@ class RunCore:
             self.books.keep(self.tree.dataflow, name)
         if event is not None:
             self.proposer.begin(event.free, event.merging)
-            self.planned.begin(event)
+            self.central.begin(event)
         self.checkpoints.begin(survivors)
         self.flow.go_on(survivors)
         self.gossip.begin()
-        self.looks.begin()
+        self.by_coordinates.begin()
 
     def close(self, *, follows: bool = False) -> None:
         """The run is over here, or another generation ``follows``."""
         self.departures.close()
         self.proposer.close(BEGUN_ANEW if follows else ENDED_BEFORE)
-        self.planned.close()
+        self.central.close()
         self.gossip.close()
         self.recovery.close()
 
@@ -254,22 +256,22 @@ class RunCore:
         """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
         recovery = self.recovery
         if recovery.asking is None:
-            recovery.asking = self.planned.asks_anew(install, self.directory.hosts - self.directory.vacating - lost)
+            recovery.asking = self.central.asks_anew(install, self.directory.hosts - self.directory.vacating - lost)
         return recovery.asking
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
         """At the client: go on as the next generation of a run."""
         self.recovery.follow(before.recovery, lost, detected_s)
         self.queries.follow(before.queries)
-        self.guests.follow(before.guests)
+        self.subscribers.follow(before.subscribers)
         self.proposer.follow(before.proposer)
 
-    def hear(self, heard: Iterable[n.Note | e.Event] | None) -> None:
+    def handle_notes(self, heard: Iterable[n.Note | e.Event] | None) -> None:
         """R2: have all notes heard, or an event, and those that come of them."""
         if heard:
             for note in heard:
-                for hearer in self._hears[type(note)]:
-                    self.hear(hearer(note))
+                for hearer in self._note_handlers[type(note)]:
+                    self.handle_notes(hearer(note))
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -277,7 +279,7 @@ class RunCore:
         """R4: whether ``sender`` may send a message of that kind; recorded if not."""
         if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
             return True
-        if self.setting.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.guests.knows(sender))):
+        if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.subscribers.knows(sender))):
             return True  # R5
         self._unexpected(sender, kind)
         return False
@@ -295,15 +297,17 @@ class RunCore:
             if demand.news is not None:  # R3
                 self._take_news(sender, demand.news, 0)
             if demand.commit is not None:
-                self.hear(self.member.on_commit(sender, demand.commit))
+                self.handle_notes(self.member.on_commit(sender, demand.commit))
         heard = self.flow.demand(sender, demand)
         if heard:
-            self.hear(heard)
+            self.handle_notes(heard)
 
     def _demands_for_itself(self, sender: str, demand: m.Demand) -> bool:
         """R5: whether a guest demands what one of its own sinks takes."""
         where = self.directory.locations.get(demand.consumer)
-        return demand.hops == 0 and sender in self.directory.guests and where is not None and where.host == sender
+        return (
+            demand.forwards == 0 and sender in self.directory.subscribers and where is not None and where.host == sender
+        )
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
         if sender != self._host:
@@ -315,23 +319,23 @@ class RunCore:
             if part.news is not None:  # R3
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
-                self.hear(self.member.on_commit(sender, part.commit))
+                self.handle_notes(self.member.on_commit(sender, part.commit))
         if self._shared.meters.runs and not part.end and part.consumer in self.flow.nodes:
             self._shared.meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
         heard = self.flow.partition(sender, part, value, size_bytes)
         if part.producer in self.tree.dataflow.several:
             heard = (*heard, *self.flow.share(sender, part, value, size_bytes))
         if heard:
-            self.hear(heard)
+            self.handle_notes(heard)
 
     def _forwards(self, sender: str, part: m.Partition) -> bool:
         """R4: whether a host that never had the producer may have this from who has, as the consumer was there once."""
-        return part.hops > 0 and sender in self.members and part.consumer not in self.directory.senders
+        return part.forwards > 0 and sender in self.members and part.consumer not in self.directory.senders
 
     def _take_news(self, sender: str, news: m.Piggyback, size_bytes: int) -> None:
         """What rode on a message of ``size_bytes``."""
         if news.estimates:
-            self._shared.monitor.heard(news.estimates, self.out.now, sender, size_bytes)
+            self._shared.monitor.handle_estimates(news.estimates, self.out.now, sender, size_bytes)
         if news.locations:
             self._insist(sender, news.locations)
             self._located(self.directory.merge(news.locations), self._host)
@@ -344,16 +348,16 @@ class RunCore:
 
     def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
         for entry in entries:
-            self.hear((n.OperatorLocated(entry, sender),))
+            self.handle_notes((n.OperatorLocated(entry, sender),))
 
     def message(self, sender: str, message: Any, payload: Any = None) -> None:
         """Any other message of this run."""
         kind = type(message)
-        if not self.may_say(sender, kind) or (kind in TO_CLIENT and not self.setting.leads):
+        if not self.may_say(sender, kind) or (kind in TO_CLIENT and not self.context.leads):
             return
         if kind is m.State:
             self._state_part(message).on_state(sender, message, payload)
-        elif kind is m.StateMissing and not self.setting.leads:
+        elif kind is m.StateMissing and not self.context.leads:
             self.checkpoints.on_lacking(sender, message)
         elif kind is m.Claim and message.heir == message.node:
             self.checkpoints.on_claim(sender, message)
@@ -365,7 +369,7 @@ class RunCore:
         elif kind is m.Lost:
             self._on_lost(sender, message)
         else:
-            self.hear(self._messages[kind](sender, message))
+            self.handle_notes(self._messages[kind](sender, message))
 
     def _state_part(self, message: m.State) -> Arrivals | Checkpoints | Inheritance:
         """Who hears of a state."""
@@ -380,7 +384,7 @@ class RunCore:
             return
         if host in self.directory.hosts:
             self.directory.lose(host)
-            self.hear((n.HostLost(host),))
+            self.handle_notes((n.HostLost(host),))
         held = tuple(entry for entry in self.directory.locations.values() if entry.host == host)
         if held:  # which the client did not know
             self.out.send(client, m.Located(self.id, held))
@@ -401,13 +405,13 @@ class RunCore:
         if not self.members.issuperset({chunk.source, *(hop.host for hop in chunk.hops)}):
             return False
         commit = chunk.message.commit if type(chunk.message) is m.Partition else None
-        return self.directory.ways.passes(chunk, self.member.coming(chunk.source, commit))
+        return self.directory.routes.passes(chunk, self.member.coming(chunk.source, commit))
 
     # --- events ---------------------------------------------------------------------------------------
 
     def transfer_over(self, peer: str, part: m.Partition, *, arrived: bool, via: m.Via) -> None:
         """All of a partition has gone to ``peer``, or nobody knows what became of it."""
-        ways = self.directory.ways
+        ways = self.directory.routes
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, part)
         self.flow.transfer_over(part, arrived=arrived)
@@ -417,18 +421,18 @@ class RunCore:
 
     def _judge_relays(self, peer: str, part: m.Partition, via: m.Via) -> None:
         """Tell the client of a route over relays that carries nothing, if there is no other: nobody sees its hops."""
-        ways, limits = self.directory.ways, self.setting.limits
+        ways, limits = self.directory.routes, self.context.limits
         if isinstance(via, str) or not ways.table or ways.others(peer, via, part.index):
             return
         failing_s = ways.failing_s(peer, via)
         if failing_s >= limits.patience * limits.stall_s:
             hosts = " and ".join(hop.host for hop in via[:-1])
             path = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
-            self._tell_blocked(peer, part.producer, f"nothing has got through {path}", told(via), failing_s)
+            self._tell_blocked(peer, part.producer, f"nothing has got through {path}", route_fields(via), failing_s)
 
     def state_over(self, peer: str, state: m.State, *, arrived: bool, via: m.Via) -> None:
         """All of a state has gone to ``peer``, or nobody knows what became of it."""
-        ways = self.directory.ways
+        ways = self.directory.routes
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, state)
         self.directory.states.over(peer, via, state, arrived=arrived)
@@ -447,7 +451,7 @@ class RunCore:
         spared = isinstance(message, m.State) and not self._is_awaited(message)
         alternatives = [
             other
-            for other in directory.ways.others(peer, via, message.index if isinstance(message, m.Partition) else None)
+            for other in directory.routes.others(peer, via, message.index if isinstance(message, m.Partition) else None)
             if not (isinstance(other, str) and self._shared.silence.is_blocked(self.id, peer, other))
         ]
         if isinstance(message, m.Probe) or spared or alternatives:
@@ -456,7 +460,7 @@ class RunCore:
         node = message.producer if isinstance(message, m.Partition) else message.node
         end = directory.peers[peer].ends.get(via, "") if peer in directory.peers else ""
         port, over = end.rpartition(":")[2], f" over network {via!r}" if via != NET else ""
-        passed_s = in_seconds(self.setting.limits.patience * self.setting.limits.stall_s)
+        passed_s = in_seconds(self.context.limits.patience * self.context.limits.stall_s)
         why = (
             f"nothing has got through to host {peer!r}{over} for {passed_s}: control messages pass, partitions do not;"
             f" is port {port} open? is the path MTU smaller?"
@@ -480,7 +484,7 @@ class RunCore:
             case Timer.MOVE:
                 self._alarm.rung()
                 self.arrivals.remind()
-                self.hear(self.departures.on_timer())
+                self.handle_notes(self.departures.on_timer())
                 self.arrivals.arm()
             case Timer.CLAIMS:
                 self.inheritance.on_timer()
@@ -489,25 +493,25 @@ class RunCore:
             case Timer.RESTORE:
                 self.checkpoints.on_timer()
             case Timer.BARRIER:
-                self.hear(self.proposer.on_timer())
+                self.handle_notes(self.proposer.on_timer())
             case Timer.LEAVE:
-                self.hear(self.guests.on_timer())
-                self.hear(self.proposer.membership.on_timer())
+                self.handle_notes(self.subscribers.on_timer())
+                self.handle_notes(self.proposer.membership.on_timer())
                 self.queries.on_timer()
             case Timer.PLAN:
-                self.hear(self.planned.on_timer())
+                self.handle_notes(self.central.on_timer())
             case Timer.GUESTS:
                 self.flow.laggards.on_timer()
             case Timer.SOUND:
                 self.gossip.on_timer()
             case Timer.LOOK:
-                self.looks.on_timer()
+                self.by_coordinates.on_timer()
             case Timer.EPOCH:
-                self.hear(self.local.on_epoch(what))
+                self.handle_notes(self.by_epochs.on_epoch(what))
             case Timer.PACE:
                 self.flow.on_pace(what)
             case Timer.DECIDE:
-                self.hear(self.local.on_expired(what))
+                self.handle_notes(self.by_epochs.on_expired(what))
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """A node here that needs the way to ``host``, and what for."""

@@ -125,7 +125,7 @@ class UpperFeed:
         else:
             self._hooks.answer(e.OperatorFinished(command.run, name, index, *extract))
 
-    def told(self, end: e.Deliver, below: set[str]) -> e.Deliver:
+    def mark_uneven(self, end: e.Deliver, below: set[str]) -> e.Deliver:
         """R3: the end of a sink that is made of ``below``, with what is to be said of it."""
         if end.uneven or not any(self._uneven.get(name) == end.index for name in below):
             return end

@@ -114,7 +114,7 @@ class FailoverInstall(Install, frozen=True, tag="Lasting"):
     failover: Failover = Failover()
     starts: tuple[Start, ...] = ()
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    cuts: tuple[HistoryGap, ...] = ()
+    history_gaps: tuple[HistoryGap, ...] = ()
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
 
     @classmethod

@@ -62,7 +62,7 @@ class Demand(RunMessage, frozen=True):
     producer: Name
     consumer: Name
     index: Index
-    hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    forwards: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     version: Index = 0
     later: bool = False
     critical: bool = False
@@ -82,7 +82,7 @@ class Partition(RunMessage, frozen=True):
     consumer: Name
     index: Index
     end: End = False
-    hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    forwards: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     news: Piggyback | None = None
     commit: AnyCommit | None = None
 

@@ -21,7 +21,7 @@ import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 
-TRUNK = "thalweg/trunk"  # of a source that no code makes; no name by which any could be found
+INLET = "thalweg/trunk"  # of a source that no code makes; no name by which any could be found
 SINK = "trunk"  # of the stripes, where no node has that name
 
 
@@ -35,17 +35,17 @@ class PlacedGraph(NamedTuple):
 class SplitGraph(NamedTuple):
     """A graph in two: ``below`` goes over several trees, ``above`` runs once; None: there is nothing above."""
 
-    below: Dataflow
-    above: Dataflow | None = None
+    lower: Dataflow
+    upper: Dataflow | None = None
 
     def rests(self, placement: Mapping[str, str], client: str) -> Mapping[str, str]:
         """A placement with what is above at the client, where it is not pinned and nobody says where it is."""
-        return placement if self.above is None else {**resting(self.above, client), **placement}
+        return placement if self.upper is None else {**resting(self.upper, client), **placement}
 
 
 def is_inlet(node: Node) -> bool:
     """Whether a node is a source that the trees below feed."""
-    return node.kind == "source" and node.code is not None and node.code.use == TRUNK
+    return node.kind == "source" and node.code is not None and node.code.use == INLET
 
 
 def inlet_of(node: Node) -> int:
@@ -56,7 +56,7 @@ def inlet_of(node: Node) -> int:
 
 def inlet_source(name: str, place: int, client: str, ahead: int = 1) -> Node:
     """The source above that is fed with that part of the stream's partitions."""
-    return Node(name, "source", (), Code(TRUNK, {"place": place}), client, ahead)
+    return Node(name, "source", (), Code(INLET, {"place": place}), client, ahead)
 
 
 def split_graph(dataflow: Dataflow, remembering: Collection[str], client: str) -> SplitGraph:
@@ -127,9 +127,9 @@ def whole(below: PlacedGraph, above: PlacedGraph, places: Mapping[int, int] | No
 
 def parted(placed: PlacedGraph, parts: SplitGraph, client: str) -> tuple[PlacedGraph, PlacedGraph]:
     """A placed graph as its two parts, ``above`` where there is one; the sinks of both are at the client."""
-    assert parts.above is not None
-    (sink,) = parts.below.sinks
-    lower = {name: placed.placement[name] for name in parts.below.by_name if name != sink}
-    fed = inlets_of(parts.above)
-    upper = {name: client if name in fed else placed.placement[name] for name in parts.above.by_name}
-    return PlacedGraph(parts.below, {**lower, sink: client}), PlacedGraph(parts.above, upper)
+    assert parts.upper is not None
+    (sink,) = parts.lower.sinks
+    lower = {name: placed.placement[name] for name in parts.lower.by_name if name != sink}
+    fed = inlets_of(parts.upper)
+    upper = {name: client if name in fed else placed.placement[name] for name in parts.upper.by_name}
+    return PlacedGraph(parts.lower, {**lower, sink: client}), PlacedGraph(parts.upper, upper)

@@ -59,9 +59,8 @@ INCOMING = int(zmq.POLLIN)
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 
 
-LED = (
-    m.Install | m.Remove | m.AddMember | m.InstallSubscriber
-)  # what a run's client says, and nobody with the certificate of a host
+# what a run's client says, and nobody with the certificate of a host
+LED = m.Install | m.Remove | m.AddMember | m.InstallSubscriber
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +126,7 @@ class Shell:
         self._sockets.logbook = self.logbook
         me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
         self.core = HostCore(me, config.core.dilated(config.time_scale), tuple(sorted(registered())), config.speaks)
-        self.core.desk.recording = self._recorder.active
+        self.core.context.recording = self._recorder.active
         self._bulk = Bulk(self, self._sockets, self.core, config.core, config.time_scale)
         self._on_application = on_application or (lambda command: None)
         begun_s = time.monotonic()

@@ -104,7 +104,7 @@ def above(flow: Dataflow, names: Iterable[str]) -> set[str]:
     return reached - {*names}
 
 
-def cut_at(last: int, replicas: Mapping[str, Collection[int]], bases: Mapping[str, int]) -> int:
+def gap_at(last: int, replicas: Mapping[str, Collection[int]], bases: Mapping[str, int]) -> int:
     """From which partition on, ``last`` at most, sources may give something else, so that one machine could as well.
 
     All operators that remember what these gave have to begin there: from their ``replicas`` at that partition, or,

@@ -3,7 +3,7 @@
 Rules:
 
 R1. A message for a node goes to the node's newest known location. A host that gets one for a node that is elsewhere
-    forwards it (``MAX_HOPS`` times at most) and tells the sender the newer location.
+    forwards it (``MAX_FORWARDS`` times at most) and tells the sender the newer location.
 R2. Every demand to another host is repeated, with back-off, until the partition has come.
 R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
     the first partition after its change-over, and on the first demand in another tree, or for another query. From a
@@ -53,7 +53,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected, Pending
 from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.failures import Failures
-from thalweg.middleware.core.flow.hops import GOES_ON, LET_GO, MAX_HOPS, passed_on
+from thalweg.middleware.core.flow.forwards import GOES_ON, LET_GO, MAX_FORWARDS, forwarded
 from thalweg.middleware.core.flow.indices import Indices
 from thalweg.middleware.core.flow.laggards import Laggards
 from thalweg.middleware.core.flow.newcomers import Newcomers
@@ -104,13 +104,13 @@ class Demands:
         "_owed",
         "_pace",
         "_retries",
-        "_riders",
+        "_routes",
+        "_shared_transfers",
         "_silence",
         "_telling_down",
         "_telling_up",
         "_tree",
         "_under_way",
-        "_ways",
         "ahead",
         "called",
         "compute_s",
@@ -127,26 +127,26 @@ class Demands:
     )
 
     def __init__(
-        self, setting: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: EpochBooks
+        self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: EpochBooks
     ) -> None:
-        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
+        self._out, self._limits, self._install = context.out, context.limits, context.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
-        self._ways = directory.ways
-        self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
-        self._telling_down = setting.install.news
-        self._telling_up = self._telling_down and setting.by_epochs is not None
-        self._guest, self._by_epochs = setting.visits, setting.by_epochs is not None
-        self.opened_s = setting.out.now
-        self.room = Room(setting.install.peers)
+        self._routes = directory.routes
+        self._host, self._desk = context.out.host, context.out.context  # whose clock is read for every message
+        self._telling_down = context.install.news
+        self._telling_up = self._telling_down and context.by_epochs is not None
+        self._guest, self._by_epochs = context.only_subscribes, context.by_epochs is not None
+        self.opened_s = context.out.now
+        self.room = Room(context.install.peers)
         self.nodes: dict[str, NodeCore] = {}
-        self.laggards = Laggards(setting, directory, self.nodes)
-        if directory.guests:  # a later generation
+        self.laggards = Laggards(context, directory, self.nodes)
+        if directory.subscribers:  # a later generation
             self.laggards.watch()
-        self._lasts, self._leads = setting.lasting is not None, setting.leads
+        self._lasts, self._leads = context.failover_install is not None, context.leads
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
-                self.nodes[node.name] = begun(node, tree, setting.install)
+                self.nodes[node.name] = begun(node, tree, context.install)
         self.kept: tuple[
             m.Start, ...
         ] = ()  # operators that have gone on from the generation before, and how far each was
@@ -156,17 +156,17 @@ class Demands:
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
         self.compute_s: dict[str, float] = {}  # how long a node's code took last
-        self.tails = Tails(setting, shared.silence, tree, directory)
+        self.tails = Tails(context, shared.silence, tree, directory)
         self.expected: dict[str, Expected] = {}
-        self._newcomers = Newcomers(setting.out)
+        self._newcomers = Newcomers(context.out)
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
-        self._pace = Pace(setting.out)
-        self._riders = SharedTransfers()
-        self._under_way = self._riders.under_way
-        self._failures = Failures(setting, directory)
+        self._pace = Pace(context.out)
+        self._shared_transfers = SharedTransfers()
+        self._under_way = self._shared_transfers.under_way
+        self._failures = Failures(context, directory)
         self.made = OutputSchedule()
         self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
-        self._indices = None if stripe_of(setting.install.run) is None else Indices()  # R11
+        self._indices = None if stripe_of(context.install.run) is None else Indices()  # R11
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ class Demands:
         if not self._tree.takes(consumer, name, index):
             self._out.record("unexpected", peer=sender, node=name)
             return NO_NOTES
-        if demand.again and self._ways.busy:
-            for part in self._ways.stuck(demand, self._monitor):
+        if demand.again and self._routes.busy:
+            for part in self._routes.stuck(demand, self._monitor):
                 self.transfer_over(part, arrived=False)
         if demand.version > self._directory.locations[consumer].version:
             self._directory.merge((m.Location(consumer, sender, demand.version),))
@@ -187,7 +187,7 @@ class Demands:
                 left.was_sent(demand.consumer, self._send_output(name, demand.consumer, left.output))
                 self._out.record("repeated", node=name, index=index)
             return NO_NOTES
-        if demand.hops == LET_GO:
+        if demand.forwards == LET_GO:
             return NO_NOTES
         node = self.nodes.get(name)
         if node is None:
@@ -201,7 +201,7 @@ class Demands:
             return NO_NOTES
         if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
-        if self._under_way and self._riders.alight(demand, self._directory.locations[consumer].host):  # R9
+        if self._under_way and self._shared_transfers.alight(demand, self._directory.locations[consumer].host):  # R9
             taker = node.taker_of(consumer)
             taker.sending = False
             taker.over(index, arrived=False)
@@ -209,7 +209,7 @@ class Demands:
             self._see_where(node.taker_of(consumer), demand)
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
-        if demand.hops == GOES_ON and index != LAST:
+        if demand.forwards == GOES_ON and index != LAST:
             return self._on_word(sender, node, demand)
         unheard = bool(node.unheard)
         verdict, actions = node.on_demand(index, demand.again, consumer)
@@ -220,7 +220,7 @@ class Demands:
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
-            self._owed.setdefault(name, {})[consumer] = passed_on(demand)
+            self._owed.setdefault(name, {})[consumer] = forwarded(demand)
         noted = self._perform(node, actions) if actions else NO_NOTES
         return (*noted, *self._recall(node, node.leave_heard())) if unheard else noted
 
@@ -259,7 +259,7 @@ class Demands:
         """Whether the consumer can have said that it wants nothing more: where nothing is for several, none has to."""
         is_host = sender == self._directory.locations[demand.consumer].host
         several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[demand.producer]) > 1
-        return several and (is_host or demand.hops > 0)
+        return several and (is_host or demand.forwards > 0)
 
     def _await_tail(self, demand: m.Demand) -> None:
         """R7: a consumer here waits for what another host keeps."""
@@ -275,7 +275,7 @@ class Demands:
         index = part.index
         if index == LAST:  # the answer to whom nothing more is wanted of, or who has heard a word
             pending = self.pending.get(edge)
-            if pending is not None and (pending.index == LAST or pending.hops):
+            if pending is not None and (pending.index == LAST or pending.forwards):
                 del self.pending[edge]
             return NO_NOTES
         node = self.nodes.get(name)
@@ -319,13 +319,13 @@ class Demands:
     def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
         """R1: to where the node is, as far as this host knows."""
         location = self._directory.locations.get(node)
-        if location is None or location.host == self._host or message.hops >= MAX_HOPS:
+        if location is None or location.host == self._host or message.forwards >= MAX_FORWARDS:
             self._out.record("undeliverable", peer=sender, node=node, index=message.index)
             return
         if isinstance(message, m.Demand):
-            self._out.send(location.host, passed_on(message))
+            self._out.send(location.host, forwarded(message))
         else:
-            onward = msgspec.structs.replace(message, hops=message.hops + 1, news=None)
+            onward = msgspec.structs.replace(message, forwards=message.forwards + 1, news=None)
             self._out.send(location.host, onward, value, size_bytes, bulk=not message.end)
         self._out.record("forwarded", peer=location.host, node=node, index=message.index)
         if sender != self._host:
@@ -369,7 +369,9 @@ class Demands:
             self._lasts and node.node.inputs and self.made.is_due(event, self._desk.now)
         ):
             return self._perform(node, actions)
-        return self._made(node, actions, notes.OutputMade(event.node, event.index, self.made.heard(event.node)))
+        return self._made(
+            node, actions, notes.OutputMade(event.node, event.index, self.made.reset_taken_bytes(event.node))
+        )
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
         if is_inlet(node.node):  # it was made in a tree, which has recorded it
@@ -402,7 +404,7 @@ class Demands:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
         name, index, consumers = message.producer, message.index, [message.consumer]
         if self._under_way:
-            consumers += self._riders.over(message)
+            consumers += self._shared_transfers.over(message)
         node, tail = self.nodes.get(name), self.tails.left.get(name)
         for consumer in consumers:
             if node is not None:
@@ -436,7 +438,7 @@ class Demands:
         now, earliest_s = self._out.now, None
         for (consumer, producer), pending in self.pending.items():
             if pending.due_s <= now:
-                self._send_demand(consumer, producer, pending.index, again=True, hops=pending.hops)
+                self._send_demand(consumer, producer, pending.index, again=True, forwards=pending.forwards)
                 pending.interval_s = min(2 * pending.interval_s, self._limits.retry_max_s)
                 pending.due_s = now + pending.interval_s
             if earliest_s is None or pending.due_s < earliest_s:
@@ -516,7 +518,7 @@ class Demands:
         if self._send_demand(consumer, producer, index):
             self._await(consumer, producer, index)
 
-    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False, hops: int = 0) -> bool:
+    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False, forwards: int = 0) -> bool:
         """Whether the producer is on another host."""
         out, directory, host = self._out, self._directory, self._host
         here = producer in self.nodes
@@ -541,15 +543,15 @@ class Demands:
         # else by a wrong word of others, and this host knows its own news
         version = directory.locations[consumer].version
         out.send(
-            host, m.Demand(out.run, producer, consumer, index, hops, version, later, critical, news, again, commit)
+            host, m.Demand(out.run, producer, consumer, index, forwards, version, later, critical, news, again, commit)
         )
         return not here
 
     def _say(self, consumer: str, producer: str, index: int) -> None:
         """R12: tell a producer with which partition a consumer here goes on, until it has heard it."""
-        if self._send_demand(consumer, producer, index, hops=GOES_ON):
+        if self._send_demand(consumer, producer, index, forwards=GOES_ON):
             self._await(consumer, producer, index)
-            self.pending[consumer, producer].hops = GOES_ON
+            self.pending[consumer, producer].forwards = GOES_ON
 
     def _await(self, consumer: str, producer: str, index: int) -> None:
         """Repeat a demand until it is answered: not before twice the time that the last answer took."""
@@ -598,7 +600,7 @@ class Demands:
     def _boards(self, name: str, consumer: str, index: int) -> str:
         """R9: the host to which this is under way already, and to a consumer there; empty: it is not."""
         host = self._directory.host_of(consumer, index)
-        return host if self._riders.board(name, index, consumer, host) else ""
+        return host if self._shared_transfers.board(name, index, consumer, host) else ""
 
     def _send_output(self, name: str, consumer: str, output: Output) -> str:
         """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""
@@ -620,18 +622,18 @@ class Demands:
             if commit.shape is not None and not commit.shape.grows and not self._tree.keeps(name):
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
         part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
-        if self._ways.table and not output.end:
-            via = self._ways.send(to, part, output.size_bytes)
+        if self._routes.table and not output.end:
+            via = self._routes.send(to, part, output.size_bytes)
             out.send(to, part, output.value, output.size_bytes, bulk=True, via=via)
         else:
             out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
         if not output.end and name in self._tree.dataflow.several:
-            self._riders.sent(part, to)
+            self._shared_transfers.sent(part, to)
         return "" if output.end else to
 
     def _wait_for(self, host: str, since_s: float) -> None:
         """Something has been expected of ``host``, or been meant for it, since then."""
-        if host in self._directory.hosts or host in self._directory.guests:
+        if host in self._directory.hosts or host in self._directory.subscribers:
             self._silence.on_waiting(self._out.run, host, since_s, lasts=self._lasts, leads=self._leads)
 
     def stuck(self, host: str, since_s: float | None = None) -> None:

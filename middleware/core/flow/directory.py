@@ -60,15 +60,15 @@ def guests_of(install: m.Install) -> set[str]:
 class Directory:
     """The only writer of a run's locations, and of the hosts that have a part in it."""
 
-    def __init__(self, setting: RunContext, monitor: Monitor) -> None:
-        install = setting.install
-        self._out, self._leads = setting.out, setting.leads
+    def __init__(self, context: RunContext, monitor: Monitor) -> None:
+        install = context.install
+        self._out, self._leads = context.out, context.leads
         self._first = install.number  # what was told before is of before
         self.locations = {location.node: location for location in install.locations}
-        self.guests = guests_of(install)  # other clients, which have sinks and nothing else
+        self.subscribers = guests_of(install)  # other clients, which have sinks and nothing else
         self.returning: set[str] = set()  # R6: those of them that have not heard of this generation, at the client
-        self.peers = {peer.name: peer for peer in install.peers if peer.name not in self.guests}
-        self.hosts = (self.peers.keys() | {entry.host for entry in install.locations}) - self.guests
+        self.peers = {peer.name: peer for peer in install.peers if peer.name not in self.subscribers}
+        self.hosts = (self.peers.keys() | {entry.host for entry in install.locations}) - self.subscribers
         self.vacating: set[str] = set()  # hosts to which nothing is to go any more, at the client
         self._members = set(self.hosts)  # also those that are lost
         self.members = {*self.peers, install.client, self._out.host}  # who may say something of the run
@@ -84,9 +84,9 @@ class Directory:
         self.fell: set[str] = set()  # those that had a part in this generation when they were, also if they are back
         self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
-        self._lasts, self.doomed = setting.lasting is not None, False  # something is on a host that is lost
-        self.ways = RouteChoice(setting)
-        self.states = StateTransfers(setting.out, self.ways, self.peers, monitor)
+        self._lasts, self.doomed = context.failover_install is not None, False  # something is on a host that is lost
+        self.routes = RouteChoice(context)
+        self.states = StateTransfers(context.out, self.routes, self.peers, monitor)
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
@@ -116,7 +116,7 @@ class Directory:
     @property
     def everyone(self) -> set[str]:
         """The hosts of the run, and its guests."""
-        return {*self.hosts, *self.guests}
+        return {*self.hosts, *self.subscribers}
 
     def reachable(self) -> Mapping[str, m.Peer]:
         """The hosts of the run that are not lost, and where they listen, as far as that is known."""
@@ -184,7 +184,7 @@ class Directory:
         """From a change-over on its moves count."""
         self.switch = Switch(commit.iteration, {move.node: move for move in commit.moves}, commit)
         if commit.ways is not None:
-            self.ways.change(commit.ways, commit.iteration)
+            self.routes.change(commit.ways, commit.iteration)
 
     def appear(self, node: str, host: str, *, still: bool = False) -> None:
         """A node that another tree has, and the old one had not, or another query; ``still``: it does not move."""
@@ -228,7 +228,7 @@ class Directory:
         self._members.add(peer.name)
         self.members.add(peer.name)
         self.lost.pop(peer.name, None)
-        self.ways.gone.discard(peer.name)
+        self.routes.gone.discard(peer.name)
         self.vacating.discard(peer.name)
 
     def lose(self, host: str, how: str = "") -> None:
@@ -242,7 +242,7 @@ class Directory:
             self._members.discard(host)
         self.hosts = self.hosts - {host}
         self.lost[host] = how
-        self.ways.gone.add(host)
+        self.routes.gone.add(host)
         self._lost_after[host] = self.number
 
     def said_lost(self, host: str) -> m.Lost:

@@ -14,7 +14,7 @@ class Pending(msgspec.Struct):
     due_s: float
     interval_s: float
     asked_s: float  # when it was demanded first
-    hops: int = 0  # ``GOES_ON`` of a word
+    forwards: int = 0  # ``GOES_ON`` of a word
 
 
 class Expected(msgspec.Struct):

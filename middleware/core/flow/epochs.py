@@ -175,9 +175,9 @@ class EpochBook:
 class EpochBooks:
     """The books of the operators that are here, where operators decide for themselves; none elsewhere."""
 
-    def __init__(self, setting: RunContext) -> None:
-        self._out, self._options = setting.out, setting.by_epochs
-        self._origin_s = setting.out.now
+    def __init__(self, context: RunContext) -> None:
+        self._out, self._options = context.out, context.by_epochs
+        self._origin_s = context.out.now
         self._waves: tuple[Dataflow | None, dict[str, int], int] = (None, {}, 0)
         self.of: dict[str, EpochBook] = {}
 

@@ -23,8 +23,8 @@ class Failures:
 
     __slots__ = ("_directory", "_lasts", "_out", "_to", "said")
 
-    def __init__(self, setting: RunContext, directory: Directory) -> None:
-        self._out, self._to, self._lasts = setting.out, setting.install.client, setting.lasting is not None
+    def __init__(self, context: RunContext, directory: Directory) -> None:
+        self._out, self._to, self._lasts = context.out, context.install.client, context.failover_install is not None
         self._directory = directory
         self.said: dict[str, m.Failed | m.StateMissing] = {}
 

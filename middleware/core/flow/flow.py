@@ -135,7 +135,7 @@ class Flow(Demands):
         for node in self.nodes.values():
             for taker in node.takers.values():
                 taker.unsent(lost.host)
-        self._riders.peer_gone(lost.host)
+        self._shared_transfers.peer_gone(lost.host)
         return NO_NOTES
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
@@ -404,7 +404,7 @@ class Flow(Demands):
     def _wait_no_more(self, name: str) -> None:
         """A node has ended while its inputs were to come: only that it wants nothing more is still to be heard."""
         for edge, pending in list(self.pending.items()):
-            if edge[0] == name and pending.index != LAST and not pending.hops:
+            if edge[0] == name and pending.index != LAST and not pending.forwards:
                 del self.pending[edge]
 
     def lagging(self) -> Iterator[tuple[str, str, int]]:
@@ -429,7 +429,7 @@ class Flow(Demands):
         for node in self.nodes.values():
             node.validate()
         for (consumer, producer), pending in self.pending.items():
-            announced = pending.hops or pending.index == LAST
+            announced = pending.forwards or pending.index == LAST
             assert announced or producer in self.nodes[consumer].asked, (consumer, producer)
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name

@@ -30,9 +30,9 @@ class Laggards:
 
     __slots__ = ("_directory", "_held_up_s", "_install", "_limit_s", "_looked_s", "_nodes", "_out")
 
-    def __init__(self, setting: RunContext, directory: Directory, nodes: Mapping[str, NodeCore]) -> None:
-        self._out, self._install, self._directory, self._nodes = setting.out, setting.install, directory, nodes
-        self._limit_s = setting.limits.guest_s
+    def __init__(self, context: RunContext, directory: Directory, nodes: Mapping[str, NodeCore]) -> None:
+        self._out, self._install, self._directory, self._nodes = context.out, context.install, directory, nodes
+        self._limit_s = context.limits.guest_s
         self._looked_s: float | None = None  # None: the run has no guests, and nobody looks
         self._held_up_s: dict[str, float] = {}
 
@@ -47,7 +47,7 @@ class Laggards:
 
     def on_timer(self) -> None:
         """Look at the nodes (R2)."""
-        now, guests, looked_s = self._out.now, self._directory.guests, self._looked_s
+        now, guests, looked_s = self._out.now, self._directory.subscribers, self._looked_s
         self._looked_s = None
         if not guests or looked_s is None:
             self._held_up_s.clear()
@@ -68,7 +68,7 @@ class Laggards:
     def _whom_it_waits_for(self, node: NodeCore) -> set[str]:
         """Return the guests that a node waits for, if others wait for the node and it waits for guests alone (R1)."""
         hosts = {self._directory.locations[name].host for name in node.late_consumers()}
-        return hosts if hosts <= self._directory.guests else set()
+        return hosts if hosts <= self._directory.subscribers else set()
 
     def _report(self, guest: str, name: str) -> None:
         run, limit = self._out.run, in_seconds(self._limit_s)

@@ -42,11 +42,11 @@ class OutputSchedule:
             return True
         return self.taken_bytes[made.node] >= due.size_bytes
 
-    def heard(self, name: str) -> int:
+    def reset_taken_bytes(self, name: str) -> int:
         """R2: it is; how many bytes it had taken."""
         return self.taken_bytes.pop(name, 0)
 
-    def say(self, name: str, due: ReportDue | None) -> None:
+    def set_due(self, name: str, due: ReportDue | None) -> None:
         """When it is heard of next; None: at once (R1)."""
         if due is None:
             self._due.pop(name, None)

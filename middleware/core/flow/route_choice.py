@@ -40,10 +40,10 @@ LEAST = 4.0  # times CoreConfig.retry_s
 STUCK = 10.0
 DROPPED = 2
 LONGEST = 64.0  # times what a link is left for: a route whose relay says what is not so
-Way = tuple[str, m.Via]  # to which host, over what
+HostRoute = tuple[str, m.Via]  # to which host, over what
 
 
-def told(via: m.Via) -> dict[str, Any]:
+def route_fields(via: m.Via) -> dict[str, Any]:
     """How records say over what something goes."""
     if isinstance(via, str):
         return {"via": via}
@@ -69,22 +69,22 @@ class _Landed:
 class RouteChoice:
     """The networks from this host to others, in one run."""
 
-    def __init__(self, setting: RunContext) -> None:
-        self._out, self._client, self.least_s = setting.out, setting.install.client, LEAST * setting.limits.retry_s
-        self._again_s = setting.limits.monitor.max_age_s
+    def __init__(self, context: RunContext) -> None:
+        self._out, self._client, self.least_s = context.out, context.install.client, LEAST * context.limits.retry_s
+        self._again_s = context.limits.monitor.max_age_s
         self.table: tuple[m.RoutePreference, ...] = ()  # of all hosts, as the client said last
         self._former: tuple[m.RoutePreference, ...] = ()  # and before that
         self._over: dict[str, tuple[m.Via, ...]] = {}
         self._before: dict[str, tuple[m.Via, ...]] = {}
-        self._told_bps: dict[Way, int] = {}
+        self._told_bps: dict[HostRoute, int] = {}
         self._after = -1  # which partition the change was
         self.gone: set[str] = set()  # hosts that are lost
-        self.busy: dict[Way, _Busy] = {}
-        self._down: dict[Way, float] = {}  # until when
-        self._failing_s: dict[Way, float] = {}  # since when all that went that way has failed
-        self._rates_bps: dict[Way, float] = {}  # of those that were left: what they carried
-        self._landed: dict[Way, dict[tuple[str, str], _Landed]] = {}  # R7, by producer and consumer
-        self._false: dict[Way, tuple[float, float]] = {}  # R7: until when, and for how long
+        self.busy: dict[HostRoute, _Busy] = {}
+        self._down: dict[HostRoute, float] = {}  # until when
+        self._failing_s: dict[HostRoute, float] = {}  # since when all that went that way has failed
+        self._rates_bps: dict[HostRoute, float] = {}  # of those that were left: what they carried
+        self._landed: dict[HostRoute, dict[tuple[str, str], _Landed]] = {}  # R7, by producer and consumer
+        self._false: dict[HostRoute, tuple[float, float]] = {}  # R7: until when, and for how long
 
     def change(self, ways: Iterable[m.RoutePreference], after: int) -> None:
         """R1: other networks, from the partition after that one on."""
@@ -189,7 +189,7 @@ class RouteChoice:
                 for_s = min(LONGEST * self._again_s, for_s)
                 self._false[host, via] = self._out.now + for_s, for_s
                 self._say_impassable(host, via)
-                detail = {"what": "does not come, though relays say so", **told(via)}
+                detail = {"what": "does not come, though relays say so", **route_fields(via)}
                 self._out.record("fault", peer=to, node=part.producer, index=part.index, detail=detail)
 
     def _say_impassable(self, to: str, via: m.Via) -> None:
@@ -260,6 +260,6 @@ class RouteChoice:
             monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
         else:
             self._say_impassable(to, via)
-        detail = {"what": "nothing comes through", **told(via), "parts": len(busy.parts)}
+        detail = {"what": "nothing comes through", **route_fields(via), "parts": len(busy.parts)}
         self._out.record("fault", peer=to, duration_s=waited_s, detail=detail)
         return True

@@ -11,7 +11,7 @@ class SharedTransfer(msgspec.Struct):
     """A partition under way to a host for one consumer, and for these others there."""
 
     host: str
-    riders: list[str] = []
+    consumers: list[str] = []
 
 
 class SharedTransfers:
@@ -31,7 +31,7 @@ class SharedTransfers:
         """Whether that partition is under way to ``host``, where the consumer is, which rides along from now on."""
         for (name, number, _), carried in self.under_way.items():
             if (name, number) == (producer, index) and carried.host == host:
-                carried.riders.append(consumer)
+                carried.consumers.append(consumer)
                 return True
         return False
 
@@ -40,15 +40,15 @@ class SharedTransfers:
         alighted = False
         for (name, index, _), carried in self.under_way.items():
             gone = (name, index) == (demand.producer, demand.index) and carried.host != host
-            if gone and demand.consumer in carried.riders:
-                carried.riders.remove(demand.consumer)
+            if gone and demand.consumer in carried.consumers:
+                carried.consumers.remove(demand.consumer)
                 alighted = True
         return alighted
 
     def over(self, part: m.Partition) -> list[str]:
         """The transfer is over: who rode along."""
         carried = self.under_way.pop((part.producer, part.index, part.consumer), None)
-        return [] if carried is None else carried.riders
+        return [] if carried is None else carried.consumers
 
     def peer_gone(self, host: str) -> None:
         """Nothing is under way there any more."""

@@ -39,7 +39,7 @@ class StateTransfers:
     """The transfers of states from this host, in one run."""
 
     def __init__(self, out: Outbox, ways: RouteChoice, peers: Mapping[str, m.Peer], monitor: Monitor) -> None:
-        self._out, self._ways, self._peers, self._monitor = out, ways, peers, monitor
+        self._out, self._routes, self._peers, self._monitor = out, ways, peers, monitor
         self._under_way: dict[Key, _UnderWay] = {}
 
     def send(self, to: str, message: m.State, state: bytes) -> bool:
@@ -58,7 +58,7 @@ class StateTransfers:
         mine, remote = (self._peers[host].ends if host in self._peers else {} for host in (here, to))
         for via in (NET, *(via for via in mine if via in remote and via != NET)):
             known = self._monitor.latest(Link(here, to, via))
-            if (known is not None or via == NET) and not self._ways.is_down(to, via):
+            if (known is not None or via == NET) and not self._routes.is_down(to, via):
                 rates[via] = 0.0 if known is None else known.rate_bps
         return dict(sorted(rates.items(), key=lambda entry: -entry[1]))
 
@@ -69,12 +69,12 @@ class StateTransfers:
             return False
         waited_s = self._out.now - sent.since_s
         expected_s = sent.size_bytes * 8 / sent.rate_bps if sent.rate_bps else 0.0
-        if waited_s < max(self._ways.least_s, PATIENT * expected_s):
+        if waited_s < max(self._routes.least_s, PATIENT * expected_s):
             return False
         if not self._known(to).keys() - {sent.via}:
             return False
         del self._under_way[to, node, heir, WHOLE]
-        self._ways.leave(to, sent.via)
+        self._routes.leave(to, sent.via)
         link = Link(self._out.host, to, sent.via)
         self._monitor.stalled(link, sent.size_bytes, STUCK * waited_s, self._out.now)
         detail = {"what": "nothing comes through", "via": sent.via, "state": node}
@@ -88,7 +88,7 @@ class StateTransfers:
             return
         del self._under_way[_key(to, message)]
         if not arrived and self._known(to).keys() - {via}:
-            self._ways.leave(to, via)
+            self._routes.leave(to, via)
 
 
 def _key(to: str, message: m.State) -> Key:

@@ -19,7 +19,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.actions import ConsumerState, Output
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.hops import LET_GO, MAX_HOPS, passed_on
+from thalweg.middleware.core.flow.forwards import LET_GO, MAX_FORWARDS, forwarded
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.silence import Suspicions
@@ -86,9 +86,9 @@ class Tails:
         "left",
     )
 
-    def __init__(self, setting: RunContext, silence: Suspicions, tree: Tree, directory: Directory) -> None:
-        self._out, self._host, self._to = setting.out, setting.out.host, setting.install.client
-        self._retry_max_s, self._lasts = setting.limits.retry_max_s, setting.lasting is not None
+    def __init__(self, context: RunContext, silence: Suspicions, tree: Tree, directory: Directory) -> None:
+        self._out, self._host, self._to = context.out, context.out.host, context.install.client
+        self._retry_max_s, self._lasts = context.limits.retry_max_s, context.failover_install is not None
         self._silence, self._tree, self._directory = silence, tree, directory
         self.left: dict[str, Tail] = {}
         self.kept: dict[str, RemoteTail] = {}
@@ -134,7 +134,7 @@ class Tails:
             if demand.consumer in holder.takers:
                 holder.takers.discard(demand.consumer)
                 if host != self._host:  # R2
-                    let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
+                    let_go = msgspec.structs.replace(demand, forwards=LET_GO, version=0, news=None, commit=None)
                     self._out.send(host, let_go)
             if not holder.takers:
                 self.forget(name)
@@ -145,9 +145,9 @@ class Tails:
             reason = f"its partition {index} was on host {host!r}, which went away"
             self._out.send(self._to, m.Failed(self._out.run, name, reason, lost=host))
             return "nobody"
-        if demand.hops >= MAX_HOPS:
+        if demand.forwards >= MAX_FORWARDS:
             return "nobody"
-        self._out.send(host, passed_on(demand))
+        self._out.send(host, forwarded(demand))
         now, passed = self._out.now, self._passed.get(name)
         if passed is None or passed.index != index:
             self._passed[name] = ForwardedDemands(index, now, now)

@@ -46,13 +46,13 @@ class FailoverRuns:
             if event.kept is not None:
                 run.recovery.adopt(event.kept)
                 run.queries.sinks = dict(event.kept.queries) or run.queries.sinks
-            run.recovery.tell()
+            run.recovery.emit_resumable()
 
     def forget(self, run: RunCore) -> None:
         """R1: a run is over."""
         base = base_of(run.id)
         self.replicas.pop((run.install.client, base), None)
-        if run.setting.leads:
+        if run.context.leads:
             self.led.pop(base, None)
             self._fallen.pop(run.id, None)
 
@@ -67,7 +67,7 @@ class FailoverRuns:
         """What the coordinator asks of a run; ``over``: whether its application has got all that it will get."""
 
         def recovers(host: str, *, again: bool, wait: bool) -> bool:
-            if run.setting.lasting is None or run.out.failed or over(run.id):
+            if run.context.failover_install is None or run.out.failed or over(run.id):
                 return False
             if wait and not again and not generation_of(run.id):  # it lacks the code, as others may
                 return False
@@ -82,7 +82,7 @@ class FailoverRuns:
             concerned = (name, *nodes[name].inputs) if name in nodes else (name,)
             return any(node in locations and locations[node].host == host for node in concerned)
 
-        judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.standing.disowns(host)
+        judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.rejoin_policy.disowns(host)
         return CoordinatorHooks(run.queries.fail, recovers, recovery.leans_on, *judging, speaks_of)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:

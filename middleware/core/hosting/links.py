@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar
 
-from thalweg.middleware.core.flow.route_choice import told
+from thalweg.middleware.core.flow.route_choice import route_fields
 from thalweg.middleware.core.monitoring.coordinate_search import CoordinateSearch
 from thalweg.middleware.core.monitoring.coordinate_table import CoordinateTable
 from thalweg.middleware.core.monitoring.latency_prober import LatencyProber
@@ -36,15 +36,15 @@ class Links:
         self.monitor = Monitor(me.name, config.monitor)
         self.prober = Prober(out, me, self.monitor)
         self.meters = Meters(config.capacity)
-        self.places = CoordinateTable(out, config.monitor, self.meters)
-        self.soundings = LatencyProber(out, me, config.monitor, self.meters, self.places)
-        self.finding = CoordinateSearch(out, me, config.monitor, self.places, self.soundings)
+        self.coordinate_table = CoordinateTable(out, config.monitor, self.meters)
+        self.latency_prober = LatencyProber(out, me, config.monitor, self.meters, self.coordinate_table)
+        self.coordinate_search = CoordinateSearch(out, me, config.monitor, self.coordinate_table, self.latency_prober)
 
     def forget(self) -> None:
         """What was measured before says nothing."""
         self.monitor.forget()
-        self.soundings.forget()
-        self.places.forget()
+        self.latency_prober.forget()
+        self.coordinate_table.forget()
 
     def drop(self, run: str) -> None:
         """A run is no more, which kept something here itself."""
@@ -53,7 +53,7 @@ class Links:
 
     def costs(self) -> tuple[int, int, int]:
         """Bytes of news, of probes, and of all that was sent, since the host began."""
-        news = self.monitor.news_bytes + self.soundings.sent_bytes
+        news = self.monitor.news_bytes + self.latency_prober.sent_bytes
         return news, self.prober.sent_bytes, self._desk.sent_bytes + news
 
     def request(self, event: e.ProbesRequested) -> Notes:
@@ -61,16 +61,16 @@ class Links:
         if event.source.name == self._host and not self._known(event.run):
             return
         if event.coordinates:
-            self.finding.request(event)
+            self.coordinate_search.request(event)
         elif event.latency:
-            self.soundings.request(event)
+            self.latency_prober.request(event)
         else:
             yield from self.prober.request(event)
 
     def probed(self, event: e.TransferMeasured, message: m.Probe) -> Notes:
         """A message of a probe has arrived."""
         for run in self._runs.values():
-            run.directory.ways.came_through(event.peer, event.via, message)
+            run.directory.routes.came_through(event.peer, event.via, message)
         return self.prober.on_measured(event, message)
 
     def carried(self, event: e.TransferMeasured, message: m.Partition, run: RunCore | None) -> None:
@@ -105,7 +105,7 @@ class Links:
         if not self._desk.recording:
             return
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
-        detail = {} if via == NET else told(via)
+        detail = {} if via == NET else route_fields(via)
         if isinstance(event, e.Relayed):
             detail = {"via": event.hops[0].via, "source": event.source, "target": peer, "relays": event.relays}
         out.record(
@@ -124,7 +124,7 @@ class Links:
 
     # --- messages -------------------------------------------------------------------------------------
 
-    def hear(self, sender: str, message: Any) -> Notes:
+    def handle_message(self, sender: str, message: Any) -> Notes:
         """One of ``MESSAGES``."""
         return self.MESSAGES[type(message)](self, sender, message)
 
@@ -146,29 +146,29 @@ class Links:
 
     def _on_sound_request(self, sender: str, message: m.LatencyRequest) -> Notes:
         if message.requester.name == sender and self._known(message.run):
-            self.soundings.on_request(message, self._hosts_of(message.run))
+            self.latency_prober.on_request(message, self._hosts_of(message.run))
         return ()
 
     def _on_echo(self, sender: str, message: m.Echo) -> Notes:
         if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
             if message.nodes and message.run in self._runs:
-                self._runs[message.run].gossip.hear(sender, message.nodes)
-            yield from self.soundings.on_echo(sender, message, self._hosts_of(message.run))
+                self._runs[message.run].gossip.handle_reports(sender, message.nodes)
+            yield from self.latency_prober.on_echo(sender, message, self._hosts_of(message.run))
             if message.back:
-                self.finding.on_answer(sender)
+                self.coordinate_search.on_answer(sender)
 
     def _on_find_request(self, sender: str, message: m.CoordinatesRequest) -> Notes:
         if message.requester.name == sender and message.run == BEFORE_RUNS:
-            self.finding.on_request(message)
+            self.coordinate_search.on_request(message)
         return ()
 
     def _on_found(self, sender: str, message: m.CoordinatesReply) -> Notes:
         if message.run == BEFORE_RUNS:
-            self.finding.on_found(sender, message)
+            self.coordinate_search.on_found(sender, message)
         return ()
 
     def _on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
-        return self.soundings.on_sounded(sender, message)
+        return self.latency_prober.on_sounded(sender, message)
 
     MESSAGES: ClassVar[dict[type[Any], Callable[[Links, str, Any], Notes]]] = {
         m.ProbeRequest: _on_probe_request,

@@ -31,31 +31,31 @@ class Runs:
     def __init__(self, me: m.Peer, config: CoreConfig) -> None:
         self.me, self.host, self.config = me, me.name, config
         self.runs: dict[str, RunCore] = {}
-        self.desk = HostContext(me.name)
-        self.out = out = Outbox(self.desk)
+        self.context = HostContext(me.name)
+        self.out = out = Outbox(self.context)
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
-        self.links = links = Links(out, self.desk, me, self.config, self.runs)
-        self._lasting = FailoverRuns(self.desk, self.runs)  # R7
+        self.links = links = Links(out, self.context, me, self.config, self.runs)
+        self._failover_runs = FailoverRuns(self.context, self.runs)  # R7
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = HostServices(
             links.monitor,
             links.prober,
-            links.soundings,
-            links.places,
+            links.latency_prober,
+            links.coordinate_table,
             links.meters,
             self.silence,
             self._retries,
             self._occupied,
-            self._lasting.replicas_of,
+            self._failover_runs.replicas_of,
         )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
-        self.past = EndedRuns(self.config)
-        self._visits = SubscriptionTable(out, me, self.config, self.runs, self._close)
+        self.ended_runs = EndedRuns(self.config)
+        self._subscriptions = SubscriptionTable(out, me, self.config, self.runs, self._close)
         self._lingering: set[str] = set()  # R5
 
     # --- runs -----------------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ class Runs:
         """R1: begin to take part in a run."""
         survivors: dict[str, CarriedOver] = {}
         for other in self._generations(install.client, install.run):
-            survivors = self.runs[other].survivors(install)
+            survivors = self.runs[other].carried_over(install)
             self._close(other, follows=install.run, kept=tuple(survivors))
-        out, visit = self.out.of(install.run), self._visits.get(install.run, install.client)
+        out, visit = self.out.of(install.run), self._subscriptions.get(install.run, install.client)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
         self._spent[install.run] = self.links.costs()
         if install.afresh:
@@ -80,7 +80,7 @@ class Runs:
     def _generations(self, client: str, run_id: str) -> list[str]:
         """R7: the generations of a run that are here, of which there is one at most."""
         runs, base = self.runs, base_of(run_id)
-        if SIGN not in run_id and not self._lasting.replicas:
+        if SIGN not in run_id and not self._failover_runs.replicas:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
 
@@ -93,7 +93,7 @@ class Runs:
     def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = (), joined: int | None = None) -> None:
         """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``.
 
-        ``joined``: this host may join it again (``past``).
+        ``joined``: this host may join it again (``ended_runs``).
         """
         run = self.runs.pop(run_id, None)
         if run is None:
@@ -104,18 +104,18 @@ class Runs:
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id, follows, kept))
         if not follows:
-            self._visits.end(run_id, "it is over here", run.install.client)
-            self._lasting.forget(run)
-            self.past.add(run.install.client, run_id, self.desk.now, joined=joined)
+            self._subscriptions.end(run_id, "it is over here", run.install.client)
+            self._failover_runs.forget(run)
+            self.ended_runs.add(run.install.client, run_id, self.context.now, joined=joined)
 
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
     def _hooks(self, run: RunCore) -> CoordinatorHooks:
-        return self._lasting.hooks(run, self._lingering.__contains__)
+        return self._failover_runs.hooks(run, self._lingering.__contains__)
 
     def _see_what_fell(self) -> None:
         """R7: have runs that have lost a host begin anew."""
-        for run, detected_s in self._lasting.fallen():
+        for run, detected_s in self._failover_runs.fallen():
             self._recover(run, detected_s)
         self._at_work = ""
 
@@ -128,9 +128,9 @@ class Runs:
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
         if old.asks_where(install, lost.keys()):
-            self._lasting.wait(old, detected_s)
+            self._failover_runs.wait(old, detected_s)
             return
-        request = self._lasting.again(old, install)
+        request = self._failover_runs.again(old, install)
         before = self.coordinator.supersede(old.id)
         self._at_work = install.run
         run = self._open(install, request)
@@ -148,13 +148,13 @@ class Runs:
         for note in told:
             run = self.runs.get(run_id)
             if run is not None:
-                run.hear((note,))
+                run.handle_notes((note,))
 
     def _measured(self, told: Notes) -> None:
         """What was found of links, which all runs hear."""
         for note in told:
             for run in self._each():
-                run.hear((note,))
+                run.handle_notes((note,))
 
     def _each(self) -> Iterator[RunCore]:
         """All runs in turn, so that it is known which of them broke."""
@@ -187,47 +187,47 @@ class Runs:
                 out.send(event.sender, m.Installed(run_id, self.host, reason))
             out.emit(e.CloseRun(run_id))
             self.coordinator.drop(run_id)
-            if self._lasting.broke(run_id, self.host):  # as it began anew
+            if self._failover_runs.broke(run_id, self.host):  # as it began anew
                 out.fail(reason, host=self.host)
             return
         self._spent.pop(run_id, None)
-        self._lasting.forget(run)
+        self._failover_runs.forget(run)
         self.links.drop(run_id)
-        self.past.add(run.install.client, run_id, self.desk.now)
+        self.ended_runs.add(run.install.client, run_id, self.context.now)
         self._broken[run_id] = reason
         if len(self._broken) > REMEMBERED:
             del self._broken[next(iter(self._broken))]
-        if run.setting.leads:
+        if run.context.leads:
             run.out.fail(event.reason, host=self.host)
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))
-        self._visits.end(run_id, reason, run.install.client)
+        self._subscriptions.end(run_id, reason, run.install.client)
 
     # --- this host did not run ---------------------------------------------------------------------------
 
     def _on_woke(self, event: e.Woke) -> None:
         """R10: give all others a fresh period, but not before the last one that they got so is over."""
         now, silent_s = self.out.now, self.config.patience * self.config.liveness_s
-        fresh = now >= self.desk.fresh_s + silent_s
+        fresh = now >= self.context.fresh_s + silent_s
         fault = f"did not run for {in_seconds(event.slept_s)}"
         for run in self._each():
             run.out.record("fault", peer=self.host, detail={"about": "itself", "what": fault}, duration_s=event.slept_s)
             if fresh:
                 run.heard_s = now
         if fresh:
-            self.desk.fresh_s = now
+            self.context.fresh_s = now
             self.silence.refresh()
-            self._visits.refresh()
+            self._subscriptions.refresh()
         self.coordinator.woke(event.slept_s, fresh=fresh)
 
     # --- runs that end -----------------------------------------------------------------------------------
 
     def _on_abandoned(self, event: e.RunAbandoned) -> None:
-        event = self._lasting.current(event)
+        event = self._failover_runs.current(event)
         run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
-            if run is not None and run.guests.lingers and event.run not in self._lingering:
+            if run is not None and run.subscribers.lingers and event.run not in self._lingering:
                 self._lingering.add(event.run)  # R5
                 return
             self._lingering.discard(event.run)
@@ -238,7 +238,7 @@ class Runs:
         """R5: end the runs that nobody takes anything from any more."""
         for run_id in list(self._lingering):
             run = self.runs.get(run_id)
-            if run is None or not run.guests.lingers:
+            if run is None or not run.subscribers.lingers:
                 self._on_abandoned(e.RunAbandoned(run_id))
                 self._lingering.discard(run_id)
 
@@ -246,13 +246,13 @@ class Runs:
         """R1: drop the runs whose clients have been silent for too long."""
         self._lease.rung()
         for run in self._each():
-            if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
+            if not run.context.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 detail = {"about": "client", "what": "client silent, run dropped"}
                 run.out.record("fault", peer=run.install.client, detail=detail)
-                visit = self._visits.get(run.id, run.install.client)
+                visit = self._subscriptions.get(run.id, run.install.client)
                 if visit is not None:
                     lease_s = self.config.patience * self.config.lease_s
                     visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")
                 self._close(run.id, joined=run.install.number)
-        if any(not run.setting.leads for run in self.runs.values()):
+        if any(not run.context.leads for run in self.runs.values()):
             self._lease.by(self.out.now + self.config.lease_s / 2)

@@ -119,7 +119,7 @@ class Stripes:
             if not _places(dataflow.nodes).isdisjoint(places):
                 self._out.of(stream).fail(failed.reason, query=number, **about)
                 left = e.DetachRequested(stream, number)
-                (self.say if self._waits(left) else self._act)(left)
+                (self.handle_event if self._waits(left) else self._act)(left)
         for number in list(above.queries.sinks):
             nodes = map(above.tree.dataflow.by_name.__getitem__, above.queries.nodes_of((number,)))
             if number and not _places(nodes).isdisjoint(places):
@@ -140,7 +140,7 @@ class Stripes:
         waiting = self._queries.get(event.run)
         return waiting is not None and waiting.query == event.query
 
-    def say(self, event: Any) -> None:
+    def handle_event(self, event: Any) -> None:
         """R2: what is said of a stream, or that something is due in it."""
         if type(event) is e.TimerFired:
             striping = self.led.get(stream_of(event.key.partition(" ")[2]))
@@ -157,12 +157,12 @@ class Stripes:
 
     def through(self, finish: Callable[[], None]) -> list[e.Command]:
         """R1: have the streams hear what was said; the commands for all others. ``finish`` does what comes of it."""
-        desk, passed = self._out.desk, list[e.Command]()
+        desk, passed = self._out.context, list[e.Command]()
         while True:
             while desk.commands:
                 commands, desk.commands = desk.commands, []
                 for command in commands:
-                    hears = self._HEARS.get(type(command))
+                    hears = self._COMMAND_HANDLERS.get(type(command))
                     left = command if hears is None else hears(self, command)
                     if left is not None:
                         passed.append(left)
@@ -204,7 +204,7 @@ class Stripes:
         fed, run = self.trunks.get(base_of(command.run)), self._runs.get(command.run)
         if fed is None or run is None or not command.end:
             return command
-        return fed.told(command, run.tree.dataflow.below(command.sink))
+        return fed.mark_uneven(command, run.tree.dataflow.below(command.sink))
 
     def _on_fail(self, command: e.Fail) -> e.Command | None:
         if (pair := self._of_stripe(command)) is not None:
@@ -222,7 +222,7 @@ class Stripes:
             if pair is not None:
                 striping, stripe = pair
                 run = self._now(stripe.run)
-                lasting = None if run is None else run.setting.lasting
+                lasting = None if run is None else run.context.failover_install
                 starts = () if lasting is None else lasting.starts
                 striping.on_follows(stripe, min([start.index for start in starts], default=0))
             return command
@@ -288,7 +288,7 @@ class Stripes:
 
     def _depth(self, run_id: str) -> int:
         run = self._now(run_id)
-        return 1 if run is None else max(run.tree.dataflow.level.values()) * run.setting.install.ahead
+        return 1 if run is None else max(run.tree.dataflow.level.values()) * run.context.install.ahead
 
     def _lives(self, stream: str, name: str) -> bool:
         """Whether a source of what is above the trees may want more."""
@@ -303,7 +303,7 @@ class Stripes:
         for fed in self.trunks.values():
             fed.validate()
 
-    _HEARS: ClassVar[dict[type[Any], Callable[[Stripes, Any], e.Command | None]]] = {
+    _COMMAND_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, Any], e.Command | None]]] = {
         e.Ready: _on_ready,
         e.Deliver: _on_deliver,
         e.Fail: _on_fail,

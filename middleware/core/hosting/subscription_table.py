@@ -80,7 +80,7 @@ class SubscriptionTable:
         if visit is not None:
             self._go_home(base_of(message.run))
 
-    def heard(self, sender: str, run_id: str, now: float) -> None:
+    def handle_sign_of_life(self, sender: str, run_id: str, now: float) -> None:
         """A sign of life has come from the run's client."""
         visit = self.get(run_id, sender)
         if visit is not None:

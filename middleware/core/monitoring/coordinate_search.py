@@ -5,7 +5,7 @@ Rules:
 R1. A host that is asked measures to each of the targets again and again, to all at the same time, until it has measured
     ``ENOUGH`` times; to one at most twice its share, so that some may be silent. Then it tells who asked.
 R2. Who asks again is told what there is by then. A host that found its place lately tells it at once. A target whose
-    answer came too late (R2 of ``soundings``) is sounded no more before that.
+    answer came too late (R2 of ``latency_prober``) is sounded no more before that.
 R3. Of more than ``MOST`` who ask, or hosts that are to be measured, the first are forgotten: they are perhaps nowhere.
 """
 
@@ -29,7 +29,7 @@ class CoordinateSearch:
         self, out: Outbox, me: m.Peer, config: MonitorConfig, places: CoordinateTable, soundings: LatencyProber
     ) -> None:
         self._out, self._me, self._config = out, me, config
-        self._places, self._soundings = places, soundings
+        self._table, self._latency_prober = places, soundings
         self.waiting: dict[str, None] = {}  # who asked, in order
         self.left: dict[str, int] = {}  # by target: how often it may still be sounded
         self.made = 0
@@ -45,7 +45,7 @@ class CoordinateSearch:
 
     def on_request(self, message: m.CoordinatesRequest) -> None:
         """R1, R2: begin to find out, or tell."""
-        asker, places = message.requester.name, self._places
+        asker, places = message.requester.name, self._table
         self._out.emit(e.Meet(BEFORE_RUNS, (*message.targets, message.requester)))
         lately = places.own.count >= ENOUGH and self._out.now - places.moved_s < self._config.max_age_s
         targets = [target.name for target in message.targets if target.name != self._out.host]
@@ -53,7 +53,7 @@ class CoordinateSearch:
             self._tell(asker)
             for name in targets:
                 if self.left.get(name):
-                    self._soundings.sound(BEFORE_RUNS, name, situated=True)
+                    self._latency_prober.sound(BEFORE_RUNS, name, situated=True)
             return
         if len(self.waiting) >= MOST:  # R3
             del self.waiting[next(iter(self.waiting))]
@@ -62,13 +62,13 @@ class CoordinateSearch:
             if name not in self.left and len(self.left) >= MOST:  # R3
                 del self.left[next(iter(self.left))]
             self.left[name] = -(-2 * ENOUGH // (TIMES * len(targets)))
-            self._soundings.sound(BEFORE_RUNS, name, situated=True)
+            self._latency_prober.sound(BEFORE_RUNS, name, situated=True)
 
     def on_answer(self, host: str) -> None:
         """A host has answered."""
-        series = self._soundings.own.get(host)
+        series = self._latency_prober.own.get(host)
         late = series is None or series.latency.measured_at_s < self._out.now
-        if not self.left.get(host) or host in self._soundings.under_way or late:
+        if not self.left.get(host) or host in self._latency_prober.under_way or late:
             return
         self.made += 1
         self.left[host] -= 1
@@ -79,14 +79,14 @@ class CoordinateSearch:
             self.left.clear()
             self.made = 0
         elif self.left[host]:
-            self._soundings.sound(BEFORE_RUNS, host, situated=True)
+            self._latency_prober.sound(BEFORE_RUNS, host, situated=True)
 
     def _tell(self, asker: str) -> None:
         me = self._out.host
         if asker == me:
-            self._out.emit(e.Report(me, me, self._places.own))
+            self._out.emit(e.Report(me, me, self._table.own))
         else:
-            self._out.of(BEFORE_RUNS).send(asker, m.CoordinatesReply(BEFORE_RUNS, as_message(self._places.own)))
+            self._out.of(BEFORE_RUNS).send(asker, m.CoordinatesReply(BEFORE_RUNS, as_message(self._table.own)))
 
     def on_found(self, sender: str, message: m.CoordinatesReply) -> None:
         """A host says where it is, for the application."""

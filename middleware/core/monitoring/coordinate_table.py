@@ -37,7 +37,7 @@ class CoordinateTable:
         self._out, self._config, self._meters = out, config, meters
         self._own = Place.first(out.host, config.dimensions)
         self.moved_s = 0.0  # when it was measured last
-        self.told: dict[str, Place] = {}
+        self.reported: dict[str, Place] = {}
         self._said_s: dict[str, float] = {}  # by host: when it said so itself
         self._samples: dict[str, deque[float]] = {}  # by host, the latest measured last
         self._first = 0  # of those that are told next
@@ -49,7 +49,7 @@ class CoordinateTable:
 
     def known(self, hosts: Collection[str]) -> dict[str, Place]:
         """Of those of these hosts of which anything is known; this one's as well."""
-        known = {**self.told, self._out.host: self.own}
+        known = {**self.reported, self._out.host: self.own}
         return {host: known[host] for host in hosts if host in known}
 
     def measured(self, host: str, latency_s: float) -> None:
@@ -59,8 +59,8 @@ class CoordinateTable:
         if len(self._samples) >= LINKS:
             del self._samples[next(iter(self._samples))]
         self._samples[host] = samples
-        if host in self.told:
-            self._own = self._own.measured(self.told[host], baseline(samples))
+        if host in self.reported:
+            self._own = self._own.measured(self.reported[host], baseline(samples))
             self.moved_s = self._out.now
 
     def own_news(self) -> dict[str, m.PlaceReport]:
@@ -69,13 +69,13 @@ class CoordinateTable:
 
     def news(self) -> dict[str, m.PlaceReport]:
         """R2: where this host is, and some of the others."""
-        names = list(self.told)
+        names = list(self.reported)
         count = min(len(names), m.MAX_PLACES - 1)
         first, self._first = self._first, self._first + count
         chosen = [names[(first + number) % len(names)] for number in range(count)]
-        return self.own_news() | {name: as_message(self.told[name]) for name in chosen}
+        return self.own_news() | {name: as_message(self.reported[name]) for name in chosen}
 
-    def hear(self, sender: str, places: Mapping[str, m.PlaceReport], hosts: Collection[str]) -> None:
+    def handle_reports(self, sender: str, places: Mapping[str, m.PlaceReport], hosts: Collection[str]) -> None:
         """What another host says of itself, and of those of ``hosts``."""
         now = self._out.now
         for name, report in places.items():
@@ -89,21 +89,21 @@ class CoordinateTable:
                 self._said_s[name] = now
                 self._keep(name, place)
             elif self._said_s.get(name, -self._config.max_age_s) + self._config.max_age_s <= now:  # R2
-                known = self.told.get(name)
+                known = self.reported.get(name)
                 if known is None or place.count > known.count:
                     self._keep(name, place)
 
     def _keep(self, name: str, place: Place) -> None:
-        if name not in self.told and len(self.told) >= MOST:
-            oldest = next(iter(self.told))
-            del self.told[oldest]
+        if name not in self.reported and len(self.reported) >= MOST:
+            oldest = next(iter(self.reported))
+            del self.reported[oldest]
             self._said_s.pop(oldest, None)
-        self.told[name] = place
+        self.reported[name] = place
 
     def forget(self) -> None:
         """Begin anew: what was measured before says nothing."""
         self._own = Place.first(self._out.host, self._config.dimensions)
-        for table in (self.told, self._said_s, self._samples):
+        for table in (self.reported, self._said_s, self._samples):
             table.clear()
 
 

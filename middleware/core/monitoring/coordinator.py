@@ -15,8 +15,8 @@ R4. If a lost host holds a node, the run, or of several queries those that use i
     know to be there nevertheless, they tell.
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
     itself when its lease is over). Guests are told why instead (``SubscriptionEnded``).
-R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes. One that
-    is too slow for a host of the run, or to which no partition gets through (``Failed``), is dismissed likewise.
+R6. Guests (``subscribers``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes. One
+    that is too slow for a host of the run, or to which no partition gets through (``Failed``), is dismissed likewise.
 R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
 R8. A run that outlives its hosts begins anew where R4 would end it (``relocation.recovery``): as its next generation,
     with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
@@ -106,7 +106,7 @@ class _Led:
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
         self.remote = directory.hosts - {out.host}
-        self.holding = {location.host for location in install.locations} - {out.host} - directory.guests
+        self.holding = {location.host for location in install.locations} - {out.host} - directory.subscribers
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
         self.begun = False  # the application knows that it is ready
         self.begun_s = now
@@ -199,13 +199,13 @@ class Coordinator:
     def stop(self, run: str) -> None:
         """Have a run that was closed here removed everywhere."""
         led = self.led[run]
-        led.guests = set() if led.directory is None else set(led.directory.guests)
+        led.guests = set() if led.directory is None else set(led.directory.subscribers)
         led.directory = None
         led.installing.clear()
         led.removing = led.remote | led.guests
         self._remove(led)
 
-    def heard(self, host: str) -> None:
+    def handle_sign_of_life(self, host: str) -> None:
         """Something has come from ``host``."""
         before_s, now = self._heard_s.get(host), self._out.now
         if before_s is not None:
@@ -320,7 +320,7 @@ class Coordinator:
         led = self.led.get(message.run)
         if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
             return
-        if message.lost in led.directory.guests:  # R6: dismiss a guest that is too slow, or gets nothing
+        if message.lost in led.directory.subscribers:  # R6: dismiss a guest that is too slow, or gets nothing
             yield from self._lost(led, message.lost, f"was given up: {message.reason}")
             return
         if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
@@ -572,7 +572,7 @@ class Coordinator:
         directory, out = led.directory, led.out
         if directory is None:
             return
-        if host in directory.guests:  # R6
+        if host in directory.subscribers:  # R6
             led.heard_s.pop(host, None)
             fault = f"{how}; what it subscribed to ends"
             out.record("fault", peer=host, detail={"about": "subscriber", "what": fault})
@@ -623,4 +623,4 @@ def _is_asked(led: _Led, host: str) -> bool:
 
 def _guests_of(led: _Led) -> set[str]:
     """R6: of a run that goes on; whoever has not heard of this generation yet would say that it is unknown."""
-    return set() if led.directory is None else led.directory.guests - led.directory.returning
+    return set() if led.directory is None else led.directory.subscribers - led.directory.returning

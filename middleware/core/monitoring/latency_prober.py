@@ -78,9 +78,9 @@ class LatencyProber:
     """What a host knows of latencies: what it measures, and what others tell of their links."""
 
     def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters, places: CoordinateTable) -> None:
-        self._out, self._me, self._config, self._meters, self._places = out, me, config, meters, places
+        self._out, self._me, self._config, self._meters, self._table = out, me, config, meters, places
         self.own: dict[str, _Series] = {}  # by host, the latest measured last
-        self.told: dict[Pair, Latency] = {}
+        self.reported: dict[Pair, Latency] = {}
         self.hosts: dict[str, HostFigures] = {}  # what others say of themselves, the latest last
         self.under_way: dict[str, _Sounding] = {}
         self.queue: dict[str, str] = {}  # by host the run, in the order they are sounded in
@@ -160,7 +160,7 @@ class LatencyProber:
         me = None if told is None else self._told_of_me()
         latencies, nodes = told or PiggybackedFigures()
         if sounding.situated:
-            places = self._places.news() if told is not None else self._places.own_news()
+            places = self._table.news() if told is not None else self._table.own_news()
             self._send(host, m.Situated(sounding.run, self._count, False, source, me, latencies, nodes, places))
         else:
             self._send(host, m.Echo(sounding.run, self._count, False, source, me, latencies, nodes))
@@ -185,13 +185,13 @@ class LatencyProber:
             self.hosts[sender] = as_figures(message.host)
         situated = isinstance(message, m.Situated)
         if isinstance(message, m.Situated):
-            self._places.hear(sender, message.places, hosts)
+            self._table.handle_reports(sender, message.places, hosts)
         if not message.back:
             if message.source is not None and message.run == BEFORE_RUNS and message.source.name == sender:
                 out.emit(e.Meet(message.run, (message.source,)))
             answer = m.Echo(message.run, message.number, True, host=self._told_of_me())
             if situated:
-                own = self._places.own_news()
+                own = self._table.own_news()
                 answer = m.Situated(message.run, message.number, True, host=self._told_of_me(), places=own)
             self._send(sender, answer)
             return
@@ -205,7 +205,7 @@ class LatencyProber:
             return
         latency = self._measured(sender, took_s)
         if situated:
-            self._places.measured(sender, took_s / 2)
+            self._table.measured(sender, took_s / 2)
         sounding.left -= 1
         if sounding.left:
             self._ask(sender, sounding)
@@ -250,15 +250,15 @@ class LatencyProber:
         for report in news:
             if report.source != sender or report.target == sender:
                 continue  # R3
-            self.told.pop((report.source, report.target), None)
-            if len(self.told) >= self._config.max_links:
-                del self.told[next(iter(self.told))]
-            self.told[report.source, report.target] = as_latency(report, self._out.now)
+            self.reported.pop((report.source, report.target), None)
+            if len(self.reported) >= self._config.max_links:
+                del self.reported[next(iter(self.reported))]
+            self.reported[report.source, report.target] = as_latency(report, self._out.now)
 
     def view(self, age_s: float = math.inf) -> dict[Link, Latency]:
         """All that is known, and not too old."""
         oldest_s = self._out.now - min(age_s, self._config.latency_age_s)
-        known: dict[Pair, Latency] = {**self.told}
+        known: dict[Pair, Latency] = {**self.reported}
         for host, series in self.own.items():  # R3
             known.pop((host, self._out.host), None)
             known[self._out.host, host] = series.latency
@@ -267,7 +267,7 @@ class LatencyProber:
     def forget(self) -> None:
         """Know nothing of any link, as at the beginning."""
         self.own.clear()
-        self.told.clear()
+        self.reported.clear()
 
 
 def as_message(link: Pair, latency: Latency, now: float) -> m.LinkLatency:

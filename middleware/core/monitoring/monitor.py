@@ -130,7 +130,9 @@ class Monitor:
         series = self._series.get(link)
         return series is not None and now - series.recent[-1][1] < self.config.sample_interval_s
 
-    def heard(self, estimates: Iterable[m.Estimate], now: float, sender: str = "", size_bytes: int = 0) -> None:
+    def handle_estimates(
+        self, estimates: Iterable[m.Estimate], now: float, sender: str = "", size_bytes: int = 0
+    ) -> None:
         """Merge what ``sender`` told; the later estimate of a link wins.
 
         ``size_bytes``: what travelled with the news; they are older by the time it took, as far as that is known.

@@ -249,7 +249,7 @@ class Prober:
     def on_result(self, message: m.ProbeResult) -> Notes:
         report = message.estimate
         link, estimate = report.link, as_link_estimate(report, self._out.now)
-        self._monitor.heard((report,), self._out.now, report.source)
+        self._monitor.handle_estimates((report,), self._out.now, report.source)
         yield from self._report(link, estimate)
         if link.target == self._out.host:
             yield from self._tell(self._to(link.source, link.via), link, estimate)

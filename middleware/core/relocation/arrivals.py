@@ -50,18 +50,18 @@ class Arrivals:
     """The operators of one run that may come to this host, or appear on it."""
 
     def __init__(
-        self, setting: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
+        self, context: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
     ) -> None:
-        self._out, self._limits, self._occupied = setting.out, setting.limits, shared.occupied
-        self._partitions = setting.install.partitions
+        self._out, self._limits, self._occupied = context.out, context.limits, shared.occupied
+        self._partitions = context.install.partitions
         self._alarm, self._tree, self._directory, self._flow = alarm, tree, directory, flow
-        self._bars = "it takes partitions of that run, and has no other part in it" if setting.visits else ""
+        self._bars = "it takes partitions of that run, and has no other part in it" if context.only_subscribes else ""
         self.coming: dict[str, Arrival] = {}
 
     @property
     def _barred(self) -> str:
         """Why nothing may come here, if that is so."""
-        return self._bars or ("it is being drained" if self._out.desk.draining else "")
+        return self._bars or ("it is being drained" if self._out.context.draining else "")
 
     # --- before it is decided -------------------------------------------------------------------------
 

@@ -38,25 +38,25 @@ from thalweg.middleware.protocol.generations import generation_of
 
 
 def carried_over(
-    setting: RunContext, tree: Tree, flow: Flow, waiting: Collection[str], install: m.Install
+    context: RunContext, tree: Tree, flow: Flow, waiting: Collection[str], install: m.Install
 ) -> dict[str, CarriedOver]:
     """R2: the operators of a generation that go on here in the next one, which is that of ``install``.
 
     Args:
-        setting, tree, flow: of the generation before.
+        context, tree, flow: of the generation before.
         waiting: operators whose state is still to come.
     """
     if not isinstance(install, m.FailoverInstall) or install.kept_from is None or tree.former is not None:
         return {}
-    if not install.kept_from <= generation_of(setting.install.run) < generation_of(install.run):
+    if not install.kept_from <= generation_of(context.install.run) < generation_of(install.run):
         return {}
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
-    changed = {cut.node for cut in install.cuts if cut.generation > generation_of(setting.install.run)}  # R6
+    changed = {cut.node for cut in install.history_gaps if cut.generation > generation_of(context.install.run)}  # R6
     staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())
-        if node is None or where[name] != setting.out.host or node.kind != "operator" or core.state is IDLE:
+        if node is None or where[name] != context.out.host or node.kind != "operator" or core.state is IDLE:
             continue
         same = (node.inputs, node.code) == (core.node.inputs, core.node.code) and name not in changed
         known = set(consumers) <= set(tree.consumers[name])  # others may have left

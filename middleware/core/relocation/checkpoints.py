@@ -108,27 +108,27 @@ class Checkpoints:
 
     def __init__(
         self,
-        setting: RunContext,
+        context: RunContext,
         shared: HostServices,
         tree: Tree,
         directory: Directory,
         flow: Flow,
         departures: Departures,
     ) -> None:
-        self._out, self._limits, self._client = setting.out, setting.limits, setting.install.client
+        self._out, self._limits, self._client = context.out, context.limits, context.install.client
         self._tree, self._directory, self._flow, self._departures = tree, directory, flow, departures
         self._monitor = shared.monitor
-        lasting = setting.lasting
+        lasting = context.failover_install
         self._options = None if lasting is None else lasting.failover
         most = () if lasting is None else (lasting.failover.every_bytes, lasting.failover.retained_bytes // TURNS)
         self._most_bytes = min(most, default=0)
-        self.replicas: Replicas = shared.replicas_of(setting.install) if lasting is not None else {}
+        self.replicas: Replicas = shared.replicas_of(context.install) if lasting is not None else {}
         self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
         self.waiting: dict[str, AwaitedReplica] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
         self._failed = Counter[tuple[str, str]]()  # R9: one after the other
-        self._cuts = {} if lasting is None else {cut.node: cut for cut in lasting.cuts}
+        self._cuts = {} if lasting is None else {cut.node: cut for cut in lasting.history_gaps}
         self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
 
     def begin(self, survivors: Collection[str] = ()) -> None:
@@ -181,7 +181,9 @@ class Checkpoints:
         index = note.index + 1
         if not due or self._act(name, since, index, in_time=in_time):
             index += (options.every - 1 - index) % options.every
-        self._flow.made.say(name, ReportDue(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s))
+        self._flow.made.set_due(
+            name, ReportDue(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s)
+        )
 
     def _act(self, name: str, since: ReplicaProgress, index: int, *, in_time: bool) -> bool:
         """R1: a replica of an operator at that partition is due; whether that can be seen to now."""
@@ -317,7 +319,7 @@ class Checkpoints:
         self._sending = {(name, host) for name, host in self._sending if host != note.host}
         for name, since in self._since.items():
             since.due = True
-            self._flow.made.say(name, None)
+            self._flow.made.set_due(name, None)
             if note.host in since.holders:
                 self._share(name)
 

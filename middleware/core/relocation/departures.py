@@ -59,9 +59,9 @@ class Departures:
     """The operators of one run that are to leave this host."""
 
     def __init__(
-        self, setting: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: EpochBooks, flow: Flow
+        self, context: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: EpochBooks, flow: Flow
     ) -> None:
-        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
+        self._out, self._limits, self._install = context.out, context.limits, context.install
         self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow
         self.leaving: dict[str, Departure] = {}
         self.state_bytes: dict[str, int] = {}  # of operators when they last left, at their host and at the client

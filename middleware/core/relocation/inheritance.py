@@ -69,8 +69,8 @@ class Heir:
 class Inheritance:
     """A host's part in it, on both sides."""
 
-    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
-        self._out, self._limits, self._client = setting.out, setting.limits, setting.install.client
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._out, self._limits, self._client = context.out, context.limits, context.install.client
         self._tree, self._directory, self._flow = tree, directory, flow
         self.legacies: dict[str, InheritedState] = {}  # by the operators here that disappear
         self.heirs: dict[str, Heir] = {}  # operators that wait for states, or are to appear

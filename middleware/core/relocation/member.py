@@ -22,7 +22,7 @@ class Member(Machine):
 
     def __init__(
         self,
-        setting: RunContext,
+        context: RunContext,
         directory: Directory,
         flow: Flow,
         ways: OperatorTransfers,
@@ -35,8 +35,8 @@ class Member(Machine):
         self.ways: tuple[m.RoutePreference, ...] | None = None
         self.shape: m.Shape | None = None
         self.error = ""  # why it has voted against it
-        self._out, self._install = setting.out, setting.install
-        self._directory, self._flow, self._reshaping, self._growth = directory, flow, reshaping, growth
+        self._out, self._install = context.out, context.install
+        self._directory, self._flow, self._reshaping, self._query_attachment = directory, flow, reshaping, growth
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Member(Machine):
                 out.emit(e.Approach(out.run, move.target if move.source == host else move.source))
         error = self._obstacle(message.moves)
         if message.shape is not None and not error:
-            error = (self._growth if message.shape.grows else self._reshaping).prepare(message)
+            error = (self._query_attachment if message.shape.grows else self._reshaping).prepare(message)
         for move in self._directory.there(message.moves) if not error else ():
             if move.target == host and not error:
                 error = self._arrivals.invite(move.node, move.source, move.version, message.number)
@@ -141,7 +141,7 @@ class Member(Machine):
             if self.state is MemberState.BOTH:
                 self.on_merged(Merged())
         elif message.shape is not None and message.shape.grows:
-            if self._growth.is_past(message):
+            if self._query_attachment.is_past(message):
                 self._done(message.number)
             else:
                 yield from self._grow(sender, message)
@@ -193,12 +193,12 @@ class Member(Machine):
 
     def _grow(self, sender: str, message: m.Commit) -> Notes:
         """R7: another query begins."""
-        if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._growth.can_begin(message):
+        if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._query_attachment.can_begin(message):
             self._unexpected(sender, "Commit", message.number)
             return
         self._enter(message)
         self.to(MemberEvent.COMMITTED)
-        yield from self._growth.begin(message)
+        yield from self._query_attachment.begin(message)
         yield from self._flow.resume()
         self.on_settled(HandoverFinished(message.number))
 

@@ -35,8 +35,8 @@ from thalweg.middleware.protocol import messages as m
 class Membership:
     """A run's hosts, as its client knows them to come."""
 
-    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, queries: Queries) -> None:
-        self._setting, self._out, self._limits = setting, setting.out, setting.limits
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, queries: Queries) -> None:
+        self._context, self._out, self._limits = context, context.out, context.limits
         self._tree, self._directory, self._queries = tree, directory, queries
         self._entering: tuple[m.Peer, float, int] | None = (
             None  # who joins, since when, and the number of the AddMember
@@ -52,10 +52,10 @@ class Membership:
         admit = m.AddMember(out.run, directory.new_number(), peer, host=True)
         self._entering = peer, out.now, admit.number
         words: dict[str, m.Message] = dict.fromkeys(directory.everyone, admit)
-        self._queries.tell(words | {peer.name: self._as_it_is(peer, admit.number)})
+        self._queries.send_until_answered(words | {peer.name: self._as_it_is(peer, admit.number)})
 
     def _as_it_is(self, peer: m.Peer, number: int) -> m.Install:
-        directory, install = self._directory, self._setting.install
+        directory, install = self._directory, self._context.install
         if isinstance(install, m.FailoverInstall):  # with where the nodes of later queries begin
             known = {start.node for start in install.starts}
             more = [m.Start(name, first) for name, first in self._tree.first.items() if name not in known]
@@ -93,7 +93,7 @@ class Membership:
         host = peer.name
         yield NotJoined(peer)
         held = [name for name, entry in self._directory.locations.items() if entry.host == host]
-        lasting = self._setting.lasting is not None
+        lasting = self._context.failover_install is not None
         self._directory.lose(host, how)
         self._directory.doomed = self._directory.doomed or (lasting and bool(held))  # R5: begin anew
         goes = "begins anew" if lasting and held else "goes on"
@@ -110,7 +110,7 @@ class Membership:
             out.send(sender, m.Remove(out.run))
             return
         here = [name for name, entry in directory.locations.items() if entry.host == sender]
-        remaining, lasting = directory.hosts - directory.vacating - {sender}, self._setting.lasting is not None
+        remaining, lasting = directory.hosts - directory.vacating - {sender}, self._context.failover_install is not None
         fixed = [self._tree.node_of(name) for name in here if name in directory.senders]
         still = next((node for node in fixed if not (lasting and remaining.intersection(node.stand_ins))), None)
         if still is not None:

@@ -61,7 +61,7 @@ class Proposer:
 
     def __init__(
         self,
-        setting: RunContext,
+        context: RunContext,
         tree: Tree,
         directory: Directory,
         flow: Flow,
@@ -69,11 +69,11 @@ class Proposer:
         guests: Subscribers,
         membership: Membership,
     ) -> None:
-        self._queries, self._guests, self.membership = queries, guests, membership
+        self._queries, self._subscribers, self.membership = queries, guests, membership
         self._newcomers: deque[m.Peer] = deque()  # hosts that wait for the same
         self._joining: deque[QueryToStart] = deque()  # that wait for the end of the present proposal
-        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
-        self._outcomes = Outcomes(setting.out, queries)
+        self._out, self._limits, self._install = context.out, context.limits, context.install
+        self._outcomes = Outcomes(context.out, queries)
         self._tree, self._directory, self._flow = tree, directory, flow
         self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
         self.merging: tuple[Code, ...] = ()  # those with state among them
@@ -81,8 +81,8 @@ class Proposer:
         self.next: WaitingPlacement | None = None
         self._first = 0  # R10: changes that go before the next host
         self._count = 0
-        self._lasts = setting.lasting is not None
-        lasting = setting.lasting
+        self._lasts = context.failover_install is not None
+        lasting = context.failover_install
         self._starting = lasting is not None and lasting.kept_from is not None  # R13: who goes on has not said so yet
         starts = () if lasting is None else lasting.starts
         begin = {start.index for start in starts if start.index != LAST and not start.free}
@@ -180,7 +180,7 @@ class Proposer:
     def _start(self, wish: WaitingPlacement) -> str:
         """Propose it, as no other change is under way; return why not, or an empty text."""
         placement, reason, dataflow, free, ways = wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways
-        if ways is not None and self._directory.ways.goes_over(ways):
+        if ways is not None and self._directory.routes.goes_over(ways):
             ways = None
         tree, directory, number = self._tree, self._directory, self._count + 1
         hosts = directory.where(directory.locations)
@@ -324,7 +324,7 @@ class Proposer:
             return True
         if asks:
             query = self._joining[0]
-            if query.number < 0 and self._guests.enter(query.number):
+            if query.number < 0 and self._subscribers.enter(query.number):
                 return False
             self._joining.popleft()
             self._queries.expected = len(self._joining)
@@ -343,7 +343,7 @@ class Proposer:
         """R7: propose another query."""
         tree, directory, number = self._tree, self._directory, self._count + 1
         if query.number < 0:
-            joined = self._guests.joined(query.number)
+            joined = self._subscribers.joined(query.number)
         else:
             arguments = query.dataflow, query.placement, number, self._install.dataflow.by_name, query.apart
             joined = join(tree.dataflow, *arguments)
@@ -467,7 +467,7 @@ class Proposer:
         if proposal is None or not proposal.waiting:
             return
         if proposal.state is not ProposalState.PROPOSED:
-            yield from self._guests.give_up(proposal.waiting, proposal.phases_s[proposal.state.value])  # R8
+            yield from self._subscribers.give_up(proposal.waiting, proposal.phases_s[proposal.state.value])  # R8
             if parted := proposal.waiting - self._directory.everyone:  # R8
                 proposal.waiting -= parted
                 yield from self._check_done(proposal)

@@ -9,7 +9,7 @@ R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile. Th
     and keep nobody waiting, while there are guests, or others to be proposed, which are to share what is there.
 R4. Code that fails, and hosts that are lost, end the queries that use them, and no others. Where all of this
     application's own do, it is the run.
-R5. Queries of other clients (``guests``) have numbers below 0. Who has none any more has no part in the run.
+R5. Queries of other clients (``subscribers``) have numbers below 0. Who has none any more has no part in the run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Subscriber(msgspec.Struct, frozen=True):
 class Queries:
     """The client's list of one run's queries."""
 
-    def __init__(self, setting: RunContext, tree: Tree, directory: Directory) -> None:
-        self._out, self._limits = setting.out, setting.limits
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory) -> None:
+        self._out, self._limits = context.out, context.limits
         self._tree, self._directory = tree, directory
         self.sinks: dict[int, tuple[str, ...]] = {0: tree.dataflow.sinks}
         self.joining = False  # R3
         self.expected = 0  # queries that are to be proposed
-        self.guests: dict[int, Subscriber] = {}  # R5
+        self.subscribers: dict[int, Subscriber] = {}  # R5
         self.why: dict[int, str] = {}  # those of guests leave
         self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
         self._leaving: list[int] = []
@@ -58,10 +58,10 @@ class Queries:
     def follow(self, before: Queries) -> None:
         """Go on as the next generation of the run, with the guests whose queries have begun; others ask again."""
         nodes = self._tree.dataflow.by_name
-        self.guests = {query: guest for query, guest in before.guests.items() if guest.sink in nodes}
-        own = {query: sinks for query, sinks in before.sinks.items() if query not in before.guests}
-        self.sinks = own | {query: (guest.sink,) for query, guest in self.guests.items()}
-        self.why = {query: why for query, why in before.why.items() if query in self.guests}
+        self.subscribers = {query: guest for query, guest in before.subscribers.items() if guest.sink in nodes}
+        own = {query: sinks for query, sinks in before.sinks.items() if query not in before.subscribers}
+        self.sinks = own | {query: (guest.sink,) for query, guest in self.subscribers.items()}
+        self.why = {query: why for query, why in before.why.items() if query in self.subscribers}
         self.over = before.over
         self._leaving = [query for query in before._leaving if query in self.sinks]
 
@@ -73,7 +73,7 @@ class Queries:
     def peers(self) -> tuple[m.Peer, ...]:
         """R5: where the guests listen whose sinks are in the graph."""
         nodes = self._tree.dataflow.by_name
-        begun = [guest.peer for guest in self.guests.values() if guest.sink in nodes]
+        begun = [guest.peer for guest in self.subscribers.values() if guest.sink in nodes]
         return tuple({peer.name: peer for peer in begun}.values())
 
     @property
@@ -89,9 +89,9 @@ class Queries:
     @property
     def _ready(self) -> list[int]:
         """Those that leave now, in order."""
-        own = self.sinks.keys() - self.guests.keys()
-        if (self.expected or self.guests) and own <= set(self._leaving):  # R3
-            return [query for query in self._leaving if query in self.guests]
+        own = self.sinks.keys() - self.subscribers.keys()
+        if (self.expected or self.subscribers) and own <= set(self._leaving):  # R3
+            return [query for query in self._leaving if query in self.subscribers]
         return self._leaving
 
     def nodes_of(self, queries: Collection[int]) -> set[str]:
@@ -115,35 +115,35 @@ class Queries:
         ready = self._ready
         if self._words or self.joining or not ready:
             return
-        parted = [self._dismiss(query) for query in ready if query in self.guests]
+        parted = [self._dismiss(query) for query in ready if query in self.subscribers]
         for query in ready:
             self.record(query, "left", "", {})
             del self.sinks[query]
-            self.guests.pop(query, None)
+            self.subscribers.pop(query, None)
             self.why.pop(query, None)
         self._leaving = [query for query in self._leaving if query in self.sinks]
         used = self.nodes_of(self.sinks)
-        present = {guest.peer.name for guest in self.guests.values()}
+        present = {guest.peer.name for guest in self.subscribers.values()}
         guests = tuple(sorted({guest.peer.name for guest in parted} - present))
         for name in guests:
             self._out.emit(e.Unwatch(self._out.run, name))
         gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
         if not self.sinks or not (gone or guests):
             return  # who is the last ends the run
-        self._directory.guests -= set(guests)
+        self._directory.subscribers -= set(guests)
         word = m.Detach(self._out.run, self._directory.new_number(), gone, guests)
-        self.tell(dict.fromkeys(self._directory.everyone, word))
+        self.send_until_answered(dict.fromkeys(self._directory.everyone, word))
 
     def _dismiss(self, query: int) -> Subscriber:
         """R5: tell a guest that its query is over."""
-        guest, why = self.guests[query], self.why.get(query, "")
+        guest, why = self.subscribers[query], self.why.get(query, "")
         self.over[guest.peer.name, guest.number] = why
         if len(self.over) > REMEMBERED:
             del self.over[next(iter(self.over))]
         self._out.send(guest.peer.name, m.SubscriptionEnded(self._out.run, guest.number, why[:4000]))
         return guest
 
-    def tell(self, words: dict[str, m.Message]) -> None:
+    def send_until_answered(self, words: dict[str, m.Message]) -> None:
         """Tell every one of these hosts, again and again until it has answered."""
         self._words, self.told_s = words, self._out.now
         self.on_timer()
@@ -154,16 +154,16 @@ class Queries:
         """What has become of a query; ``names``: of its nodes in the run; ``apart``: what was there, and too far."""
         begins = min([self._tree.first.get(name, 0) for name in self.sinks.get(query, ())], default=None)
         detail = {"query": query, "outcome": outcome, "why": why or self.why.get(query, ""), "names": names}
-        if query in self.guests:
-            detail |= {"guest": self.guests[query].peer.name, "node": self.guests[query].node}
+        if query in self.subscribers:
+            detail |= {"guest": self.subscribers[query].peer.name, "node": self.subscribers[query].node}
         if apart:
             detail["apart_s"] = apart
         self._out.record("query", index=begins if outcome == "begun" else None, detail=detail)
 
     def introduce(self, host: str) -> None:
         """R5: a host that has joined is to be told of all guests, when all others have answered."""
-        peers = {guest.peer.name: guest.peer for guest in self.guests.values()}
-        self._strangers += [(host, peer) for name, peer in peers.items() if name in self._directory.guests]
+        peers = {guest.peer.name: guest.peer for guest in self.subscribers.values()}
+        self._strangers += [(host, peer) for name, peer in peers.items() if name in self._directory.subscribers]
 
     def on_timer(self) -> None:
         """Tell those that have not answered."""
@@ -192,14 +192,14 @@ class Queries:
             while self._strangers:
                 newcomer, peer = self._strangers.pop(0)
                 if newcomer in self._directory.hosts:
-                    self.tell({newcomer: m.AddMember(self._out.run, self._directory.new_number(), peer)})
+                    self.send_until_answered({newcomer: m.AddMember(self._out.run, self._directory.new_number(), peer)})
                     return
             self._go_on()
             yield Left()
 
     def failed(self, query: int, reason: str, **fields: Any) -> None:
         """A query cannot go on, or begin: who wants it is told, and it leaves."""
-        if query in self.guests:
+        if query in self.subscribers:
             self.why.setdefault(query, reason)
         else:
             self._out.fail(reason, query=query, **fields)
@@ -208,8 +208,8 @@ class Queries:
     def fail(self, nodes: Collection[str], reason: str, **fields: Any) -> bool:
         """R4: these nodes cannot go on; False where all queries use one of them, or none as it is of an old tree."""
         users = {query for query in self.sinks if not self.nodes_of((query,)).isdisjoint(nodes)}
-        own = self.sinks.keys() - self._leaving - self.guests.keys()
-        if not users or (users.issuperset(own) and not users <= self.guests.keys()):
+        own = self.sinks.keys() - self._leaving - self.subscribers.keys()
+        if not users or (users.issuperset(own) and not users <= self.subscribers.keys()):
             return False
         for query in sorted(users.difference(self._leaving)):
             self.failed(query, reason, **fields)

@@ -18,7 +18,7 @@ R4. Nodes that no query uses any more go when the client says so, wherever a hos
 R5. A sink may be another client's, a *guest*, which the client has let in (``AddMember``). It has nothing else. A guest
     is forgotten with what it used; of what the client says of guests the later counts.
 
-What a query shares with the run, and which nodes go with it, the client decides: ``queries``, and ``guests``.
+What a query shares with the run, and which nodes go with it, the client decides: ``queries``, and ``subscribers``.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class QueryAttachment:
 
     def __init__(
         self,
-        setting: RunContext,
+        context: RunContext,
         tree: Tree,
         directory: Directory,
         flow: Flow,
         ways: OperatorTransfers,
         visit: RunSubscriptions | None,
     ) -> None:
-        self._out, self._install, self._max_nodes = setting.out, setting.install, setting.limits.max_nodes
-        self._leads, self._visit = setting.leads, visit
-        self._told = setting.install.number  # of what the client said of guests last
+        self._out, self._install, self._max_nodes = context.out, context.install, context.limits.max_nodes
+        self._leads, self._visit = context.leads, visit
+        self._told = context.install.number  # of what the client said of guests last
         self._gone: dict[str, None] = {}  # nodes that have left, the latest last: a name is given once
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
@@ -91,7 +91,9 @@ class QueryAttachment:
         where = directory.where(directory.locations) | {graft.node: graft.host for graft in grafts}
         for graft in grafts:
             kind = flow.by_name[graft.node].kind
-            if graft.host not in (directory.guests if kind == "sink" else directory.hosts) | {self._install.client}:
+            if graft.host not in (directory.subscribers if kind == "sink" else directory.hosts) | {
+                self._install.client
+            }:
                 return f"{kind} {graft.node!r} is on {graft.host!r}, which has no part in the run, or is not a client"
         mine = [flow.by_name[name] for name in self._coded(message.shape)]
         near = {
@@ -162,7 +164,7 @@ class QueryAttachment:
             self._told = message.number
             out.emit(e.Meet(out.run, (peer,)))
             if not self._leads:  # else once it has taken its part
-                self._directory.guests.add(peer.name)
+                self._directory.subscribers.add(peer.name)
                 self._flow.laggards.watch()
         out.send(sender, m.Detached(out.run, message.number, error))
 
@@ -181,7 +183,7 @@ class QueryAttachment:
             del self._gone[next(iter(self._gone))]
         if message.number > self._told:  # R5
             self._told = message.number
-            self._directory.guests -= set(message.guests)
+            self._directory.subscribers -= set(message.guests)
         if gone:
             tree.cut(gone)
             yield from self._departures.cut(gone)

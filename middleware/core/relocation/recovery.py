@@ -21,7 +21,8 @@ R4. Operators of lost hosts are put where the run's planner says, if it has one 
 R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
     has to install the run within ``wait_s``; then the run ends, naming it.
 R6. Lost hosts are asked to take part again as long as the run goes on; one that refused a generation, or that has been
-    cut off from another host while it heard the client, is not. One that has failed to join later rests (``standing``).
+    cut off from another host while it heard the client, is not. One that has failed to join later rests
+    (``rejoin_policy``).
 R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
     anew (``resumed``), as a generation that is later than all by the client before it.
 R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
@@ -54,8 +55,8 @@ from thalweg.middleware.core.flow.absent_sources import (
     above,
     all_gaps,
     back,
-    cut_at,
     follows,
+    gap_at,
     gaps_of,
     is_absent,
     may_miss,
@@ -172,18 +173,18 @@ def place(
 class Recovery:
     """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
 
-    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
-        self._out, self._setting, self._client = setting.out, setting, setting.install.client
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._out, self._context, self._client = context.out, context, context.install.client
         self._tree, self._directory, self._flow = tree, directory, flow
         self.known: Known = {}
         self.stateless: list[Code] = []
         self.keeps = False  # R7
         self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
         self.bases: dict[str, int] = {}
-        self.standing = RejoinPolicy()
-        starts = setting.lasting.starts if setting.lasting is not None else ()
+        self.rejoin_policy = RejoinPolicy()
+        starts = context.failover_install.starts if context.failover_install is not None else ()
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
-        self._begun_s = setting.out.now
+        self._begun_s = context.out.now
         self._late: dict[str, str] = {}  # R12: hosts that were lost as they were silent, and who they were
         self._lines: dict[str, int] = {}
         self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
@@ -195,7 +196,7 @@ class Recovery:
         self._chosen: dict[str, str] = {}
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
-        self.renewal = RunGeneration(setting.out.run)
+        self.generation = RunGeneration(context.out.run)
         self._wanted = 0  # what the application wanted next when this generation began
         self._kept: set[str] = set()  # R10: operators that have gone on
 
@@ -205,7 +206,7 @@ class Recovery:
         node = self._tree.dataflow.by_name.get(message.node)
         if node is None and self._tree.former is not None:
             node = self._tree.former.by_name.get(message.node)
-        if self._setting.lasting is None or node is None or node.code is None:
+        if self._context.failover_install is None or node is None or node.code is None:
             return
         owner = self._directory.locations[message.node].host
         if sender not in (message.hosts or (owner,)) or sender not in self._directory.hosts:  # R9
@@ -221,11 +222,11 @@ class Recovery:
             if len(replicas) > KNOWN:
                 del replicas[max(replicas)]  # who says what cannot be yet keeps nobody's from being known
         self.settle()
-        self.tell()
+        self.emit_resumable()
 
-    def tell(self) -> None:
+    def emit_resumable(self) -> None:
         """R7: what another client would need."""
-        install = self._setting.lasting
+        install = self._context.failover_install
         if not self.keeps or install is None:
             return
         flow = self._based(own=True)
@@ -242,7 +243,7 @@ class Recovery:
 
     def on_changed(self, _: ChangedOver | Left) -> None:
         """R7: the graph has changed, perhaps, or where its nodes are."""
-        self.tell()
+        self.emit_resumable()
 
     def adopt(self, kept: e.ResumableRun) -> None:
         """R7: go on with what another client has begun."""
@@ -253,7 +254,7 @@ class Recovery:
 
     def settle(self, *, again: bool = False) -> None:
         """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
-        if self._setting.lasting is None or not self._setting.leads or not (self.known or self.stateless):
+        if self._context.failover_install is None or not self._context.leads or not (self.known or self.stateless):
             return
         flow, locations = self._graph(), self._directory.locations
         starts = self._restart(self._directory.hosts, known=self._behind())
@@ -293,7 +294,11 @@ class Recovery:
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
-        lasting, here, directory = self._setting.lasting, self._directory.locations.get(message.node), self._directory
+        lasting, here, directory = (
+            self._context.failover_install,
+            self._directory.locations.get(message.node),
+            self._directory,
+        )
         if lasting is None or here is None or sender not in directory.hosts:
             return
         if lasting.kept_from is not None and not message.index and sender == here.host:  # R10
@@ -310,13 +315,13 @@ class Recovery:
             else:  # what came from its holder is of no use
                 self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
         directory.doomed = True
-        if sender != self._client and self.standing.lacks(sender, self._had_by_now):
-            self.standing.barred.add(sender)
+        if sender != self._client and self.rejoin_policy.lacks(sender, self._had_by_now):
+            self.rejoin_policy.barred.add(sender)
             directory.lose(sender, "has said too often that it lacks what it has said that it has")
 
     def judge(self, sender: str, host: str) -> str:
         """R8: whom to do without, or that was done without, as ``sender`` says that ``host`` is lost; or nobody."""
-        hosts, limits = self._directory.hosts, self._setting.limits
+        hosts, limits = self._directory.hosts, self._context.limits
         if host in self._directory.fell:
             return host
         found_s = limits.patience * min(limits.detect_s, limits.lease_s)
@@ -324,7 +329,9 @@ class Recovery:
             return ""
         if host != self._client and self._needs(host) and not self._needs(sender):
             return sender  # R8: without the other the run would end
-        if sender == self._client or (host != self._client and self.standing.accused.setdefault(sender, host) == host):
+        if sender == self._client or (
+            host != self._client and self.rejoin_policy.accused.setdefault(sender, host) == host
+        ):
             return host
         return sender
 
@@ -356,9 +363,9 @@ class Recovery:
     def give_up(self, host: str, *, again: bool, wait: bool) -> None:
         """R5, R6: a host is lost, perhaps not to be asked ``again``, or to be waited for no more."""
         if not again:
-            self.standing.barred.add(host)
+            self.rejoin_policy.barred.add(host)
         if not wait:
-            self.standing.waited.add(host)
+            self.rejoin_policy.waited.add(host)
 
     def fell(self, host: str, *, late: bool, blamed: bool) -> int:
         """A host is lost: how often in a row before anything more came to the application.
@@ -370,18 +377,18 @@ class Recovery:
             self._late[host] = self._directory.peers[host].instance
         if not blamed:
             return 0
-        limits, lasting = self._setting.limits, self._setting.lasting
+        limits, lasting = self._context.limits, self._context.failover_install
         wait_s = 0.0 if lasting is None else lasting.failover.wait_s
-        return self.standing.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
+        return self.rejoin_policy.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
 
     def on_not_joined(self, note: NotJoined) -> None:
         """Have a host that did not join rest before it is asked again."""
-        within_s = self._setting.limits.patience * self._setting.limits.liveness_s
-        self.standing.not_joined(note.peer.name, note.peer.instance, self._out.now, within_s)
+        within_s = self._context.limits.patience * self._context.limits.liveness_s
+        self.rejoin_policy.not_joined(note.peer.name, note.peer.instance, self._out.now, within_s)
 
     def rests(self, host: str, instance: str) -> bool:
         """Return whether a host, as this process, is not let in yet."""
-        return self.standing.rests(host, instance, self._out.now)
+        return self.rejoin_policy.rests(host, instance, self._out.now)
 
     @property
     def _had_by_now(self) -> int:
@@ -419,7 +426,7 @@ class Recovery:
     def _latest(self, flow: Dataflow, guest: str) -> int:
         """R13: with which partition the sink of another client goes on at the latest."""
         nodes, inputs, below = self._flow.nodes, {*flow.by_name[guest].inputs}, flow.below(guest)
-        further = FURTHER + self._setting.install.ahead - 1
+        further = FURTHER + self._context.install.ahead - 1
         far = [nodes[name].index for name in flow.sinks if name in nodes]
         near = [nodes[name].index for name in flow.sinks if name in nodes and inputs <= flow.below(name)]
         least = max(near) - further if near else max(far, default=0) - further * len(below)
@@ -448,10 +455,10 @@ class Recovery:
 
     def came(self, host: str) -> None:
         """R11: a host has taken its part in the run: perhaps one that has an absent source."""
-        self.standing.came(host, self._had_by_now)
+        self.rejoin_policy.came(host, self._had_by_now)
         self._see_again((self._directory.peers[host],))
         self._late.pop(host, None)
-        if any(host in node.stand_ins for node in self._absent) and host not in self.standing.barred:
+        if any(host in node.stand_ins for node in self._absent) and host not in self.rejoin_policy.barred:
             self._directory.doomed = True
 
     def _see_again(self, peers: Iterable[m.Peer]) -> None:
@@ -468,10 +475,10 @@ class Recovery:
 
     def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.FailoverInstall | str:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
-        install, directory = self._setting.lasting, self._directory
+        install, directory = self._context.failover_install, self._directory
         assert install is not None
         self._see_again(peers)
-        remaining, barred = directory.hosts - lost.keys(), self.standing.barred
+        remaining, barred = directory.hosts - lost.keys(), self.rejoin_policy.barred
         able = {*remaining}  # whose replicas can be had
         stays = remaining - directory.vacating  # where something may be put
         flow, starts = self._graph(), self._restart(remaining)
@@ -497,12 +504,12 @@ class Recovery:
             elif may_miss(Dataflow(tuple(nodes.values())), name):
                 gone[name] = self._client
                 nodes[name] = without_source(node, LAST, self._client)
-            elif install.failover.wait_s <= 0 or where[name] in barred | self.standing.waited:
+            elif install.failover.wait_s <= 0 or where[name] in barred | self.rejoin_policy.waited:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
             elif where[name] in self._late:  # R12
                 able.add(where[name])
         starts = self._restart(able) if able > remaining else starts
-        cuts = {cut.node: cut for cut in install.cuts if cut.node in nodes}
+        cuts = {cut.node: cut for cut in install.history_gaps if cut.node in nodes}
         if gone or regained:  # R11
             first, taking = self._cut(flow, {*gone, *regained}, able)
             nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
@@ -527,13 +534,13 @@ class Recovery:
             peers=tuple([peer for peer in peers if peer.name not in barred]),
             starts=tuple([starts[name] for name in flow.by_name]),
             kept_from=kept_from,
-            cuts=tuple(cuts.values()),
+            history_gaps=tuple(cuts.values()),
             afresh=False,
         )
 
     def _kept_from(self, starts: Mapping[str, m.Start]) -> int | None:
         """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
-        install = self._setting.lasting
+        install = self._context.failover_install
         assert install is not None
         early = any(start.index < self._told.get(name, 0) for name, start in starts.items())
         flow = self._tree.dataflow
@@ -559,7 +566,7 @@ class Recovery:
         remember = [name for name in flow.operators if name in takers and flow.by_name[name].code not in self.stateless]
         known = {name: self.known.get(name, {}) for name in remember}
         usable = {name: [i for i, hosts in replicas.items() if {*hosts} & {*there}] for name, replicas in known.items()}
-        first = cut_at(min(wanted, default=LAST), usable, {name: self.bases[name] for name in remember})
+        first = gap_at(min(wanted, default=LAST), usable, {name: self.bases[name] for name in remember})
         for name, replicas in known.items():
             self.known[name] = {index: hosts for index, hosts in replicas.items() if index <= first}
         return first, [name for name in flow.operators if name in takers]
@@ -569,11 +576,11 @@ class Recovery:
     def follow(self, before: Recovery, lost: Mapping[str, str], detected_s: float) -> None:
         """Go on as the next generation of a run."""
         self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
-        self.standing, self._late = before.standing, before._late
+        self.rejoin_policy, self._late = before.rejoin_policy, before._late
         names = self._tree.dataflow.by_name
         self.known = {name: replicas for name, replicas in before.known.items() if name in names}
         self._forget_of(lost)
-        nodes, install = before._flow.nodes, self._setting.lasting
+        nodes, install = before._flow.nodes, self._context.failover_install
         self._missed = frozenset(lost)
         self._wary = before._wary and self._missed <= before._missed
         if install is not None and install.kept_from is not None:
@@ -592,13 +599,13 @@ class Recovery:
         self.installed(self._flow.kept)
         if missing := all_gaps(self._tree.dataflow):
             self._begun["missing"] = missing
-        self.renewal.to(RecoveryEvent.LOST)
+        self.generation.to(RecoveryEvent.LOST)
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
-        self.tell()
+        self.emit_resumable()
 
     def go_on(self) -> Notes:
         """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""
-        install = self._setting.lasting
+        install = self._context.failover_install
         if install is not None and install.kept_from is not None:
             yield from self._demand()
 
@@ -609,14 +616,14 @@ class Recovery:
 
     def installed(self, nodes: Iterable[m.Start]) -> None:
         """A host has its part in this generation, in which these nodes of it have gone on."""
-        most = self._wanted + (FURTHER + self._setting.install.ahead - 1) * len(self._tree.dataflow.nodes)
+        most = self._wanted + (FURTHER + self._context.install.ahead - 1) * len(self._tree.dataflow.nodes)
         for start in nodes:
             self._kept.add(start.node)
             self._flow.reach(min(start.index, most))
 
     def _again(self) -> dict[str, int]:
         """How many partitions of each node are made again, as far as the sinks' next ones tell."""
-        install = self._setting.lasting
+        install = self._context.failover_install
         assert install is not None
         flow = install.dataflow
         starts, least = {start.node: start for start in install.starts}, dict.fromkeys(flow.sinks, self._wanted)
@@ -636,7 +643,7 @@ class Recovery:
         yield from self._demand()
 
     def on_delivered(self, _: PartitionDelivered) -> None:
-        if self.renewal.state is not RecoveryPhase.WHOLE:
+        if self.generation.state is not RecoveryPhase.WHOLE:
             self._phases_s.setdefault("first", self._out.now)
             self._to(RecoveryEvent.DELIVERED)
 
@@ -646,8 +653,8 @@ class Recovery:
 
     def _to(self, event: RecoveryEvent) -> None:
         """Record how this generation began when it is whole, if that is still to be done."""
-        self.renewal.to(event)
-        if self.renewal.state is not RecoveryPhase.WHOLE:
+        self.generation.to(event)
+        if self.generation.state is not RecoveryPhase.WHOLE:
             return
         begun, now, phases_s = self._begun, self._out.now, self._phases_s
         if begun is not None:

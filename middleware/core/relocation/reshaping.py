@@ -48,9 +48,9 @@ class Reshaping:
     """What a host does about another shape, told by the barrier."""
 
     def __init__(
-        self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers
+        self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers
     ) -> None:
-        self._out, self._leads, self._max_nodes = setting.out, setting.leads, setting.limits.max_nodes
+        self._out, self._leads, self._max_nodes = context.out, context.leads, context.limits.max_nodes
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 

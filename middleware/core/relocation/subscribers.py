@@ -55,8 +55,8 @@ MOST = 64  # subscriptions of one guest
 class Subscribers:
     """A run's guests, as its client knows them."""
 
-    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
-        self._setting, self._out, self._limits = setting, setting.out, setting.limits
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
+        self._context, self._out, self._limits = context, context.out, context.limits
         self._tree, self._directory, self._flow, self._queries = tree, directory, flow, queries
         self.allowed: dict[int, frozenset[str]] = {}  # by query
         self._count = 0
@@ -65,26 +65,28 @@ class Subscribers:
     def follow(self, before: Subscribers) -> None:
         """R6: go on as the next generation of the run."""
         self.allowed, self._count = before.allowed, before._count
-        self._directory.returning = {guest.peer.name for guest in self._queries.guests.values()}
+        self._directory.returning = {guest.peer.name for guest in self._queries.subscribers.values()}
         for name in sorted(self._directory.returning):
             self._out.emit(e.Watch(self._out.run, name))  # R3: a closed connection shows its end
         if self._directory.returning:
-            self._queries.tell({name: self._enrolment_of(name) for name in sorted(self._directory.returning)})
+            self._queries.send_until_answered(
+                {name: self._enrolment_of(name) for name in sorted(self._directory.returning)}
+            )
         self._queries.go_on()
 
     def _enrolment_of(self, name: str) -> m.InstallSubscriber:
         """R6: what a guest is told of the next generation: one of its subscriptions stands for all."""
         queries = self._queries
-        mine = [query for query, guest in queries.guests.items() if guest.peer.name == name]
+        mine = [query for query, guest in queries.subscribers.items() if guest.peer.name == name]
         stay = [query for query in mine if query not in queries.why]
-        return self._enrolment(queries.guests[(stay or mine)[0]])
+        return self._enrolment(queries.subscribers[(stay or mine)[0]])
 
     # --- who may --------------------------------------------------------------------------------------
 
     def on_allowed(self, event: e.SubscribersAllowed) -> Notes:
         """R1: the application has named others."""
         self.allowed[event.query] = event.names
-        for query, guest in list(self._queries.guests.items()):
+        for query, guest in list(self._queries.subscribers.items()):
             if not self._may(guest.peer.name, guest.node):
                 yield from self._end(query, f"client {self._out.host!r} does not let it subscribe any more")
 
@@ -98,7 +100,7 @@ class Subscribers:
         named = any(peer.name in names for names in self.allowed.values())
         if not named:
             return f"client {me!r} does not let {peer.name!r} subscribe; it has to be among the run's subscribers"
-        if self._queries.sinks.keys() == self._queries.guests.keys():
+        if self._queries.sinks.keys() == self._queries.subscribers.keys():
             return "the run is over"
         if message.node not in flow.by_name:
             return f"the run has no node {message.node!r}; {nearest(message.node, flow.by_name)}"
@@ -111,7 +113,7 @@ class Subscribers:
                 f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.room.size_bytes}"
             )
             return f"client {peer.name!r} takes partitions of {most} (its limit max_partition_bytes); raise it"
-        if plain_sum(guest.peer.name == peer.name for guest in self._queries.guests.values()) >= MOST:
+        if plain_sum(guest.peer.name == peer.name for guest in self._queries.subscribers.values()) >= MOST:
             return f"client {peer.name!r} has {MOST} subscriptions to the run, and no client can have more"
         return ""
 
@@ -122,11 +124,12 @@ class Subscribers:
         if peer.name != sender or not message.number:
             out.record("unexpected", peer=sender, detail={"message": "Subscribe"})
             return
-        staying = [guest for query, guest in queries.guests.items() if query not in queries.why]  # those leave already
+        # Queries in ``why`` leave already.
+        staying = [guest for query, guest in queries.subscribers.items() if query not in queries.why]
         if any(guest.peer.name == sender and guest.peer.instance != peer.instance for guest in staying):  # R3
             yield HostLost(sender)
         before = queries.over.get((sender, message.number))
-        for query, guest in queries.guests.items():
+        for query, guest in queries.subscribers.items():
             if (guest.peer, guest.number) == (peer, message.number):
                 out.send(sender, self._enrolment(guest) if queries.sinks[query] else m.Pong(out.run))
                 return
@@ -135,20 +138,20 @@ class Subscribers:
             out.send(sender, m.SubscriptionEnded(out.run, message.number, why[:4000]))
             return
         self._count += 1
-        used = {*self._directory.locations, *[guest.sink for guest in queries.guests.values()]}
+        used = {*self._directory.locations, *[guest.sink for guest in queries.subscribers.values()]}
         sink = fresh_name(f"{message.node}@{sender}", self._count, used)
         while self._directory.had(sink):
             sink = fresh_name(sink, self._count, used)
         out.emit(e.Meet(out.run, (peer,)))
         out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows its end
-        queries.guests[-self._count] = Subscriber(peer, message.number, message.node, sink)
+        queries.subscribers[-self._count] = Subscriber(peer, message.number, message.node, sink)
         queries.sinks[-self._count] = ()
         out.send(sender, m.Pong(out.run))
         yield Invited(-self._count)
 
     def on_unsubscribe(self, sender: str, message: m.Unsubscribe) -> Notes:
         """R4: a guest wants no more."""
-        for query, guest in list(self._queries.guests.items()):
+        for query, guest in list(self._queries.subscribers.items()):
             if (guest.peer.name, guest.number) == (sender, message.number):
                 yield from self._end(query, "it has left")
                 return
@@ -160,7 +163,7 @@ class Subscribers:
 
     def on_lost(self, note: HostLost) -> Notes:
         """R3: a guest is gone."""
-        self._directory.guests.discard(note.host)
+        self._directory.subscribers.discard(note.host)
         self._directory.returning.discard(note.host)
         yield from self._end_all(note.host, f"it {note.how}")
 
@@ -169,7 +172,7 @@ class Subscribers:
         silent_s = self._limits.patience * self._limits.liveness_s
         if self._out.waited_s(since_s) <= silent_s:
             return
-        for name in sorted(self._directory.guests.intersection(waited)):
+        for name in sorted(self._directory.subscribers.intersection(waited)):
             self._directory.returning.discard(name)
             why = f"has not answered for {silent_s:g} s what all are told"
             detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
@@ -178,12 +181,12 @@ class Subscribers:
             yield HostLost(name)
 
     def _end_all(self, name: str, why: str) -> Notes:
-        for query, guest in list(self._queries.guests.items()):
+        for query, guest in list(self._queries.subscribers.items()):
             if guest.peer.name == name:
                 yield from self._end(query, why)
 
     def _end(self, query: int, why: str) -> Notes:
-        guest = self._queries.guests[query]
+        guest = self._queries.subscribers[query]
         self._queries.why.setdefault(query, why)
         entering = self._entering is not None and self._entering[0] == query
         if entering:
@@ -197,7 +200,7 @@ class Subscribers:
     def _end_of_returning(self, name: str) -> Notes:
         """R6: a subscription of a guest that has not answered is over: it hears of another, or is not waited for."""
         queries = self._queries
-        if any(guest.peer.name == name and query not in queries.why for query, guest in queries.guests.items()):
+        if any(guest.peer.name == name and query not in queries.why for query, guest in queries.subscribers.items()):
             queries.tell_instead(name, self._enrolment_of(name))
         else:
             self._directory.returning.discard(name)
@@ -210,20 +213,20 @@ class Subscribers:
         if self._entering is not None and self._entering[0] == query:
             self._entering = None
             return False
-        guest, directory = self._queries.guests[query], self._directory
+        guest, directory = self._queries.subscribers[query], self._directory
         name, run = guest.peer.name, self._out.run
         self._entering = query, self._out.now
-        hosts = () if name in directory.guests else sorted(directory.hosts)
+        hosts = () if name in directory.subscribers else sorted(directory.hosts)
         words: dict[str, m.Message] = {name: self._enrolment(guest)}
         number = self._directory.new_number()
-        self._queries.tell(words | {host: m.AddMember(run, number, guest.peer) for host in hosts})
+        self._queries.send_until_answered(words | {host: m.AddMember(run, number, guest.peer) for host in hosts})
         return True
 
     def _enrolment(self, guest: Subscriber) -> m.InstallSubscriber:
         """What a guest is told of its subscription, and of the run as it is."""
         directory = self._directory
         install = msgspec.structs.replace(
-            self._setting.install,
+            self._context.install,
             dataflow=self._tree.dataflow,
             locations=tuple(directory.locations.values()),
             peers=tuple(directory.reachable().values()),
@@ -248,16 +251,16 @@ class Subscribers:
         if message.error:
             yield from self._end(self._entering[0], f"it cannot take part: {message.error}")
         else:
-            self._directory.guests.add(sender)
+            self._directory.subscribers.add(sender)
             self._flow.laggards.watch()
             yield from self._queries.answered(sender)
 
     def _enters(self, name: str) -> bool:
-        return self._entering is not None and self._queries.guests[self._entering[0]].peer.name == name
+        return self._entering is not None and self._queries.subscribers[self._entering[0]].peer.name == name
 
     def knows(self, name: str) -> bool:
         """Whether that is a guest, or being let in."""
-        return name in self._directory.guests or self._enters(name)
+        return name in self._directory.subscribers or self._enters(name)
 
     def on_refused(self, note: Refused) -> Notes:
         """A host does not let a guest in."""
@@ -273,7 +276,7 @@ class Subscribers:
 
     def joined(self, query: int) -> SharedQuery:
         """What appears in the run with a guest's query; DataflowError where that cannot be any more."""
-        guest, flow = self._queries.guests[query], self._tree.dataflow
+        guest, flow = self._queries.subscribers[query], self._tree.dataflow
         node = flow.by_name.get(guest.node)
         if node is None:
             raise DataflowError("that node has left the run")
@@ -283,12 +286,12 @@ class Subscribers:
 
     def has(self, name: str) -> bool:
         """Whether that client takes something of the run, or has asked for it."""
-        return any(guest.peer.name == name for guest in self._queries.guests.values())
+        return any(guest.peer.name == name for guest in self._queries.subscribers.values())
 
     @property
     def lingers(self) -> bool:
         """R5: whether guests that take something still do; who has not begun would get nothing any more."""
         sinks = [name for name in self._tree.dataflow.sinks if name in self._flow.nodes]
         ended = all(self._flow.nodes[name].state is NodeState.ENDED for name in sinks)
-        takes = any(self._queries.sinks[query] for query in self._queries.guests)
+        takes = any(self._queries.sinks[query] for query in self._queries.subscribers)
         return takes and ended and not self._out.failed

@@ -37,8 +37,8 @@ Pulls = list[tuple[str, float]]  # hosts of an operator's neighbours, and the by
 class CoordinateSteering:
     """A host's part, for the operators of one run that are here."""
 
-    def __init__(self, setting: RunContext, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
-        self._out, self._client, moves = setting.out, setting.install.client, setting.install.moves
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
+        self._out, self._client, moves = context.out, context.install.client, context.install.moves
         self._options = moves if isinstance(moves, SpaceMoves) else None
         self._tree, self._directory, self._flow, self._gossip = tree, directory, flow, gossip
         self.rested: dict[str, tuple[float, ...]] = {}  # by operator: where it was to rest when a host was looked for
@@ -71,7 +71,7 @@ class CoordinateSteering:
         consumers = self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
         where |= dict.fromkeys(
-            [consumer for consumer in consumers if where[consumer] in self._directory.guests], self._client
+            [consumer for consumer in consumers if where[consumer] in self._directory.subscribers], self._client
         )  # R5
         pulls += [(where[consumer], figures.output_bytes) for consumer in consumers]
         total = plain_sum(size for _, size in pulls)

@@ -54,10 +54,10 @@ class EpochSteering:
     """A host's part of the local algorithm, for the operators of one run that are here."""
 
     def __init__(
-        self, setting: RunContext, shared: HostServices, stream: FlowParts, departures: Departures, member: Member
+        self, context: RunContext, shared: HostServices, stream: FlowParts, departures: Departures, member: Member
     ) -> None:
-        self._out, self._limits, self._options = setting.out, setting.limits, setting.by_epochs
-        self._client = setting.install.client
+        self._out, self._limits, self._options = context.out, context.limits, context.by_epochs
+        self._client = context.install.client
         self._monitor, self._prober = shared.monitor, shared.prober
         self._tree, self._directory, self._books, self._flow = (
             stream.tree, stream.directory, stream.books, stream.flow,
@@ -67,7 +67,7 @@ class EpochSteering:
 
     def _consumers_hosts(self, name: str) -> list[str]:
         hosts = [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
-        guests = self._directory.guests
+        guests = self._directory.subscribers
         return [self._client if host in guests else host for host in hosts] if guests else hosts  # R3
 
     def on_epoch(self, name: str) -> Notes:

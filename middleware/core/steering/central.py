@@ -29,7 +29,7 @@ import msgspec
 from msgspec import UNSET
 
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.route_choice import LONGEST, told
+from thalweg.middleware.core.flow.route_choice import LONGEST, route_fields
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
@@ -100,7 +100,7 @@ class CentralSteering:
 
     def __init__(
         self,
-        setting: RunContext,
+        context: RunContext,
         shared: HostServices,
         tree: Tree,
         directory: Directory,
@@ -108,8 +108,8 @@ class CentralSteering:
         proposer: Proposer,
         gossip: Gossip,
     ) -> None:
-        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
-        self._monitor, self._prober, self._soundings = shared.monitor, shared.prober, shared.soundings
+        self._out, self._limits, self._install = context.out, context.limits, context.install
+        self._monitor, self._prober, self._latency_prober = shared.monitor, shared.prober, shared.latency_prober
         self._tree, self._directory = tree, directory
         self._departures, self._proposer, self._gossip = departures, proposer, gossip
         self._plans, self._options = False, GlobalMoves()
@@ -209,7 +209,7 @@ class CentralSteering:
                 hosts=self._gossip.hosts(),
                 nodes=self._gossip.nodes(),
                 places=search.places,
-                ways=directory.ways.table,
+                ways=directory.routes.table,
                 shunned=frozenset(route for route, shunned in self._shunned.items() if out.now < shunned.until_s),
             )
         )
@@ -218,7 +218,7 @@ class CentralSteering:
         """R7: of a route that hosts were told to take."""
         now, route = self._out.now, m.links_over(sender, message.target, message.hops)
         before = self._shunned.get(route)
-        named = self._directory.ways.names(sender, message.target, message.hops)
+        named = self._directory.routes.names(sender, message.target, message.hops)
         if not named or (before is not None and now < before.until_s):
             return
         for_s = max(self._options.period_s, self._monitor.config.max_age_s)  # for which its sender leaves it
@@ -228,7 +228,9 @@ class CentralSteering:
             links: shunned for links, shunned in self._shunned.items() if now < shunned.until_s + 2 * shunned.for_s
         }
         self._shunned[route] = _Shunned(now + for_s, for_s)
-        self._out.record("fault", peer=sender, duration_s=for_s, detail={"what": "route left", **told(message.hops)})
+        self._out.record(
+            "fault", peer=sender, duration_s=for_s, detail={"what": "route left", **route_fields(message.hops)}
+        )
 
     def asks_anew(self, install: m.FailoverInstall, there: Set[str]) -> bool:
         """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
@@ -260,7 +262,7 @@ class CentralSteering:
 
     def _as_without_guests(self) -> tuple[Dataflow, Placement]:
         """R4: the graph, and where its nodes are."""
-        flow, here, guests = self._tree.dataflow, self._out.host, self._directory.guests
+        flow, here, guests = self._tree.dataflow, self._out.host, self._directory.subscribers
         where = self._directory.where(flow.by_name)
         if away := {name for name, host in where.items() if host in guests}:
             pinned = {name: msgspec.structs.replace(flow.by_name[name], pinned=here) for name in away}
@@ -315,7 +317,7 @@ class CentralSteering:
         if event.dataflow is not None:
             return self._proposer.propose(placement, "a better plan", event.dataflow, event.free, ways)
         where = directory.where(directory.locations)
-        still = directory.senders if directory.guests else {}  # R4
+        still = directory.senders if directory.subscribers else {}  # R4
         moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
         if not moves:
             return SAME if ways is None else self._proposer.propose({}, "other networks", ways=ways)
@@ -328,7 +330,7 @@ class CentralSteering:
     def _ask(self, search: _Search) -> Notes:
         """Have what is waited for measured."""
         yield from self._probe(search.waiting)
-        self._soundings.measure(self._out.run, self._directory.reachable(), search.unheard)
+        self._latency_prober.measure(self._out.run, self._directory.reachable(), search.unheard)
 
     def on_measured(self, note: LinkMeasured) -> None:
         """Who waits for a link goes on."""
@@ -397,7 +399,7 @@ class CentralSteering:
 
     def _in_use(self, where: Placement) -> set[Link]:
         """The links that the dataflow takes where its nodes are there."""
-        nodes, table = self._tree.dataflow.nodes, self._directory.ways.table
+        nodes, table = self._tree.dataflow.nodes, self._directory.routes.table
         over = {(way.source, way.target): way for way in table}
         pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
         return {link for pair in pairs for link in (over[pair].links[0] if pair in over else (Link(*pair),))}

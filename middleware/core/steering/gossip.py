@@ -2,9 +2,9 @@
 
 Rules:
 
-R1. Every ``sound_interval_s`` a host sounds another (``soundings``), and tells it what it knows of itself, of its own
-    links and of the nodes that are there: the client every second time, as it is the client that plans, and all others
-    in turn.
+R1. Every ``sound_interval_s`` a host sounds another (``latency_prober``), and tells it what it knows of itself, of its
+    own links and of the nodes that are there: the client every second time, as it is the client that plans, and all
+    others in turn.
 R2. Hosts begin at different times, so that none is sounded by all at once.
 R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it was
     elsewhere counts until it is measured anew. Of one that the run does not have any more all is forgotten.
@@ -34,16 +34,20 @@ from thalweg.middleware.protocol.stripes import asked_as
 class Gossip:
     """A host's part in one run."""
 
-    def __init__(self, setting: RunContext, shared: HostServices, tree: Tree, directory: Directory, flow: Flow) -> None:
-        self._out, self._client = setting.out, setting.install.client
-        news = setting.install.news
+    def __init__(self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._out, self._client = context.out, context.install.client
+        news = context.install.news
         self._needs = frozenset(news) if isinstance(news, tuple) else frozenset[str]()
-        self._soundings, self._places, self._meters = shared.soundings, shared.places, shared.meters
+        self._latency_prober, self._coordinate_table, self._meters = (
+            shared.latency_prober,
+            shared.coordinate_table,
+            shared.meters,
+        )
         self._tree, self._directory, self._flow = tree, directory, flow
         self._interval_s = shared.monitor.config.sound_interval_s
         self._told: dict[str, NodeFigures] = {}  # of nodes elsewhere
         self._turn = self._first = 0
-        self._stream = asked_as(setting.out.run)
+        self._stream = asked_as(context.out.run)
         self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # of those hosts
 
     def begin(self) -> None:
@@ -52,7 +56,7 @@ class Gossip:
             return
         hosts = sorted(self._directory.hosts)
         share = (hosts.index(self._out.host) + 1) / len(hosts)
-        turns = self._soundings.turns.setdefault(self._stream, [])  # R5
+        turns = self._latency_prober.turns.setdefault(self._stream, [])  # R5
         self._out.wake(Timer.SOUND, self._out.now + self._interval_s * (share + len(turns)))  # R2
         self._turn = len(turns)
         turns.append(self._out.run)
@@ -62,11 +66,11 @@ class Gossip:
     def close(self) -> None:
         """The run is over."""
         self._meters.runs.pop(self._out.run, None)
-        turns = self._soundings.turns.get(self._stream, [])
+        turns = self._latency_prober.turns.get(self._stream, [])
         if self._out.run in turns:
             turns.remove(self._out.run)
             if not turns:
-                del self._soundings.turns[self._stream]
+                del self._latency_prober.turns[self._stream]
 
     def on_timer(self) -> None:
         """It is time to sound the next one."""
@@ -81,8 +85,10 @@ class Gossip:
             host = hosts[turn // (2 if client else 1) % len(hosts)]
             if turn % 2 == 0 and client:  # R1
                 host = self._client
-            latencies = self._soundings.latest() if "latency" in self._needs else ()
-            self._soundings.sound(out.run, host, PiggybackedFigures(latencies, self._news(nodes)), situated=situated)
+            latencies = self._latency_prober.latest() if "latency" in self._needs else ()
+            self._latency_prober.sound(
+                out.run, host, PiggybackedFigures(latencies, self._news(nodes)), situated=situated
+            )
         if "hosts" in self._needs:
             me = self._meters.host(out.now)
             out.record("load", value=me.load, detail={"speed": me.speed, "cores": me.cores})
@@ -94,7 +100,7 @@ class Gossip:
             out.record(
                 "work", node=name, value=figures.rate_hz, size_bytes=size, duration_s=figures.call_s, detail=detail
             )
-        turns = self._soundings.turns.get(self._stream, ())
+        turns = self._latency_prober.turns.get(self._stream, ())
         out.wake(Timer.SOUND, out.now + self._interval_s * max(1, len(turns)))  # R5
 
     def _others(self) -> list[str]:
@@ -127,7 +133,7 @@ class Gossip:
             reports.append(m.NodeReport(name, rate, round(figures.output_bytes), call_us, figures.count, sizes))
         return tuple(reports)
 
-    def hear(self, sender: str, nodes: Iterable[m.NodeReport]) -> None:
+    def handle_reports(self, sender: str, nodes: Iterable[m.NodeReport]) -> None:
         """What another host says of nodes that are there."""
         for report in nodes:
             node, where = self._tree.dataflow.by_name.get(report.node), self._directory.locations.get(report.node)
@@ -141,17 +147,17 @@ class Gossip:
 
     def latencies(self) -> dict[Link, Latency]:
         """Of all links that anything is known of: lately, where a few are asked for again as they are needed."""
-        return self._soundings.view(HORIZON_S) if "coordinates" in self._needs else self._soundings.view()
+        return self._latency_prober.view(HORIZON_S) if "coordinates" in self._needs else self._latency_prober.view()
 
     def places(self) -> dict[str, Place]:
         """Of the run's hosts, this one among them, where the planner needs them."""
-        return self._places.known(sorted(self._directory.hosts)) if "coordinates" in self._needs else {}
+        return self._coordinate_table.known(sorted(self._directory.hosts)) if "coordinates" in self._needs else {}
 
     def hosts(self) -> dict[str, HostFigures]:
         """Of the run's hosts, this one among them, where the planner needs them."""
         if "hosts" not in self._needs:
             return {}
-        known = {**self._soundings.hosts, self._out.host: self._meters.host(self._out.now)}
+        known = {**self._latency_prober.hosts, self._out.host: self._meters.host(self._out.now)}
         return {name: known[name] for name in sorted(self._directory.hosts) if name in known}
 
     def nodes(self) -> dict[str, NodeFigures]:

@@ -37,7 +37,7 @@ class Below(msgspec.Struct, frozen=True):
         return is_compared(self.planner)
 
     def plan(self, task: Task, model: CostModel) -> Plan:
-        below = self.parts.below
+        below = self.parts.lower
         plan = self.planner.plan(task.but(dataflows=(below,), hints=task.hints.of(below)), model)
         plans = (plan, *plan.beside)
         if self.stripes == "auto":
@@ -56,9 +56,9 @@ class Below(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.planner, stripes=1)
 
     def _whole(self, plan: Plan) -> Plan:
-        above = self.parts.above
+        above = self.parts.upper
         assert above is not None
-        (sink,) = self.parts.below.sinks
+        (sink,) = self.parts.lower.sinks
         over = PlacedGraph(above, resting(above, plan.placement[sink]))
         dataflow, placement = whole(PlacedGraph(plan.dataflow, plan.placement), over)
         return msgspec.structs.replace(plan, dataflow=dataflow, placement=placement, beside=())

@@ -51,7 +51,7 @@ def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, 
     run = client.run(flow, {"o": "h1"}, partitions=40)
     assert [next(run).index for _ in range(20)] == list(range(20))
     with pipe.open("wb"):  # returns when the operator has opened its end, and lets it go on when closed
-        say_hello({"h1": client._roster.peers["h1"].control}, timeout_s=5)
+        say_hello({"h1": client._registry.peers["h1"].control}, timeout_s=5)
         other = client.run(chain(BLOCKS, MIX), {"o": "h1"}, partitions=30)  # new nodes there, quick ones soon
         assert [each.index for each in other] == list(range(30))
     assert [each.index for each in run] == list(range(20, 40))

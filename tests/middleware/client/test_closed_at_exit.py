@@ -110,7 +110,7 @@ def test_a_client_whose_closing_is_interrupted_is_closed(
         raise KeyboardInterrupt
 
     client = Client(cluster, allow=ALLOW)
-    monkeypatch.setattr(client._roster.news, "wait_for", interrupt)
+    monkeypatch.setattr(client._registry.news, "wait_for", interrupt)
     with pytest.raises(KeyboardInterrupt):
         client.close()
     assert not client.shell.alive

@@ -69,7 +69,7 @@ def test_trees_make_more_for_a_query_and_no_more_when_it_has_left(client: Client
         while run._base < 6:
             got.append(next(run))
         got += islice(run, 20)
-        assert [tree.below.dataflow.by_name.keys() for tree in run._trees] == [flow.by_name.keys()] * 3
+        assert [tree.lower.dataflow.by_name.keys() for tree in run._trees] == [flow.by_name.keys()] * 3
     assert_references(theirs, second(), other.first_index)
     assert_references(got, flow, 0)
 
@@ -266,7 +266,7 @@ def test_another_client_goes_on_with_the_stream_alone(cluster: LocalCluster, tmp
         theirs = beside(run, got, other, 20)
         late = run.attach(second(), where)
         assert late.first_index > other.first_index
-        assert len(run._trees[0].below.dataflow.nodes) > len(flow.nodes), "it goes on over trees that make more"
+        assert len(run._trees[0].lower.dataflow.nodes) > len(flow.nodes), "it goes on over trees that make more"
         run.commit(got[-1].index)
     assert_references(theirs, third(), other.first_index)
     with another(1) as after:

@@ -191,7 +191,7 @@ def test_a_run_that_is_dropped_is_closed_with_a_warning(cluster: LocalCluster) -
                 break
 
         _dropped("run", drop)
-    assert client._opened.there == set(), "the hosts have removed it"
+    assert client._open_streams.there == set(), "the hosts have removed it"
 
 
 def test_a_client_that_is_dropped_is_closed_with_a_warning(cluster: LocalCluster) -> None:

@@ -46,8 +46,8 @@ def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(strea
     known = known_in(query, graph, tree.feeding)
     rises = in_two(query, known, remembering(query), "cl", fresh)
     grown, names = tree.with_query(query, rises, placed(query).placement, 7)
-    lower = grown.below.dataflow.validate(connected=False)
-    assert lower.by_name.keys() == grown.below.placement.keys()
+    lower = grown.lower.dataflow.validate(connected=False)
+    assert lower.by_name.keys() == grown.lower.placement.keys()
     assert not remembering(lower)
     assert grown.feeding.items() >= tree.feeding.items(), "what fed before feeds as it did"
     assert {grown.feeding[place] for place in rises.made.values()} == {names[name] for name in rises.made}
@@ -61,15 +61,15 @@ def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(strea
     twice = {names[name] for name in names} - below.dataflow.by_name.keys()
     assert twice == {names[name] for name in names if name not in there}, "what is there is not made again"
     again = grown.pruned(tree.places)
-    assert again.below.dataflow.by_name == below.dataflow.by_name
+    assert again.lower.dataflow.by_name == below.dataflow.by_name
     assert again.feeding == tree.feeding
     assert (rises.made == {}) == (lower.by_name == below.dataflow.by_name)
-    for node in rises.above.nodes:
+    for node in rises.upper.nodes:
         if node.kind == "source":
             assert is_inlet(node)
         elif node.kind == "operator":
             own = query.below(node.name)
-            assert own & {*remembering(query)} or all(is_made(rises.above, each) for each in node.inputs)
+            assert own & {*remembering(query)} or all(is_made(rises.upper, each) for each in node.inputs)
 
 
 def is_made(above: Dataflow, name: str) -> bool:
@@ -82,17 +82,17 @@ def test_whose_a_node_is_says_who_takes_what_is_made_of_it(one: Dataflow, two: D
     below, _ = parted(placed(one), split_graph(one, (), "cl"), "cl")
     tree, own = LowerTree.first(below), frozenset(LowerTree.first(below).places)
     for number, query in ((1, two), (2, three)):
-        known = known_in(query, tree.below.dataflow, tree.feeding)
+        known = known_in(query, tree.lower.dataflow, tree.feeding)
         rises = in_two(query, known, (), "cl", max(tree.places) + 1)
         tree, _ = tree.with_query(query, rises, placed(query).placement, number)
-    theirs, flow = tree.theirs(own), tree.below.dataflow
+    theirs, flow = tree.theirs(own), tree.lower.dataflow
     mine = {name for place, top in tree.feeding.items() if place in own for name in flow.below(top)}
     (sink,) = flow.sinks
     assert theirs.keys() == flow.by_name.keys() - mine - {sink}
     for name, places in theirs.items():
         assert {*places} == {place for place, top in tree.feeding.items() if name in flow.below(top)}
     kept = {*list(tree.places)[::2]} | own
-    assert tree.pruned(kept).below.dataflow.by_name.keys() - mine - {sink} == {
+    assert tree.pruned(kept).lower.dataflow.by_name.keys() - mine - {sink} == {
         name for name, places in theirs.items() if not kept.isdisjoint(places)
     }
 
@@ -103,4 +103,4 @@ def test_what_a_query_takes_of_others_that_have_left_is_to_be_made() -> None:
     rises = in_two(query, {"o": 4, "s": 0}, (), "cl", 9)
     assert (rises.made, rises.places) == ({}, {0, 4})
     left = rises.without({0, 1})
-    assert (left.known, left.made, left.above) == ({"s": 0}, {"o": 4}, rises.above)
+    assert (left.known, left.made, left.upper) == ({"s": 0}, {"o": 4}, rises.upper)

@@ -43,7 +43,7 @@ def test_a_removed_run_stays_removed_until_all_that_is_late_has_come(
     for at_s in (0.0, 5.0, 29.9):
         assert answer(book.at(at_s), install(make_install, "r")) is None
     assert answer(book.at(30.1), install(make_install, "r")) == ""
-    assert not book.core.past.until_s
+    assert not book.core.ended_runs.until_s
 
 
 def test_a_run_whose_lease_is_over_stays_so(make_book: Book, make_install: Make) -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_the_client_has_abandoned_is_over_for_it_too(make_book: Book,
     book = make_book("client", LIMITS)
     book << e.RunRequested(make_install()) >> ANY
     book << e.RunAbandoned("r") >> ANY
-    assert book.core.past.knows("client", "r", 29.0)
+    assert book.core.ended_runs.knows("client", "r", 29.0)
 
 
 def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, make_install: Make) -> None:
@@ -104,7 +104,7 @@ def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, 
     book << got("client", m.Remove("over")) >> ANY
     for number in range(1000):
         book.at(number * 0.001) << got("stranger", m.Remove(f"r{number}")) >> ANY
-        assert len(book.core.past.until_s) <= LIMITS.max_past_runs
+        assert len(book.core.ended_runs.until_s) <= LIMITS.max_past_runs
     assert answer(book, install(make_install, "over")) is None
     assert answer(book, install(make_install, "next")) == ""
     error = answer(book, install(make_install, "any", "stranger"))

@@ -80,7 +80,7 @@ def record(name: str, world: World) -> Recording:
 
 def _core(me: m.Peer, config: CoreConfig) -> HostCore:
     core = HostCore(me, msgspec.structs.replace(config))
-    core.desk.recording = True
+    core.context.recording = True
     return core
 
 

@@ -13,7 +13,7 @@ from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.directory import merge_locations
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.hops import MAX_HOPS
+from thalweg.middleware.core.flow.forwards import MAX_FORWARDS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -25,14 +25,14 @@ Book = Callable[..., Playbook]
 
 
 def demand(
-    producer: str, consumer: str, index: int, hops: int = 0, version: int = 0, *, again: bool = False
+    producer: str, consumer: str, index: int, forwards: int = 0, version: int = 0, *, again: bool = False
 ) -> m.Demand:
     """As a host forwards it, or with ``version`` as the consumer's own host sends it; ``again``: repeated."""
-    return m.Demand("r", producer, consumer, index, hops, version, again=again)
+    return m.Demand("r", producer, consumer, index, forwards, version, again=again)
 
 
-def partition(producer: str, consumer: str, index: int, *, end: bool = False, hops: int = 0) -> m.Partition:
-    return m.Partition("r", producer, consumer, index, end, hops)
+def partition(producer: str, consumer: str, index: int, *, end: bool = False, forwards: int = 0) -> m.Partition:
+    return m.Partition("r", producer, consumer, index, end, forwards)
 
 
 def installed(make_book: Book, install: m.Install, host: str, config: CoreConfig | None = None) -> Playbook:
@@ -404,7 +404,7 @@ def test_in_a_graph_what_took_long_tells_of_its_link_however_little_it_is(
     flow = Dataflow((*flow.nodes, Node("u", "sink", ("s",), None, "client"))).validate() if graph else flow
     book = installed(make_book, make_install({"u": "client"} if graph else {}, dataflow=flow), "h1")
     book << e.TransferMeasured("h2", partition("s", "o", 0), 1000, seconds) >> ANY
-    assert (book.core.links.monitor.estimate(("h1", "h2"), book.core.desk.now) is not None) == known
+    assert (book.core.links.monitor.estimate(("h1", "h2"), book.core.context.now) is not None) == known
 
 
 def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_install: Make) -> None:
@@ -430,20 +430,20 @@ def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_instal
 def test_a_message_for_a_node_elsewhere_is_forwarded_and_its_sender_told(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install({"s": "h1", "o": "h2"}, others=("h3", "h9")), "h3")
     told = e.Send("r", "h9", m.Located("r", (m.Location("s", "h1", 1),)))
-    book << got("h9", demand("s", "o", 4)) >> [e.Send("r", "h1", demand("s", "o", 4, hops=1)), told]
+    book << got("h9", demand("s", "o", 4)) >> [e.Send("r", "h1", demand("s", "o", 4, forwards=1)), told]
     assert book.recorded() == ["forwarded"]
     told = e.Send("r", "h9", m.Located("r", (m.Location("o", "h2", 1),)))
-    onward = e.Send("r", "h2", partition("s", "o", 4, hops=3), b"xyz", 3, bulk=True)
-    book << got("h9", partition("s", "o", 4, hops=2), b"xyz", 3) >> [onward, told]
-    end = e.Send("r", "h2", partition("s", "o", 5, end=True, hops=1))
+    onward = e.Send("r", "h2", partition("s", "o", 4, forwards=3), b"xyz", 3, bulk=True)
+    book << got("h9", partition("s", "o", 4, forwards=2), b"xyz", 3) >> [onward, told]
+    end = e.Send("r", "h2", partition("s", "o", 5, end=True, forwards=1))
     book << got("h1", partition("s", "o", 5, end=True)) >> [end, e.Send("r", "h1", told.message)]
 
 
 def test_forwarding_ends_after_a_limited_number_of_hops(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(others=("h3", "h9")), "h3")
-    book << got("h9", demand("s", "o", 0, hops=MAX_HOPS - 1)) >> ANY
+    book << got("h9", demand("s", "o", 0, forwards=MAX_FORWARDS - 1)) >> ANY
     assert len(book.sent("h1")) == 1
-    book << got("h9", demand("s", "o", 0, hops=MAX_HOPS)) >> []
+    book << got("h9", demand("s", "o", 0, forwards=MAX_FORWARDS)) >> []
     assert book.recorded() == ["undeliverable"]
 
 

@@ -38,7 +38,7 @@ SAID: list[m.Message] = [
     m.Removed("r", "h2"),
     m.Demand("r", "s", "o", 0, version=9, news=NEWS, commit=COMMIT),
     m.Partition("r", "o", "t", 0, end=True, news=NEWS, commit=COMMIT),
-    m.Partition("r", "o", "t", 0, hops=1),
+    m.Partition("r", "o", "t", 0, forwards=1),
     m.Located("r", (m.Location("o", "h3", 2**53 - 1),)),
     m.Failed("r", "o", "because"),
     m.Lost("r", "h2", ()),
@@ -173,7 +173,7 @@ def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(
     book << got("client", m.Commit("r", 2, -1, (), shape=shape)) >> ANY
     run = book.core.runs["r"]
     before = dict(run.directory.locations)
-    for demand in (m.Demand("r", "s", "o", 0), m.Demand("r", "s", "x", 0, hops=1)):
+    for demand in (m.Demand("r", "s", "o", 0), m.Demand("r", "s", "x", 0, forwards=1)):
         book << got("g", demand) >> []
         assert book.recorded() == ["unexpected"]
     book << got("h2", m.Demand("r", "s", "o", 0, version=1)) >> [e.RunOperator("r", "s", 0)]
@@ -184,7 +184,7 @@ def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(
     assert {send.to for send in book.only(e.Send) if send.bulk} == {"h2", "g"}
     book << got("client", m.Detach("r", 3, ("x",), ("g",))) >> ANY
     book << got("client", m.AddMember("r", 2, GUEST)) >> [e.Send("r", "client", m.Detached("r", 2))]
-    assert not run.directory.guests, "that was late"
+    assert not run.directory.subscribers, "that was late"
 
 
 def test_who_is_not_allowed_is_told_so_and_nothing_is_kept_of_it(hosts: dict[str, Playbook]) -> None:
@@ -304,7 +304,7 @@ def test_a_partition_of_a_source_comes_from_its_host(source_at_h1: Playbook) -> 
 
 
 def test_or_from_a_host_that_passes_it_on_to_an_operator(source_at_h1: Playbook) -> None:
-    passed_on = m.Partition("r", "s", "o", 0, hops=1)
+    passed_on = m.Partition("r", "s", "o", 0, forwards=1)
     source_at_h1 << got("h9", passed_on, b"forged", 6) >> []
     source_at_h1 << got("h2", passed_on, b"right", 5) >> [e.RunOperator("r", "o", 0, (b"right",))]
 
@@ -316,7 +316,7 @@ def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Ma
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     book << e.NextRequested("r") >> ANY
-    book << got("h3", m.Partition("r", "s", "t", 0, hops=1), b"forged", 6) >> []
+    book << got("h3", m.Partition("r", "s", "t", 0, forwards=1), b"forged", 6) >> []
     book << got("h1", m.Partition("r", "s", "t", 0), b"right", 5) >> [e.Deliver("r", 0, b"right", 5, sink="t")]
 
 

@@ -167,9 +167,9 @@ def test_a_sink_is_told_of_sources_that_do_not_end_together() -> None:
     played.finish()
     end = e.Deliver("r", 3, end=True, sink="t")
     said = "sources do not end together: partition 3 is missing from some"
-    assert [played.trunk.told(end, {name, "t"}).uneven for name in ("s0", "s1")] == ["", said]
+    assert [played.trunk.mark_uneven(end, {name, "t"}).uneven for name in ("s0", "s1")] == ["", said]
     other = e.Deliver("r", 3, end=True, uneven="of its own", sink="t")
-    assert played.trunk.told(other, {"s1", "t"}) is other
+    assert played.trunk.mark_uneven(other, {"s1", "t"}) is other
 
 
 def test_the_end_of_the_stream_is_that_of_all() -> None:

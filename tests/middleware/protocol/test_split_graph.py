@@ -42,16 +42,16 @@ def test_nothing_that_remembers_is_below_and_both_parts_make_the_whole(flow: Dat
     remembering = data.draw(st.sets(st.sampled_from(flow.operators))) if flow.operators else set[str]()
     where = {node.name: node.pinned or f"h{len(node.name)}" for node in flow.nodes}
     parts = split_graph(flow, remembering, "cl")
-    assert parts.above is not None
-    assert (parts.below is flow) == (not remembering and len(flow.sinks) == 1)
-    parts.below.validate()
-    parts.above.validate(connected=False)
-    assert not remembering & parts.below.by_name.keys()
-    own = {node.name for node in parts.above.nodes if not is_inlet(node)}
+    assert parts.upper is not None
+    assert (parts.lower is flow) == (not remembering and len(flow.sinks) == 1)
+    parts.lower.validate()
+    parts.upper.validate(connected=False)
+    assert not remembering & parts.lower.by_name.keys()
+    own = {node.name for node in parts.upper.nodes if not is_inlet(node)}
     for name in own:
         assert own & flow.below(name) & {*remembering, *flow.sinks}, f"{name} is above without need"
-    (sink,) = parts.below.sinks
-    assert parts.below.by_name[sink].inputs == inlets_of(parts.above)
+    (sink,) = parts.lower.sinks
+    assert parts.lower.by_name[sink].inputs == inlets_of(parts.upper)
     below, above = parted(PlacedGraph(flow, where), parts, "cl")
     again = whole(below, above)
     assert again.dataflow.by_name == flow.by_name
@@ -63,22 +63,22 @@ def test_what_the_trees_call_their_nodes_does_not_matter(flow: Dataflow, data: s
     """The order of the trunk is that of the nodes above, which have the same names in all trees."""
     remembering = data.draw(st.sets(st.sampled_from(flow.operators), min_size=1)) if flow.operators else set[str]()
     parts = split_graph(flow, remembering, "cl")
-    if parts.below is flow:
+    if parts.lower is flow:
         return
-    own = {node.name for node in parts.below.nodes if node.kind == "operator"}
+    own = {node.name for node in parts.lower.nodes if node.kind == "operator"}
     names = {name: f"{name}~1" for name in own}
     other = split_graph(Dataflow(tuple(reversed(renamed(flow, names).nodes))), remembering, "cl")
-    assert other.above is not None
-    assert inlets_of(other.above) == tuple(names.get(name, name) for name in inlets_of(parts.above))
+    assert other.upper is not None
+    assert inlets_of(other.upper) == tuple(names.get(name, name) for name in inlets_of(parts.upper))
 
 
 def test_a_tree_of_operators_with_state_has_its_sources_below() -> None:
     flow = complete_binary_tree({"h1": CODE, "h2": CODE, "h3": CODE}, Code("running"), "cl")
     parts = split_graph(flow, flow.operators, "cl")
-    assert parts.above is not None
-    assert parts.below.operators == ()
-    assert inlets_of(parts.above) == parts.below.sources == flow.sources
-    assert all(is_inlet(parts.above.by_name[name]) for name in parts.above.sources)
-    assert resting(parts.above, "cl") == dict.fromkeys(("op0", "op1", "sink"), "cl")
+    assert parts.upper is not None
+    assert parts.lower.operators == ()
+    assert inlets_of(parts.upper) == parts.lower.sources == flow.sources
+    assert all(is_inlet(parts.upper.by_name[name]) for name in parts.upper.sources)
+    assert resting(parts.upper, "cl") == dict.fromkeys(("op0", "op1", "sink"), "cl")
     assert parts.rests({"op1": "h2"}, "cl") == {"op0": "cl", "op1": "h2", "sink": "cl"}
     assert SplitGraph(flow).rests({"op1": "h2"}, "cl") == {"op1": "h2"}

@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from thalweg.middleware.core.host import OF_RUNS, HostCore
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.run import FROM_CLIENT, FROM_GUEST, MESSAGES, TO_CLIENT
+from thalweg.middleware.core.run import FROM_CLIENT, FROM_GUEST, MESSAGE_HANDLERS, TO_CLIENT
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -140,7 +140,16 @@ def test_every_message_is_decoded_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "table",
-    [FROM_CLIENT, TO_CLIENT, FROM_GUEST, ANSWERS, OF_RUNS, MESSAGES.keys(), HostCore._MESSAGES.keys(), Links.MESSAGES],
+    [
+        FROM_CLIENT,
+        TO_CLIENT,
+        FROM_GUEST,
+        ANSWERS,
+        OF_RUNS,
+        MESSAGE_HANDLERS.keys(),
+        HostCore._MESSAGES.keys(),
+        Links.MESSAGES,
+    ],
     ids=["from client", "to client", "from guest", "answers", "of runs", "run", "host", "links"],
 )
 def test_a_table_that_has_a_message_has_its_subtypes(table: Any) -> None:

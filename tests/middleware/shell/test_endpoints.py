@@ -46,7 +46,7 @@ def test_another_local_user_cannot_dial_a_local_cluster() -> None:
     if os.geteuid() != 0 or python is None:
         pytest.skip("only root can become another user")
     with LocalCluster(2) as cluster, Client(cluster) as client:
-        peers = client._roster.peers.values()
+        peers = client._registry.peers.values()
         paths = [end.removeprefix(UNIX) for peer in peers for end in (peer.control, peer.bulk)]
         done = subprocess.run([python, "-c", DIAL, *paths], capture_output=True, text=True, check=True, cwd="/")
         assert done.stdout.splitlines() == ["Permission denied"] * 6

@@ -151,4 +151,4 @@ def test_the_progress_of_a_route_of_ipv6_is_seen(stack: ExitStack) -> None:
         assert len(list(run)) == PARTITIONS
         guard = client.shell._sockets.guard
         assert guard is not None
-        assert guard.outflow(client._roster.peers["h1"].bulk) is not None
+        assert guard.outflow(client._registry.peers["h1"].bulk) is not None

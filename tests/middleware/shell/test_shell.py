@@ -552,7 +552,7 @@ def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
             stack.enter_context(socket.create_connection((address[0], int(address[1]))))
         for number in range(300):
             stranger = m.Peer(f"x{number}", f"tcp://127.0.0.1:{2 * number + 1}", f"tcp://127.0.0.1:{2 * number + 2}")
-            client.shell.tell(e.ProbesRequested("probe", client._roster.peers["h1"], (stranger,), client.shell.me))
+            client.shell.tell(e.ProbesRequested("probe", client._registry.peers["h1"], (stranger,), client.shell.me))
         for _ in range(50):
             next(run)
         stack.close()

@@ -21,8 +21,8 @@ from thalweg.middleware.core.flow.absent_sources import (
     Gap,
     above,
     back,
-    cut_at,
     follows,
+    gap_at,
     gaps_of,
     is_absent,
     is_right,
@@ -106,10 +106,10 @@ def test_only_replicas_of_the_same_history_are_right(cuts: list[tuple[int, int]]
 
 
 def test_a_cut_is_where_all_can_begin() -> None:
-    assert cut_at(9, {}, {}) == 9
-    assert cut_at(9, {"a": [4, 8], "b": [4, 6]}, {"a": 0, "b": 0}) == 4
-    assert cut_at(9, {"a": [4, 8], "b": [6]}, {"a": 0, "b": 0}) == 0
-    assert cut_at(9, {"a": [4, 8, 12], "b": []}, {"a": 0, "b": 8}) == 8
+    assert gap_at(9, {}, {}) == 9
+    assert gap_at(9, {"a": [4, 8], "b": [4, 6]}, {"a": 0, "b": 0}) == 4
+    assert gap_at(9, {"a": [4, 8], "b": [6]}, {"a": 0, "b": 0}) == 0
+    assert gap_at(9, {"a": [4, 8, 12], "b": []}, {"a": 0, "b": 8}) == 8
 
 
 # --- the source -----------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_a_guest_that_does_not_take_what_others_wait_for_is_reported(source: Pla
     source << got("h2", m.Demand("r", "s", "o", 1)) >> ANY
     assert [look(source, 0.5 * number) for number in range(2, 9)] == [[]] * 7
     assert [look(source, at_s) for at_s in (4.5, 5.0)] == [[REPORT]] * 2
-    source.core.runs["r"].directory.guests.clear()
+    source.core.runs["r"].directory.subscribers.clear()
     source.at(5.5) << e.TimerFired("guests r") >> []
 
 

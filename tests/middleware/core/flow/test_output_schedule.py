@@ -20,7 +20,7 @@ def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
     index: int, taken_bytes: int, now: float, due: bool
 ) -> None:
     books = OutputSchedule()
-    books.say("o", ReportDue(8, 100, 10.0))
+    books.set_due("o", ReportDue(8, 100, 10.0))
     books.taken_bytes["o"] += taken_bytes
     assert books.is_due(made(index), now) is due
 
@@ -28,11 +28,11 @@ def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
 def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
     books = OutputSchedule()
     assert books.is_due(made(0), 0.0)
-    books.say("o", ReportDue(8, 100, 10.0))
+    books.set_due("o", ReportDue(8, 100, 10.0))
     assert not books.is_due(made(0), 0.0)
-    books.say("o", None)
+    books.set_due("o", None)
     assert books.is_due(made(0), 0.0)
-    books.say("o", ReportDue(8, 100, 10.0))
+    books.set_due("o", ReportDue(8, 100, 10.0))
     books.forget(("o",))
     assert books.is_due(made(0), 0.0)
 
@@ -40,9 +40,9 @@ def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
 def test_bytes_count_since_a_node_was_heard_of_last() -> None:
     books = OutputSchedule()
     books.taken_bytes["o"] += 60
-    assert books.heard("o") == 60
+    assert books.reset_taken_bytes("o") == 60
     books.taken_bytes["o"] += 50
-    books.say("o", ReportDue(8, 100, 10.0))
+    books.set_due("o", ReportDue(8, 100, 10.0))
     assert not books.is_due(made(1), 0.0)
-    assert books.heard("o") == 50
-    assert books.heard("o") == 0
+    assert books.reset_taken_bytes("o") == 50
+    assert books.reset_taken_bytes("o") == 0

@@ -77,7 +77,7 @@ def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(r
 
 
 def test_what_a_relay_passed_on_measures_its_link_and_touches_no_node_of_its_own(relay: Playbook) -> None:
-    relay.core.desk.recording = True
+    relay.core.context.recording = True
     before = repr(relay.core.runs["r"].flow.nodes)
     relay.at(9.0) << e.Relayed("h1", PART, HOPS[1:], 100_000, 0.5, ("h2",)) >> ANY
     known = relay.core.links.monitor.estimate(Link("h2", "client", "slow"), 9.0)
@@ -113,7 +113,7 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
     assert "fault" in book.recorded()
     assert book.sent("client") == [m.Impassable("r", "h2", ways[0].over[0])]
     book.at(34.0) << e.TransferMeasured("h2", m.Partition("r", "s", "o", 0), 100_000, 8.0, ways[0].over[0]) >> ANY
-    assert book.core.runs["r"].directory.ways.via("h2", 1) == ways[0].over[0]  # it came through after all
+    assert book.core.runs["r"].directory.routes.via("h2", 1) == ways[0].over[0]  # it came through after all
 
 
 def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playbook], install: m.Install) -> None:
@@ -122,16 +122,16 @@ def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playboo
     book << got("client", m.ProposeWays("r", 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
     book << got("client", m.CommitWays("r", 1, -1, (), ways=(m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
     directory = book.core.runs["r"].directory
-    assert directory.ways.via("client", 1) == over
+    assert directory.routes.via("client", 1) == over
     peer = directory.peers["h2"]
     directory.lose("h2")
-    assert directory.ways.via("client", 1) == "net"
+    assert directory.routes.via("client", 1) == "net"
     part = m.Partition("r", "s", "t", 1)
-    assert directory.ways.send("client", part, 10) == "net"
-    directory.ways.failed("client", "net", part)
-    assert directory.ways.via("client", 1) == "net"  # of both, that which is not lost
+    assert directory.routes.send("client", part, 10) == "net"
+    directory.routes.failed("client", "net", part)
+    assert directory.routes.via("client", 1) == "net"  # of both, that which is not lost
     directory.join(peer, 1)
-    assert directory.ways.via("client", 1) == over
+    assert directory.routes.via("client", 1) == over
 
 
 BY_CLIENT = m.LinkEnd("client", "fast"), m.LinkEnd("h2", "fast")
@@ -201,13 +201,13 @@ def test_what_is_asked_for_again_as_it_comes_costs_a_relay_nothing(source: Playb
 
 def test_what_was_known_of_routes_that_nobody_names_any_more_is_forgotten(source: Playbook) -> None:
     dropped(source, 0, 10.0)
-    ways = source.core.runs["r"].directory.ways
+    ways = source.core.runs["r"].directory.routes
     for number in range(2, 30):
         over = (m.LinkEnd("client", f"v{number}"), m.LinkEnd("h2", "fast"))
         ways.leave("h2", over)
         ways.came_through("h2", over, m.Partition("r", "s", "o", number))
         ways.leave("h2", over)
-        source.core.desk.now = 1000.0 * number
+        source.core.context.now = 1000.0 * number
         ways.change((m.RoutePreference("h1", "h2", (over, "net")),), number)
     assert max(map(len, (ways._down, ways._false, ways._landed, ways._rates_bps))) <= 4
 
@@ -221,7 +221,7 @@ def test_the_client_plans_without_a_route_that_its_sender_says_nothing_comes_ove
     book << e.RunRequested(install, GlobalMoves(period_s=50.0)) >> ANY
     for host in ("h1", "h2"):
         book << got(host, m.Installed("r", host)) >> ANY
-    book.core.runs["r"].directory.ways.change(ways, -1)
+    book.core.runs["r"].directory.routes.change(ways, -1)
 
     def shunned(at_s: float) -> frozenset[tuple[Link, ...]]:
         book.at(at_s) << e.TimerFired("plan r") >> ANY

@@ -47,12 +47,12 @@ def test_networks_change_after_the_partition_that_was_agreed_on_and_nothing_move
     book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
     (part,) = sent(book, 2)
     assert part.via == "fast" and part.message.commit == m.CommitWays("r", 1, 1, (), ways=WAYS)
-    assert book.core.runs["r"].directory.ways.via("client", 9) == "net"
+    assert book.core.runs["r"].directory.routes.via("client", 9) == "net"
 
 
 def test_networks_that_were_not_voted_on_are_not_taken(book: Playbook) -> None:
     book << got("client", m.CommitWays("r", 1, 1, (), ways=WAYS[:1])) >> ANY
-    assert book.recorded() == ["unexpected"] and book.core.runs["r"].directory.ways.table == ()
+    assert book.recorded() == ["unexpected"] and book.core.runs["r"].directory.routes.table == ()
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_route_is_not_called_dead_if_what_failed_on_it_goes_over_the_shared_ne
     book: Playbook, left: bool
 ) -> None:
     route = (m.LinkEnd("h3", "fast"), m.LinkEnd("h2", "fast"))
-    ways = book.core.runs["r"].directory.ways
+    ways = book.core.runs["r"].directory.routes
     ways.change((m.RoutePreference("h1", "h2", (route,)),), 0)
     if left:
         ways.change((m.RoutePreference("h1", "client", ("fast",)),), 1)

@@ -26,15 +26,15 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     ends = m.NetworkEndpoints({NET: "tcp://h:2", "fast": "tcp://h:3"})
     peers = {name: m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h2")}
     directory = run.directory
-    directory.states = StateTransfers(run.out, directory.ways, peers, book.core.links.monitor)
+    directory.states = StateTransfers(run.out, directory.routes, peers, book.core.links.monitor)
     return book
 
 
 def send(book: Playbook, to: str = "h2", state: m.State = STATE, data: bytes = LARGE) -> e.Send:
     run = book.core.runs["r"]
     assert run.directory.states.send(to, state, data) == (len(data) > m.INLINE_STATE_BYTES)
-    (sent,) = (each for each in run.out.desk.commands if isinstance(each, e.Send))
-    run.out.desk.commands.clear()
+    (sent,) = (each for each in run.out.context.commands if isinstance(each, e.Send))
+    run.out.context.commands.clear()
     return sent
 
 
@@ -54,14 +54,14 @@ def test_a_state_goes_over_what_carries_most_and_a_small_one_ahead_of_all(book: 
 
 def test_one_is_stuck_only_when_it_should_have_come_long_since_and_there_is_another_way(book: Playbook) -> None:
     states, out = book.core.runs["r"].directory.states, book.core.runs["r"].out
-    least_s = book.core.runs["r"].directory.ways.least_s
+    least_s = book.core.runs["r"].directory.routes.least_s
     learn(book, LINK, 1e4)  # 13 s for the state
     assert send(book).via == "fast" and send(book, "client").via == NET
-    out.desk.now += 4 * 13.0
+    out.context.now += 4 * 13.0
     assert not states.stuck("h2", "o")
     assert not states.stuck("client", "o"), "it is waited for where there is no other network"
     assert not states.stuck("h2", "another")
-    out.desk.now += least_s + 1.0
+    out.context.now += least_s + 1.0
     assert states.stuck("h2", "o") and not states.stuck("h2", "o")
     assert send(book).via == NET, "the link is left for a while"
     known = book.core.links.monitor.latest(LINK)
@@ -75,5 +75,5 @@ def test_a_network_on_which_a_transfer_has_failed_is_left_and_what_comes_late_sa
     states.over("h2", "fast", STATE, arrived=False)
     assert send(book).via == NET
     states.over("h2", "fast", STATE, arrived=True)  # of the first
-    book.core.runs["r"].out.desk.now += 1000.0
+    book.core.runs["r"].out.context.now += 1000.0
     assert states.stuck("h2", "o"), "the second is under way still"

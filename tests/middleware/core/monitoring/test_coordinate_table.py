@@ -47,7 +47,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 def sounded(book: Playbook, to: str) -> m.Situated:
     """Have h1 sound another host: what it says."""
-    book.core.links.soundings.under_way.clear()
+    book.core.links.latency_prober.under_way.clear()
     for _ in range(4):
         book << e.TimerFired("sound r") >> ANY
         said = [each for each in book.sent(to) if isinstance(each, m.Situated)]
@@ -57,7 +57,7 @@ def sounded(book: Playbook, to: str) -> m.Situated:
 
 
 def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
-    places = book.core.links.places
+    places = book.core.links.coordinate_table
     before = places.own
     said = sounded(book, "client")
     assert said.places["h1"] == as_message(before)
@@ -67,12 +67,12 @@ def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
     assert places.own == before
     book.at(0.4) << got("client", answer) >> ANY
     assert places.own == before.measured(AT, 0.2)  # half of the round trip
-    assert (places.own.count, places.told["client"]) == (1, AT)
+    assert (places.own.count, places.reported["client"]) == (1, AT)
 
 
 def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook) -> None:
-    places, place = book.core.links.places, book.core.links.places.own
-    places.told["h2"] = AT
+    places, place = book.core.links.coordinate_table, book.core.links.coordinate_table.own
+    places.reported["h2"] = AT
     for number in range(1, 26):
         samples_s = [1.0 if late % 2 else 0.2 + late / 1000 for late in range(number)]
         places.measured("h2", samples_s[-1])
@@ -95,54 +95,54 @@ def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook)
 def test_odd_coordinates_are_dropped_and_recorded(book: Playbook, changes: dict[str, Any], says: str) -> None:
     said = frames.decode_control(frames.encode(m.Situated("r", 1, places={"h2": told(**changes), "client": told()})))
     book << got("h2", said) >> ANY
-    assert book.core.links.places.told == {"client": AT}
+    assert book.core.links.coordinate_table.reported == {"client": AT}
     (record,) = (each for each in book.only(e.Record) if each.kind == "unexpected")
     assert record.fields["peer"] == "h2" and says in record.fields["detail"]["what"]
-    before = book.core.links.places.own
+    before = book.core.links.coordinate_table.own
     book << got("h2", m.CoordinatesReply("probe", told(**changes))) >> ANY
-    assert not list(book.only(e.Report)) and book.core.links.places.own == before
+    assert not list(book.only(e.Report)) and book.core.links.coordinate_table.own == before
 
 
 def test_what_a_host_says_of_itself_counts_more_than_what_others_say(book: Playbook) -> None:
-    places, far = book.core.links.places, {"at": (9.0, 9.0, 9.0)}
+    places, far = book.core.links.coordinate_table, {"at": (9.0, 9.0, 9.0)}
 
     def says(sender: str, of: str, **changes: Any) -> None:
         book << got(sender, m.Situated("r", 1, places={of: told(**changes)})) >> ANY
 
     says("h2", "client", count=5)
     says("h2", "client", count=4, **far)  # older
-    assert places.told["client"].count == 5
+    assert places.reported["client"].count == 5
     says("client", "client", count=2)
     says("h2", "client", count=9, **far)
-    assert places.told["client"] == msgspec.structs.replace(AT, count=2)
+    assert places.reported["client"] == msgspec.structs.replace(AT, count=2)
     book.at(100.0)
     says("h2", "client", count=9, **far)  # it has said nothing for long
-    assert places.told["client"].count == 9
+    assert places.reported["client"].count == 9
     says("h2", "h1", count=99, **far)
     says("h2", "stranger", count=99)
     assert set(places.known(["h1", "h2", "client", "h3"])) == {"h1", "client"}
 
 
 def test_memory_and_messages_are_bounded(book: Playbook) -> None:
-    places = book.core.links.places
+    places = book.core.links.coordinate_table
     for number in range(MOST + 50):
-        places.hear(f"x{number}", {f"x{number}": told()}, ())
+        places.handle_reports(f"x{number}", {f"x{number}": told()}, ())
         places.measured(f"x{number}", 0.1)
-    assert (len(places.told), len(places._said_s), len(places._samples)) == (MOST, MOST, LINKS)
+    assert (len(places.reported), len(places._said_s), len(places._samples)) == (MOST, MOST, LINKS)
     said = sounded(book, "client")
     assert len(said.places) == m.MAX_PLACES
     assert len(frames.encode(said)) < 80 * m.MAX_PLACES + 100  # bytes
     names = set().union(*(places.news() for _ in range(300)))
     assert len(names) > MOST  # all in turn
     places.forget()
-    assert (places.own.count, places.told) == (0, {})
+    assert (places.own.count, places.reported) == (0, {})
 
 
 def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(book: Playbook) -> None:
     nowhere = [m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(MOST + 1)]
     for peer in nowhere:
         book << got(peer.name, m.CoordinatesRequest("probe", (peer,), peer)) >> ANY
-    finding, h2 = book.core.links.finding, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
+    finding, h2 = book.core.links.coordinate_search, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
     book << got("client", m.CoordinatesRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
     assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
     book << got("client", m.CoordinatesRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
@@ -156,7 +156,7 @@ def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_i
     book << got("x", m.CoordinatesRequest("probe", (h2,), stranger)) >> ANY
     (asked,) = book.sent("h2")
     book.at(1.01 * patience_s) << got("h2", m.Situated("probe", asked.number, back=True)) >> []
-    assert (book.core.links.soundings.own, book.core.links.soundings.under_way) == ({}, {})
+    assert (book.core.links.latency_prober.own, book.core.links.latency_prober.under_way) == ({}, {})
     book << got("x", m.CoordinatesRequest("probe", (h2,), stranger)) >> ANY
     (asked,) = book.sent("h2")
     book << got("h2", m.Situated("probe", asked.number, back=True)) >> ANY
@@ -182,10 +182,10 @@ def test_hosts_find_where_they_are_before_a_run_though_some_are_silent() -> None
     assert float(np.median(np.abs(away - truth)[pairs] / truth[pairs])) < 0.1
     begun_s, events = world.now, world.events
     again = world.find([Link("h1", other) for other in neighbours("h1", hosts)], 60.0)
-    assert again["h1"] == world.hosts["h1"].core.links.places.own  # it knows
+    assert again["h1"] == world.hosts["h1"].core.links.coordinate_table.own  # it knows
     assert world.now - begun_s < 1 and world.events - events < 10
 
 
 def test_coordinates_may_have_other_dimensions(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1", CoreConfig(monitor=MonitorConfig(dimensions=2)))
-    assert len(book.core.links.places.own.at) == 2
+    assert len(book.core.links.coordinate_table.own.at) == 2

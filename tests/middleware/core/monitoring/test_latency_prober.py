@@ -144,7 +144,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 
 def test_a_host_tells_of_its_own_links_and_nobody_else_does(book: Playbook) -> None:
-    soundings = book.core.links.soundings
+    soundings = book.core.links.latency_prober
     book << got("h2", m.Echo("r", 1, latencies=(far("h2", "h3"), far("h3", "client"), far("h2", "h2")))) >> ANY
     assert soundings.view() == {("h2", "h3"): Latency(0.005, 3, 0.0, 0.0)}
     book << got("stranger", m.Echo("r", 1, latencies=(far("stranger", "h3"),))) >> []  # recorded
@@ -161,7 +161,7 @@ def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> No
     for sender, odd in (("h2", answer), ("client", m.Echo("r", 99, back=True)), ("client", m.Echo("x", 1, back=True))):
         book << got(sender, odd) >> []
     book.at(0.5) << got("client", answer) >> ANY
-    assert book.core.links.soundings.own["client"].latency == Latency(0.25, 1, 0.0, 0.5)
+    assert book.core.links.latency_prober.own["client"].latency == Latency(0.25, 1, 0.0, 0.5)
     book << got("client", answer) >> []
 
 
@@ -193,5 +193,5 @@ def test_memory_is_bounded_whatever_is_told(book: Playbook) -> None:
     for first in range(0, most + 200, 50):
         news = tuple(far("h2", f"x{number}") for number in range(first, first + 50))
         book << got("h2", m.Echo("r", first, latencies=news)) >> ANY
-    assert len(book.core.links.soundings.told) == most
-    assert len(book.core.links.soundings.latest()) <= MOST_TOLD
+    assert len(book.core.links.latency_prober.reported) == most
+    assert len(book.core.links.latency_prober.latest()) <= MOST_TOLD

@@ -94,26 +94,26 @@ def test_an_estimate_is_gone_after_t_thres() -> None:
 
 def test_of_two_estimates_the_newer_wins() -> None:
     monitor = Monitor("c")
-    monitor.heard([told("a", "b", 100, age_s=5)], 10.0)
-    monitor.heard([told("a", "b", 200, age_s=9)], 10.0)  # older
+    monitor.handle_estimates([told("a", "b", 100, age_s=5)], 10.0)
+    monitor.handle_estimates([told("a", "b", 200, age_s=9)], 10.0)  # older
     assert monitor.estimate(("a", "b"), 10.0) == LinkEstimate(100.0, 1, 0.0, 5.0)
-    monitor.heard([told("a", "b", 300, age_s=1)], 10.0)
+    monitor.handle_estimates([told("a", "b", 300, age_s=1)], 10.0)
     assert monitor.estimate(("a", "b"), 10.0) == LinkEstimate(300.0, 1, 0.0, 9.0)
 
 
 def test_an_estimate_that_waited_on_the_way_does_not_replace_a_later_one() -> None:
     monitor = Monitor("c")
-    monitor.heard([told("a", "b", 200, count=7, age_s=1)], 10.0)
-    monitor.heard([told("a", "b", 100, count=6, age_s=0)], 30.0)  # its age was taken when it was sent
+    monitor.handle_estimates([told("a", "b", 200, count=7, age_s=1)], 10.0)
+    monitor.handle_estimates([told("a", "b", 100, count=6, age_s=0)], 30.0)  # its age was taken when it was sent
     assert monitor.estimate(("a", "b"), 30.0) == LinkEstimate(200.0, 7, 0.0, 9.0)
 
 
 def test_an_estimate_that_goes_round_in_circles_does_not_get_younger() -> None:
     first, second = Monitor("b"), Monitor("c")
-    first.heard([told("a", "x", 100)], 0.0, "a")
+    first.handle_estimates([told("a", "x", 100)], 0.0, "a")
     for hop in range(1, 8):
         teller, listener = (first, second) if hop % 2 else (second, first)
-        listener.heard(teller.news_for(listener.host, hop), hop + 3.0, teller.host)
+        listener.handle_estimates(teller.news_for(listener.host, hop), hop + 3.0, teller.host)
     known = second.estimate(("a", "x"), 20.0)
     assert known is not None
     assert known.measured_at_s == 3.0
@@ -123,7 +123,7 @@ def test_an_estimate_that_goes_round_in_circles_does_not_get_younger() -> None:
 def test_a_host_knows_its_own_links_best() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e5, 0.0)
-    monitor.heard([told("a", "b", 999, count=50)], 1.0)
+    monitor.handle_estimates([told("a", "b", 999, count=50)], 1.0)
     known = monitor.estimate(("a", "b"), 1.0)
     assert known is not None
     assert known.rate_bps == pytest.approx(1e5)
@@ -131,14 +131,14 @@ def test_a_host_knows_its_own_links_best() -> None:
 
 def test_what_travelled_with_a_partition_is_as_much_older() -> None:
     monitor = Monitor("c")
-    monitor.heard([told("p", "c", 80_000)], 0.0, "p")
-    monitor.heard([told("p", "b", 100, age_s=1)], 10.0, "p", size_bytes=50_000)
+    monitor.handle_estimates([told("p", "c", 80_000)], 0.0, "p")
+    monitor.handle_estimates([told("p", "b", 100, age_s=1)], 10.0, "p", size_bytes=50_000)
     assert monitor.estimate(("p", "b"), 10.0) == LinkEstimate(100.0, 1, 0.0, 4.0)
 
 
 def test_what_is_too_old_or_no_link_is_not_taken() -> None:
     monitor = Monitor("c")
-    monitor.heard([told("a", "b", 100, age_s=T_THRES + 1), told("a", "a", 100)], 100.0)
+    monitor.handle_estimates([told("a", "b", 100, age_s=T_THRES + 1), told("a", "a", 100)], 100.0)
     assert monitor.view(100.0) == {}
 
 
@@ -192,7 +192,7 @@ def test_a_peer_is_not_told_what_it_said_or_measures() -> None:
     monitor = Monitor("a")
     monitor.news_for("b", 0.0)
     monitor.news_for("c", 0.0)
-    monitor.heard([told("b", "a", 100), told("d", "e", 200)], 0.0, "b")
+    monitor.handle_estimates([told("b", "a", 100), told("d", "e", 200)], 0.0, "b")
     assert monitor.news_for("b", 0.0) == ()
     assert rates(monitor.news_for("c", 0.0)) == {("b", "a"): 100, ("d", "e"): 200}
     assert rates(monitor.news_for("d", 0.0)) == {("b", "a"): 100}
@@ -202,7 +202,7 @@ def test_a_peer_is_not_told_what_it_said_or_measures() -> None:
 def test_news_fit_and_the_freshest_go_first(links: list[tuple[str, int]]) -> None:
     monitor = Monitor("a")
     for i, (name, rate_bps) in enumerate(links):
-        monitor.heard([told(f"{name}{i}", "z", rate_bps)], i / 10)
+        monitor.handle_estimates([told(f"{name}{i}", "z", rate_bps)], i / 10)
     now, left = 12.0, len(links)
     while news := monitor.news_for("peer", now):
         assert len(msgspec.msgpack.encode(news)) <= NEWS_BYTES
@@ -230,7 +230,7 @@ def test_a_steady_monitor_costs_under_a_hundredth_of_what_is_sent(period_s: floa
             now = (iteration + place / len(tree)) * period_s
             sample(monitors[producer], consumer, 1e5 * (1 + 0.02 * (iteration % 3)), now)
             for one, other in ((producer, consumer), (consumer, producer)):
-                monitors[other].heard(monitors[one].news_for(other, now), now, one)
+                monitors[other].handle_estimates(monitors[one].news_for(other, now), now, one)
     assert 0 < sum(monitor.news_bytes for monitor in monitors.values()) < 0.01 * 100 * len(tree) * 131_072
     if period_s < T_THRES / 8:  # news needs up to four hops, and goes on after half its lifetime
         assert all(monitor.view(now).keys() == set(tree) for monitor in monitors.values())
@@ -239,7 +239,7 @@ def test_a_steady_monitor_costs_under_a_hundredth_of_what_is_sent(period_s: floa
 def test_with_nothing_new_asking_for_news_costs_nothing() -> None:
     monitor = Monitor("a")
     for i in range(1000):
-        monitor.heard([told(f"x{i}", "y", 100)], 0.0)
+        monitor.handle_estimates([told(f"x{i}", "y", 100)], 0.0)
     while monitor.news_for("b", 0.0):
         pass
     cost = monitor.news_bytes
@@ -255,7 +255,7 @@ def test_memory_is_bounded_whatever_is_told() -> None:
     monitor = Monitor("a", MonitorConfig(max_links=50))
     monitor.news_for("evil", 0.0)
     for i in range(200):
-        monitor.heard([told(f"x{i}", "y", 100)], i / 100, "evil")
+        monitor.handle_estimates([told(f"x{i}", "y", 100)], i / 100, "evil")
         sample(monitor, f"t{i}", 1e5, i / 100)
     assert len(monitor.view(2.0)) == 50
     assert len(monitor._series) == 50
@@ -266,7 +266,7 @@ def test_memory_is_bounded_whatever_is_told() -> None:
 def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
     monitor = Monitor("a")
     assert monitor.latest(("x", "y")) is None
-    monitor.heard([told("x", "y", 100)], 0.0)
+    monitor.handle_estimates([told("x", "y", 100)], 0.0)
     known = monitor.latest(("x", "y"))
     assert known == LinkEstimate(100.0, 1, 0.0, 0.0)
     late_s = (KEPT - 1) * T_THRES
@@ -275,7 +275,7 @@ def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
     assert monitor.latest(("x", "y")) == known
     assert set(monitor.view(late_s)) == {("a", "c")}
     assert set(rates(monitor.news_for("b", late_s))) == {("a", "c")}  # nobody is told
-    monitor.heard([told("x", "y", 300)], late_s)  # of as many samples, but of today
+    monitor.handle_estimates([told("x", "y", 300)], late_s)  # of as many samples, but of today
     assert monitor.latest(("x", "y")) == LinkEstimate(300.0, 1, 0.0, late_s)
     sample(monitor, "c", 1e5, 3 * KEPT * T_THRES)
     assert monitor.latest(("x", "y")) is None
@@ -284,7 +284,7 @@ def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
 def test_what_is_old_leaves_the_cache_and_silent_peers_are_forgotten() -> None:
     monitor = Monitor("a")
     monitor.news_for("b", 0.0)
-    monitor.heard([told("x", "y", 100)], 0.0)
+    monitor.handle_estimates([told("x", "y", 100)], 0.0)
     sample(monitor, "c", 1e5, 11 * T_THRES)
     assert set(monitor._cache) == {("a", "c")}
     assert monitor._listeners == {}
@@ -337,7 +337,7 @@ def test_counts_grow_with_every_sample() -> None:
 def test_links_that_begin_anew_are_like_links_that_were_never_measured() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e5, 10.0)
-    monitor.heard([told("c", "d", 70_000)], 10.0, "c")
+    monitor.handle_estimates([told("c", "d", 70_000)], 10.0, "c")
     assert set(rates(monitor.news_for("e", 11.0))) == {("a", "b"), ("c", "d")}
     monitor.forget()
     assert monitor.view(11.0) == {} and monitor.latest(("a", "b")) is None

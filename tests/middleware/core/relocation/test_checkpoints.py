@@ -132,7 +132,7 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
 # --- whose replicas count, and who gets them ----------------------------------------------------------------
 
 
-def keeper(make_book: Any, make_install: Any, *settled: Start, cuts: tuple[m.HistoryGap, ...] = ()) -> Playbook:
+def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tuple[m.HistoryGap, ...] = ()) -> Playbook:
     """``h3``, which keeps a replica of ``o`` at partition 4, in the generation in which ``o`` on ``h2`` starts so."""
     book: Playbook = make_book("h3")
     install = m.FailoverInstall.of(make_install(others=("h3",)), Failover())
@@ -141,7 +141,7 @@ def keeper(make_book: Any, make_install: Any, *settled: Start, cuts: tuple[m.His
     if settled:
         book << got("client", m.CheckpointsObsolete("r", settled)) >> ANY
     starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
-    book << got("client", replace(install, run="r~1", starts=starts, cuts=cuts)) >> ANY
+    book << got("client", replace(install, run="r~1", starts=starts, history_gaps=history_gaps)) >> ANY
     return book
 
 
@@ -168,7 +168,7 @@ def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
 @pytest.mark.parametrize(("cut", "right"), [(3, False), (4, True)])
 def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
     """From partition ``cut`` on, sources give something else than they gave to the replica."""
-    book = keeper(make_book, make_install, cuts=(m.HistoryGap("o", cut, 1, 0, cut),))
+    book = keeper(make_book, make_install, history_gaps=(m.HistoryGap("o", cut, 1, 0, cut),))
     book << got("h2", m.Claim("r~1", "o", "o")) >> ANY
     assert [type(each) for each in book.sent()] == [m.State if right else m.StateMissing]
 

@@ -81,7 +81,7 @@ def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
     run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
     client.hear(keeper, m.CheckpointStored, "o", version, (keeper, "h2"))
     client.lose("h2")
-    assert Start("o", version, keeper) in client.recovery._setting.lasting.starts
+    assert Start("o", version, keeper) in client.recovery._context.failover_install.starts
 
 
 def lies(client: Client, liar: str) -> None:
@@ -100,30 +100,30 @@ def test_a_host_that_says_that_others_are_lost_has_the_run_begin_anew_a_few_time
         client.pass_time(float(second))
         lies(client, "h3")
     assert client.generation == 1  # for where o was said to be; and h4 had a part in the run then
-    assert client.recovery.standing.barred == set()
+    assert client.recovery.rejoin_policy.barred == set()
     for second in range(3, 1000):
         client.pass_time(float(second))
         lies(client, "h3")
-    assert (client.generation, client.recovery.standing.barred) == (3, {"h2", "h3"})
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (3, {"h2", "h3"})
 
 
 def test_who_says_of_a_second_host_that_it_does_not_answer_is_it_itself(client: Client) -> None:
     client.pass_time(60.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h4")
-    assert (client.generation, client.recovery.standing.barred) == (1, {"h4"})
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h4"})
     client.hear("h3", m.Failed, "o", "no answer", lost="h2")  # nobody can have waited for so long
     assert client.generation == 1
     client.pass_time(120.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h2")
-    assert (client.generation, client.recovery.standing.barred) == (2, {"h4", "h3"})
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (2, {"h4", "h3"})
     assert client.book.core.runs[client.run].directory.hosts == {"client", "h1", "h2"}
 
 
 def test_who_does_not_reach_the_client_goes(client: Client) -> None:
     client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="client")
-    assert (client.generation, client.recovery.standing.barred) == (1, {"h2"})
-    (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h2"})
+    (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
     assert entry.host != "h2"
 
 
@@ -131,14 +131,14 @@ def test_what_a_lost_host_had_may_be_missed_once(client: Client) -> None:
     client.lose("h4")
     assert client.generation == 0
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.standing.barred) == (1, set())
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, set())
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
     assert client.generation == 1
     client.book << e.PeerJoined(client.run, m.Peer("h4", "tcp://h4:1", "tcp://h4:2", "2")) >> ANY
     client.hear("h4", m.Installed, "h4", number=1)
     client.lose("h4")
     client.hear("h2", m.Failed, "o", "its partition 9 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.standing.barred) == (2, set())
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (2, set())
 
 
 def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
@@ -148,7 +148,7 @@ def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
         client.hear(host, m.Detached, 1)
     client.hear("h4", m.Installed, "h4", number=1)
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.standing.barred) == (1, set())
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, set())
     assert "h4" in client.book.core.runs[client.run].directory.hosts
 
 
@@ -161,7 +161,7 @@ def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(
         client.hear(keeper, m.CheckpointStored, "o", index, (keeper, "h2"))
     client.lose("h4")
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert Start("o", 6, "h2") in client.recovery._setting.lasting.starts
+    assert Start("o", 6, "h2") in client.recovery._context.failover_install.starts
     for _ in range(100):
         for index in range(12):
             client.hear(liar, m.CheckpointStored, "o", index, (liar,))
@@ -247,8 +247,8 @@ def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
     client.hear("h3", m.CheckpointStored, "o", 1, ("h3", "h2"))
     client.hear("h3", m.Leave, False)
     client.lose("h2")
-    assert Start("o", 1, "h3") in client.recovery._setting.lasting.starts
-    (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
+    assert Start("o", 1, "h3") in client.recovery._context.failover_install.starts
+    (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
     assert entry.host not in ("h2", "h3")
 
 
@@ -256,7 +256,7 @@ def test_a_lost_host_is_named_once(client: Client) -> None:
     """Not again when another is lost while it stays away."""
     named: list[list[str]] = []
     for _ in range(2):
-        client.lose(next(each.host for each in client.recovery._setting.install.locations if each.node == "o"))
+        client.lose(next(each.host for each in client.recovery._context.install.locations if each.node == "o"))
         assert client.recovery._begun is not None
         named.append([*client.recovery._begun["hosts"]])
     assert (named[0], len(named[1])) == (["h2"], 1)
@@ -355,17 +355,17 @@ def test_a_host_that_the_client_does_not_hear_itself_is_judged_by_its_silence(cl
     client.hear("h2", m.Failed, "o", "no answer", lost="h3")
     client.hear("h3", m.Pong)  # it has woken up
     client.hear("h2", m.Failed, "o", "no answer", lost="h3")
-    assert (client.generation, client.recovery.standing.barred) == (0, set())
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (0, set())
     client.pass_time(69.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="h3")
-    assert client.recovery.standing.barred == {"h3"}
+    assert client.recovery.rejoin_policy.barred == {"h3"}
 
 
 def test_who_waits_for_a_source_that_no_other_host_has_goes_and_not_the_source(client: Client) -> None:
     client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="h1")
-    assert (client.generation, client.recovery.standing.barred) == (1, {"h2"})
-    (entry,) = (each for each in client.recovery._setting.install.locations if each.node == "o")
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h2"})
+    (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
     assert entry.host != "h2"
 
 
@@ -379,8 +379,8 @@ def test_a_host_that_waits_for_a_source_with_a_stand_in_at_the_client_stays(make
     client = _with_a_stand_in_at_the_client(make_book, make_install)
     client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="h1")
-    assert (client.generation, client.recovery.standing.barred) == (1, {"h1"})
-    where = {each.node: each.host for each in client.recovery._setting.install.locations}
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h1"})
+    where = {each.node: each.host for each in client.recovery._context.install.locations}
     assert (where["s"], where["o"]) == ("client", "h2")
 
 
@@ -403,4 +403,4 @@ def test_a_run_begins_anew_as_its_client_misses_an_output_of_a_host_that_it_has_
         assert client.book.now < before + 60.0
     assert client.generation == 0
     client.hear("client", m.Failed, "t", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert (client.generation, client.recovery.standing.barred) == (1, set())
+    assert (client.generation, client.recovery.rejoin_policy.barred) == (1, set())

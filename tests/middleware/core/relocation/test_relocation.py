@@ -11,7 +11,7 @@ from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, tra
 from playbook import ANY, HandOver, Playbook, got
 
 from thalweg.middleware.core.flow.epochs import EpochBook
-from thalweg.middleware.core.flow.hops import LET_GO
+from thalweg.middleware.core.flow.forwards import LET_GO
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.core.relocation.arrivals import Arrival
 from thalweg.middleware.core.relocation.departures import Departure
@@ -212,8 +212,8 @@ def test_no_other_way_leads_in(stage: ArrivalState, cue: ArrivalEvent) -> None:
 # --- conversations ----------------------------------------------------------------------------------
 
 
-def demand(producer: str, consumer: str, index: int, version: int, hops: int = 0) -> m.Demand:
-    return m.Demand("r", producer, consumer, index, hops, version)
+def demand(producer: str, consumer: str, index: int, version: int, forwards: int = 0) -> m.Demand:
+    return m.Demand("r", producer, consumer, index, forwards, version)
 
 
 def told(message: m.Demand | m.Partition) -> m.Demand | m.Partition:
@@ -324,7 +324,7 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     sent << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
     assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
-    sent << got("h3", demand("o", "t", 1, 0, hops=LET_GO)) >> []  # as the new host tells it
+    sent << got("h3", demand("o", "t", 1, 0, forwards=LET_GO)) >> []  # as the new host tells it
     assert sent.core.runs["r"].flow.tails.left == {}
 
 

@@ -64,7 +64,7 @@ def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(
     for host in ("h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
     assert [word.number for word in client.sent("g") if isinstance(word, m.SubscriptionEnded)] == [7]
-    assert [guest.peer for guest in client.core.runs["r"].queries.guests.values()] == [AGAIN, AGAIN]
+    assert [guest.peer for guest in client.core.runs["r"].queries.subscribers.values()] == [AGAIN, AGAIN]
 
 
 def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
@@ -126,7 +126,7 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
         tell(*[e.TimerFired(f"{timer} r") for timer in ("barrier", "leave", "ping")])
     tell(got("k", m.Subscribe("r", 3, "s", k)))
     assert begun == [-1, -2, -3, -4]
-    assert {guest.peer.name for guest in client.core.runs["r"].queries.guests.values()} == {"k"}
+    assert {guest.peer.name for guest in client.core.runs["r"].queries.subscribers.values()} == {"k"}
     client << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
     assert client.core.runs["r"].proposer.proposal is not None
 

@@ -80,8 +80,8 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
     book << got("client", msgspec.structs.replace(install, moves=moves, news=("work", "coordinates"))) >> ANY
     run = book.core.runs["r"]
     run.gossip.nodes = lambda: {"o": NodeFigures(1.0, 100.0, {"s": 300.0})}  # type: ignore[method-assign]
-    book.core.links.places._own = there(0.5)
-    book.core.links.places.told = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
+    book.core.links.coordinate_table._own = there(0.5)
+    book.core.links.coordinate_table.reported = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
     return book
 
 
@@ -91,7 +91,7 @@ def looked(book: Playbook) -> list[m.MoveRequest]:
 
 
 def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> None:
-    told = book.core.links.places.told
+    told = book.core.links.coordinate_table.reported
     assert looked(book) == [m.MoveRequest("r", "o", 1, "h1")]
     (record,) = (each for each in book.only(e.Record) if each.kind == "look")
     assert record.fields["value"] == pytest.approx(300 * 0.502 + 100 * 0.102)
@@ -105,12 +105,12 @@ def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> N
 
 
 def test_without_displacement_no_host_is_looked_for(book: Playbook) -> None:
-    places = book.core.links.places
+    places = book.core.links.coordinate_table
     places._own = there(0.0)
     assert looked(book) == [] and [each.kind for each in book.only(e.Record)] == ["look"]
-    places.told["h1"] = there(0.06)  # at rest it would be 0.045 away
+    places.reported["h1"] = there(0.06)  # at rest it would be 0.045 away
     assert looked(book) == [] and not list(book.only(e.Record))
-    places.told["h1"] = there(0.2)
+    places.reported["h1"] = there(0.2)
     looked(book)
     assert [each.kind for each in book.only(e.Record)] == ["look"]
 

@@ -263,7 +263,7 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
     book << e.TimerFired("plan r") >> ANY
     book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
     if news:
-        book.core.links.monitor.heard([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
+        book.core.links.monitor.handle_estimates([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
     for now in (64.0, 68.0):
         book.at(now) << e.TimerFired("plan r") >> ANY
     (plan,) = book.only(e.RequestPlan)
@@ -319,14 +319,14 @@ def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
 ) -> None:
     book = make_book(CLIENT, CONFIG)
     monitor = book.core.links.monitor
-    monitor.heard([m.Estimate("h2", CLIENT, 50_000, 0, 1, 0)], 95.0, "h2")
+    monitor.handle_estimates([m.Estimate("h2", CLIENT, 50_000, 0, 1, 0)], 95.0, "h2")
     given = msgspec.structs.replace(install, afresh=afresh)
     known = ((("h1", "h2"), LinkEstimate(1e5, 2, 0.0, 80.0)),)
     book.at(100.0) << e.RunRequested(given, GlobalMoves(60.0, horizon_s=300.0), known=known) >> ANY
     at_s = {link: [each.at_s for each in some] for link, some in monitor.histories["r"].samples().items()}
     assert at_s == ({("h1", "h2"): [100.0]} if afresh else {("h1", "h2"): [80.0], ("h2", CLIENT): [95.0]})
     late = m.Estimate("h3", CLIENT, 50_000, 0, 1, 20_000)  # measured before the run, heard of in it
-    monitor.heard([late, m.Estimate("h1", CLIENT, 60_000, 0, 1, 1_000)], 110.0, "h1")
+    monitor.handle_estimates([late, m.Estimate("h1", CLIENT, 60_000, 0, 1, 1_000)], 110.0, "h1")
     heard = monitor.histories["r"].samples()
     assert heard["h1", CLIENT][-1].at_s == 109.0
     assert (("h3", CLIENT) in heard) is not afresh

@@ -126,7 +126,7 @@ def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
     assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
     assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
     book << got("stranger", m.Echo("r", 1, host=m.HostReport(9, 9, 9))) >> []
-    assert "stranger" not in book.core.links.soundings.hosts
+    assert "stranger" not in book.core.links.latency_prober.hosts
 
 
 def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook) -> None:
@@ -197,5 +197,5 @@ def test_the_stripes_of_a_stream_sound_others_as_often_as_one_run(make_book: Cal
         sounded.append(count)
         for number in range(stripes):
             book << got("client", m.Remove(f"r/{number}")) >> ANY
-        assert not book.core.links.soundings.turns
+        assert not book.core.links.latency_prober.turns
     assert sounded[1] <= sounded[0] < 1.2 * sounded[1]
