@@ -8,7 +8,7 @@ from fault_outcomes import PLANS, SAMPLE, Block, Row, blocks, compared, lines_of
 LINES = ["0 delivered - expected=9 delivered=9", "1 ended - expected=9 hosts=[h1]"]
 
 
-@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("kind", ["graphs", pytest.param("failover", marks=pytest.mark.long)])
 def test_the_first_plans_end_as_they_did(kind: str) -> None:
     block = Block(kind, 0, SAMPLE)
     assert compared(block, lines_of(block), recorded()[block]) == ""

@@ -131,7 +131,8 @@ def test_one_that_fails_in_a_tree_ends_alone(client: Client) -> None:
             got.append(next(run))
         got += islice(run, 20)
     assert_references(got, flow, 0)
-    assert 0 < theirs[-1].index <= 90  # how far the other trees had come by then depends on the machine
+    # how far the trees had come by then, and whether the query began before it failed, depends on the machine
+    assert all(other.first_index <= delivered.index <= 90 for delivered in theirs)
 
 
 def test_a_host_that_has_no_room_for_more_ends_the_query_before_it_begins() -> None:
