@@ -29,7 +29,7 @@ from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.experiments.faults.trial_code import FREE, MERGING, Counting
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
-from thalweg.middleware.client.replanning import Replanner, ask_hints, first_ways
+from thalweg.middleware.client.replanning import Replanner, first_ways, hints_of_code
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable, complete_binary_tree
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff
@@ -348,7 +348,7 @@ def planned(
         sources, Code("thalweg.operators:Composite", {"rule": "max", "fit": "nested"}), "client"
     )
     costs = CostParameters(startup_s=STARTUP_S, disk_bytes_per_s=3e6)
-    work = Work(flow, hosts, ask_hints(flow), costs, get_cost_model(cost))
+    work = Work(flow, hosts, hints_of_code(flow), costs, get_cost_model(cost))
     strategy = get_strategy(name, **options)
     rates = links_of(hosts, 5) if links is None else links
     config = WorldConfig("independent", STARTUP_S, core=LIMITS, control_bytes=CONTROL_BYTES)

@@ -44,7 +44,7 @@ from thalweg.experiments.simulation.run import (
     sized_code,
 )
 from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
-from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.client.replanning import hints_of_code
 from thalweg.middleware.core.flow.absent_sources import all_gaps
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
@@ -86,7 +86,7 @@ class _Session(Session):
         allow = (*DEFAULT_ALLOW, *config.allow)
         self.interface = interface = config.interface or "independent"
         costs = cost_parameters(config)
-        hints = ask_hints(dataflow, allow)
+        hints = hints_of_code(dataflow, allow)
         self.work = Work(dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow)
         self.network = network = build_network(config, hosts, 0)
         if network.timeline.further:

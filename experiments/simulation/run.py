@@ -19,7 +19,7 @@ from thalweg.emulation.virtual.world import CodeBook, World
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
-from thalweg.middleware.client.replanning import Replanner, ask_hints, first_ways
+from thalweg.middleware.client.replanning import Replanner, first_ways, hints_of_code
 from thalweg.middleware.client.stripes import divided, over_trees, searches_of, trees_of, with_state
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
@@ -169,7 +169,7 @@ def depth_ahead(work: Work, plan: ProbedPlan, links: Mapping[Link, LinkRate], co
     if unknown := wanted - rates.keys():
         rates |= world.probe(unknown, PATIENCE_S)
     view = NetworkView(rates, world.probe(wanted, PATIENCE_S, latency=True) if wanted else {})
-    told = [each.hints or ask_hints(each.dataflow, work.allow) for each in (plan.result, *plan.result.beside)]
+    told = [each.hints or hints_of_code(each.dataflow, work.allow) for each in (plan.result, *plan.result.beside)]
     return max(depth_of(tree, hints, view) for tree, hints in zip(trees, told, strict=True))
 
 

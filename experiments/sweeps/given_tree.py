@@ -74,7 +74,7 @@ class GivenTree(KeepsTree, frozen=True):
             changes = costs.seconds(where) < costs.seconds(here) * (1 - like.gain)
             new = _links(problem, where) - _links(problem, here) if changes else set()
             worth = costs.value_of_knowing(where, view)
-            like.ask_for(
+            like.request_links(
                 view, hosts, {pair: (each, _probing_s(view, hosts, pair)) for pair, each in worth.items()}, new
             )
 

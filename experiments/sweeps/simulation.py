@@ -40,7 +40,7 @@ from thalweg.experiments.simulation.run import (
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.experiments.sweeps.variants import VARIANTS, Variant
-from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.client.replanning import hints_of_code
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.view import Link
@@ -255,7 +255,7 @@ def prepare(config: Simulation) -> Setting:
     allow = (*DEFAULT_ALLOW, *config.allow)
     costs = CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s)
     model = cost_model(config.cost, config.interface)
-    work = Work(dataflow, hosts, ask_hints(dataflow, allow), costs, model, allow)
+    work = Work(dataflow, hosts, hints_of_code(dataflow, allow), costs, model, allow)
     world = world_config(config.interface, config.startup_s, forecaster=config.forecaster, max_age_s=config.max_age_s)
     strategies = make_strategies(run)
     if variant is not None:

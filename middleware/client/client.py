@@ -29,7 +29,7 @@ from thalweg.middleware.client.cluster import LocalCluster, addresses_of
 from thalweg.middleware.client.codes import check_codes_here
 from thalweg.middleware.client.command_dispatcher import CommandDispatcher
 from thalweg.middleware.client.feeds import Feed, fill
-from thalweg.middleware.client.hello import agree, say_hello
+from thalweg.middleware.client.hello import agree, identify_hosts
 from thalweg.middleware.client.host_registry import HostRegistry
 from thalweg.middleware.client.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
 from thalweg.middleware.client.measuring import MeasurementRequests
@@ -167,7 +167,7 @@ class Client:
         check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
         self._registry = HostRegistry(name, addresses, running, self._keys)
         self._journal = None if journal is None else Journal(Path(journal))
-        self._open_streams = OpenStreams(self._registry, Moves(weakly(self._tell)))
+        self._open_streams = OpenStreams(self._registry, Moves(weakly(self._queue_event)))
         join = weakly(self._join) if joins else None
         self._dispatcher = CommandDispatcher(self._registry, self._open_streams, self._journal, join)
         config = ShellConfig(
@@ -191,7 +191,7 @@ class Client:
         self._registry.peers[name] = self.shell.me
         if self._journal is not None:
             self._journal.logbook = self.shell.logbook
-        self._measuring = MeasurementRequests(self._registry, self.shell.tell, self.shell.me)
+        self._measuring = MeasurementRequests(self._registry, self.shell.queue_event, self.shell.me)
         self._planning = RunPlanning(self._registry, self._measuring, self._allow, config.core.capacity)
         self._numbers = itertools.count()
         keep_in_mind(self)
@@ -419,10 +419,10 @@ class Client:
         request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
         if isinstance(run, StripedRun):
             run.began(request)
-        self.shell.tell(request_of(request, going, window, start, above))
+        self.shell.queue_event(request_of(request, going, window, start, above))
         if allowed:
             run.allow(*allowed)
-        self._tell_gone(run_id)
+        self._notify_absent_hosts(run_id)
         return run
 
     def resume(
@@ -486,8 +486,8 @@ class Client:
                 self._journal.had(run_id, sink, start - 1)
         again.ways, again.networks = on.ways, on.networks
         self._open_streams.begin(again)
-        self.shell.tell(on.request(again._sinks))
-        self._tell_gone(run_id)
+        self.shell.queue_event(on.request(again._sinks))
+        self._notify_absent_hosts(run_id)
         return again
 
     def _resume_stream(self, run_id: str, found: JournaledRun, start: int | None, **options: Any) -> Run[Any]:
@@ -504,20 +504,20 @@ class Client:
         journal.over(run_id)
         return again
 
-    def _tell_gone(self, run_id: str) -> None:
+    def _notify_absent_hosts(self, run_id: str) -> None:
         """Tell a run that has begun of the hosts that are not there, or meanwhile are not any more."""
         for host, how in list(self._registry.gone.items()):
-            self.shell.tell(e.PeerLost(run_id, host, how))
+            self.shell.queue_event(e.PeerLost(run_id, host, how))
 
     def _home(self) -> ClientServices:
-        tell, me = self.shell.tell, self.shell.me
+        tell, me = self.shell.queue_event, self.shell.me
         prepare, moves = self._planning.prepare, self._open_streams.moves
         return ClientServices(
             self.name, lambda: self.hosts, self._allow, tell, self._closed, prepare, me, moves, self.shell.logbook
         )
 
-    def _tell(self, event: e.Event) -> None:
-        self.shell.tell(event)
+    def _queue_event(self, event: e.Event) -> None:
+        self.shell.queue_event(event)
 
     def subscribe(
         self, run: Run[Any] | str, node: str, *, strict: bool = False, nothing: bool = False
@@ -547,7 +547,7 @@ class Client:
             refuse_own(self.name)
         try:
             speaks = {self.name: frames.SPEAKS}
-            say_hello({ticket.owner.name: ticket.owner.control}, self._keys, speaks=speaks)
+            identify_hosts({ticket.owner.name: ticket.owner.control}, self._keys, speaks=speaks)
             self.shell.speak(agree(speaks), ticket.run)
         except HostAbsentError as error:
             why = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
@@ -615,7 +615,7 @@ class Client:
         self.shell.speak(self._registry.version)
         for run in list(self._open_streams.runs.values()):
             run.joined(self.hosts, where_joined(run.networks, self._registry.ends))
-            self.shell.tell(e.PeerJoined(run.id, peer))
+            self.shell.queue_event(e.PeerJoined(run.id, peer))
 
     def lost(self, host: str, how: str = "went away") -> None:
         """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
@@ -625,7 +625,7 @@ class Client:
         """
         self._registry.lose(host, how)
         for run_id in list(self._open_streams.runs):
-            self.shell.tell(e.PeerLost(run_id, host, self._registry.gone[host]))
+            self.shell.queue_event(e.PeerLost(run_id, host, self._registry.gone[host]))
 
     def _restarted(self, host: str, endpoint: str) -> None:
         """A host of the cluster has been started: it is taken back if this client had it before."""
@@ -679,4 +679,4 @@ class Client:
 
     def _closed(self, run: str) -> None:
         self._open_streams.runs.pop(run, None)
-        self.shell.tell(e.RunAbandoned(run))
+        self.shell.queue_event(e.RunAbandoned(run))

@@ -162,7 +162,7 @@ class LocalCluster:
         if (process := self._processes.get(name)) is not None:
             if process.poll() is None:
                 raise UsageError(f"host {name!r} of the cluster runs; end it first")
-            self._watch.told(name)
+            self._watch.wait_notified(name)
             _let_go(process)
         self._spawn(name, *more)
         self._watch.start()
@@ -171,7 +171,7 @@ class LocalCluster:
         except BaseException:  # it may be started once more
             self.kill(name)
             raise
-        self._watch.tell_start(name, self.addresses[name])
+        self._watch.notify_start(name, self.addresses[name])
         return self.addresses[name]
 
     def ends_of(self, name: str) -> dict[str, str]:
@@ -224,12 +224,12 @@ class LocalCluster:
         if STOPS_WHEN_ASKED:
             process.terminate()
         else:
-            self._ask_to_drain(name, timeout_s)
+            self._request_drain(name, timeout_s)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(timeout_s)
         return None
 
-    def _ask_to_drain(self, name: str, timeout_s: float) -> None:
+    def _request_drain(self, name: str, timeout_s: float) -> None:
         from thalweg.middleware.client.drain import drain  # brings asyncio along, which only Windows needs for this
 
         certificate = self.certificate("client")
@@ -319,7 +319,7 @@ class _Watch:
         if not self._thread.ident:
             self._thread.start()
 
-    def told(self, name: str) -> None:
+    def wait_notified(self, name: str) -> None:
         """Wait until all have heard of an end."""
         with self._lock:
             self._lock.wait_for(lambda: name in self._fates)
@@ -334,7 +334,7 @@ class _Watch:
         with self._lock:
             self._of_starts.append(weakref.WeakMethod(tell))
 
-    def tell_start(self, name: str, address: str) -> None:
+    def notify_start(self, name: str, address: str) -> None:
         """A host has been started and listens there."""
         with self._lock:
             living = [(reference, tell) for reference in self._of_starts if (tell := reference()) is not None]

@@ -6,7 +6,7 @@ import time
 
 import zmq
 
-from thalweg.middleware.client.hello import agree, say_hello
+from thalweg.middleware.client.hello import agree, identify_hosts
 from thalweg.middleware.errors import HostAbsentError, ProtocolError, RunError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -23,7 +23,7 @@ def drain(name: str, endpoint: str, keys: Keys | None = None, timeout_s: float =
     """
     speaks: dict[str, m.Speaks] = {}
     endpoint = resolve_endpoint(endpoint)
-    say_hello({name: endpoint}, keys, speaks=speaks)
+    identify_hosts({name: endpoint}, keys, speaks=speaks)
     version = agree({**speaks, "this command": frames.SPEAKS})
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:

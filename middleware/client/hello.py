@@ -38,7 +38,7 @@ _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
-def say_hello(
+def identify_hosts(
     addresses: Mapping[str, str],
     keys: Keys | None = None,
     timeout_s: float = HELLO_S,
@@ -70,7 +70,7 @@ def say_hello(
             for socket, _ in poller.poll(max(0, int((min(look_s, deadline) - time.monotonic()) * 1000) + 1)):
                 host = sockets[socket]
                 if host.peer is None:
-                    host.hear(socket)
+                    host.handle(socket)
                     if host.peer is not None:
                         poller.unregister(host.socket)
                         poller.unregister(host.monitor)
@@ -78,7 +78,7 @@ def say_hello(
             if now >= look_s:
                 for host in waiting:
                     if host.peer is None:
-                        host.look()
+                        host.diagnose()
                 look_s = time.monotonic() + AGAIN_S
             if now >= deadline and (
                 late := next((host for host in waiting if host.peer is None and not host.down), None)
@@ -141,9 +141,9 @@ class _Asked:
         except zmq.ZMQError as error:
             raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
         self._asked = False
-        self._ask()
+        self._send_hello()
 
-    def _ask(self) -> None:
+    def _send_hello(self) -> None:
         """Say hello, unless there is no connection: one whose handshake failed by now is not waited for."""
         if not self._asked:
             with suppress(zmq.Again):
@@ -159,7 +159,7 @@ class _Asked:
             self.fail(why)
         self.down = why
 
-    def hear(self, socket: zmq.Socket[bytes]) -> None:
+    def handle(self, socket: zmq.Socket[bytes]) -> None:
         """Something has come: an answer, or news of the connection."""
         if socket is self.socket:
             self._answered(socket.recv())
@@ -168,7 +168,7 @@ class _Asked:
         match news["event"]:
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.guess = self._bulk_hint or "it is connected: is it busy, or its port for bulk, or another program?"
-                self._ask()
+                self._send_hello()
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH if self._keys is not None:
                 own = self._keys.own.name
                 self.fail(f"does not admit the certificate of {own!r}; is it among its members, and not out of date?")
@@ -179,7 +179,7 @@ class _Asked:
             case _:
                 self._failures += 1
 
-    def look(self) -> None:
+    def diagnose(self) -> None:
         """See why it has not answered, where that can be seen."""
         if self.guess != UNREACHED:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from thalweg.middleware.client.hello import agree, say_hello
+from thalweg.middleware.client.hello import agree, identify_hosts
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError, words
 from thalweg.middleware.protocol import frames
@@ -30,7 +30,7 @@ class HostRegistry:
         self._speaks: dict[str, m.Speaks] = {name: frames.SPEAKS}
         self.addresses = dict(addresses)
         self.gone: dict[str, str] = {}
-        self.peers = say_hello(there, keys, down=self.gone, speaks=self._speaks)
+        self.peers = identify_hosts(there, keys, down=self.gone, speaks=self._speaks)
         agree(self._speaks)
         self.news = threading.Condition()
         self.closing = ""
@@ -101,7 +101,7 @@ class HostRegistry:
         if address is None:
             raise UsageError(f"where does host {name!r} listen? Say its endpoint, as tcp://192.0.2.7:7800")
         speaks = {host: self._speaks[host] for host in (self.name, *self.hosts) if host != name}
-        peer = say_hello({name: address}, self._keys, speaks=speaks)[name]
+        peer = identify_hosts({name: address}, self._keys, speaks=speaks)[name]
         version = agree(speaks)
         if runs and version < self.version:
             raise UsageError(

@@ -87,7 +87,7 @@ class MeasurementRequests:
             for _ in range(PROBE_TRIES):
                 if not vain():
                     still = {link for link in asked if not {link, Link(link.source, link.source)} & reports.keys()}
-                    self._ask_probes(still, latency=kind is Latency, coordinates=kind is Place)
+                    self._request_probes(still, latency=kind is Latency, coordinates=kind is Place)
                 known = -1
                 while known < len(reports):
                     known = len(reports)
@@ -104,7 +104,7 @@ class MeasurementRequests:
         where = f"from {source!r} to {target!r}" + ("" if link.via == NET else f" over {link.via!r}")
         raise HostLostError(f"the link {where} could not be measured; is {source!r} still there?")
 
-    def _ask_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
+    def _request_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
         peers = self._registry.peers
         by_source: dict[tuple[str, str], list[m.Peer]] = {}
         for link in sorted(links):

@@ -98,7 +98,7 @@ class Moves:
         self._asked: dict[int, tuple[str, MoveHandle]] = {}  # by number the stream, and the handle
         self._over = ""  # why nothing is heard of any
 
-    def ask(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
+    def request(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
         """Ask the core for a move, or for another tree, of which the handle will tell; any thread."""
         with self._lock:
             number, over = next(self._numbers), self._over

@@ -65,7 +65,7 @@ class OpenStreams:
             channel.abandon(self._registry.closing)
         self._wait(shell, 1.5)
         for run_id in list(self.there):  # which others still take the rest of
-            shell.tell(e.RunAbandoned(run_id))
+            shell.queue_event(e.RunAbandoned(run_id))
         self._wait(shell, 0.5)
 
     def _wait(self, shell: Shell, wall_s: float) -> None:

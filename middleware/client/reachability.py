@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import zmq
 
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import identify_hosts
 from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
@@ -48,7 +48,7 @@ def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WA
     try:
         begun_s, endpoint = time.monotonic(), resolve_endpoint(endpoint)
         try:
-            peer = say_hello({name or _name_at(context, endpoint, wait_s): endpoint}, keys, wait_s)
+            peer = identify_hosts({name or _name_at(context, endpoint, wait_s): endpoint}, keys, wait_s)
         except HostAbsentError as error:
             detail = str(error).removeprefix(f"host {error.host!r} at {endpoint} ")
             yield Reachability("control", endpoint, False, detail)
@@ -81,8 +81,8 @@ def _ms(begun_s: float) -> str:
 def _name_at(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, wait_s: float) -> str:
     """Ask the host at an endpoint for its name."""
     with closing(_Dealer(context, endpoint, "", None)) as dealer:
-        answer = dealer.ask([frames.encode(m.Hello())], wait_s)
-    return answer.host if isinstance(answer, m.Welcome) else "host"  # which ``say_hello`` says better
+        answer = dealer.request([frames.encode(m.Hello())], wait_s)
+    return answer.host if isinstance(answer, m.Welcome) else "host"  # which ``identify_hosts`` says better
 
 
 class _Dealer:
@@ -103,7 +103,7 @@ class _Dealer:
     def close(self) -> None:
         self._socket.close(0)
 
-    def ask(self, message: list[bytes], wait_s: float) -> m.Message | None:
+    def request(self, message: list[bytes], wait_s: float) -> m.Message | None:
         """Send a message, and return the answer, None if there is none within ``wait_s``."""
         self._socket.send_multipart(message)
         if not self._socket.poll(int(wait_s * 1000)):
@@ -116,7 +116,7 @@ class _Dealer:
     def check(self, what: str, message: list[bytes], wait_s: float, *, small: bool) -> Reachability:
         """Send a message. ``small``: smaller ones have passed here."""
         begun_s, end = time.monotonic(), self._endpoint
-        if self.ask(message, wait_s) is not None:
+        if self.request(message, wait_s) is not None:
             return Reachability(what, end, True, f"answered after {_ms(begun_s)}")
         port = end.rpartition(":")[2]
         cause = "smaller messages pass; is the path MTU smaller?" if small else f"is port {port} open?"

@@ -40,7 +40,7 @@ LEAST_HORIZON = 20.0  # partitions that another tree is for at least: slow flows
 TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
 
 
-def ask_hints(dataflow: Dataflow, allow: Allow = DEFAULT_ALLOW) -> Hints:
+def hints_of_code(dataflow: Dataflow, allow: Allow = DEFAULT_ALLOW) -> Hints:
     """Sizes and compute times as the nodes' own code tells them, where this process can load it."""
     sizes: dict[str, float] = {}
     for name in dataflow.sources:

@@ -194,7 +194,7 @@ def _starts(run_id: str, found: JournaledRun, kept: e.ResumableRun, start: int |
         for sink in kept.install.dataflow.sinks
     }  # fmt: skip
     _check_left(run_id, min(starts.values()), kept.install.partitions)
-    _say(found, client)
+    _log_trouble(found, client)
     return starts
 
 
@@ -246,7 +246,7 @@ def go_on_over(run_id: str, found: JournaledRun, start: int | None, here: Resumi
     firsts = {sink: found.next_of(sink) if start is None else start for sink in flow.sinks}
     first = min(firsts.values())
     _check_left(run_id, first, stream.end)
-    _say(found, here.client)
+    _log_trouble(found, here.client)
     whole = tuple(tree for tree in stream.trees if {*tree.placement.values()} <= {*here.hosts})
     begin = stream.start if with_state(flow, here.allow) else first
     return ResumedStream(
@@ -264,6 +264,6 @@ def _check_left(run_id: str, first: int, end: int | None) -> None:
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
 
 
-def _say(found: JournaledRun, client: str) -> None:
+def _log_trouble(found: JournaledRun, client: str) -> None:
     if found.said:
         Logbook(client).write("journal-trouble", found.said, reason=found.said)

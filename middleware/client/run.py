@@ -198,19 +198,19 @@ class Run(Stream[T]):
         Raises PlacementError for an unknown node or host, or a node that is pinned.
         """
         self._check_move(self.tree, placement)
-        return self._ask_moves(placement, {self.id: placement})
+        return self._request_moves(placement, {self.id: placement})
 
-    def _ask_moves(self, placement: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) -> MoveHandle:
+    def _request_moves(self, placement: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) -> MoveHandle:
         """Ask for a move, in these runs; ``placement``: all of it."""
         where = ", ".join(f"{name!r} to host {host!r}" for name, host in placement.items())
         handle = MoveHandle(f"the move of {where or 'nothing'}", len(parts))
         for run, part in parts.items():
-            self._ask(handle, e.PlacementProposed(run, dict(part), "asked for"))
+            self._request(handle, e.PlacementProposed(run, dict(part), "asked for"))
         return handle
 
-    def _ask(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
+    def _request(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
         assert self._home.moves is not None
-        self._home.moves.ask(handle, event)
+        self._home.moves.request(handle, event)
         if self._failed is not None:
             self._home.moves.failed(self.id, f"the run has failed: {self._failed.reason}")
 
@@ -252,7 +252,7 @@ class Run(Stream[T]):
         free = reorderable(codes, self._home.allow)
         reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
         handle = MoveHandle("the change to another tree")
-        self._ask(handle, e.PlacementProposed(run, full, "asked for", dataflow, *free))
+        self._request(handle, e.PlacementProposed(run, full, "asked for", dataflow, *free))
         return handle
 
     def attach(

@@ -9,7 +9,7 @@ import msgspec
 from thalweg.middleware.client.checks import check_failover, check_mapping, check_told
 from thalweg.middleware.client.host_registry import HostRegistry
 from thalweg.middleware.client.measuring import MeasurementRequests
-from thalweg.middleware.client.replanning import MEASURED, ask_hints
+from thalweg.middleware.client.replanning import MEASURED, hints_of_code
 from thalweg.middleware.client.stream import PreparedQuery, QueryRequest
 from thalweg.middleware.client.stripes import StripedGraph, Stripes, alike, check_below, divided, located, over_trees
 from thalweg.middleware.core.relocation.sharing import join, shared
@@ -148,12 +148,12 @@ class RunPlanning:
         tree_hints = {}
         for number, tree in enumerate(trees):
             full = hints is not None and {*tree.dataflow.sources, *tree.dataflow.operators} <= hints.output_bytes.keys()
-            tree_hints[number] = hints if hints is not None and full else ask_hints(tree.dataflow, self._allow)
+            tree_hints[number] = hints if hints is not None and full else hints_of_code(tree.dataflow, self._allow)
         return max(depth_of(tree, tree_hints[number], view) for number, tree in enumerate(trees))
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """What is to be planned, before anything is known of the network."""
-        known = hints or ask_hints(dataflow, self._allow)
+        known = hints or hints_of_code(dataflow, self._allow)
         return Task((dataflow,), self._registry.hosts, NetworkView({}), known, costs or MEASURED)
 
     def prepare(self, offered: QueryRequest, tree: tuple[Dataflow, Placement]) -> PreparedQuery:
@@ -165,7 +165,7 @@ class RunPlanning:
         apart: dict[str, float] = {}
         expect(0 if offered.radius_s is None else offered.radius_s, int | float, "radius_s is a number of seconds")
         if offered.radius_s is not None:
-            hints = hints or ask_hints(dataflow, self._allow)
+            hints = hints or hints_of_code(dataflow, self._allow)
             apart = too_far(self.task(dataflow, hints, None), fixed, self._measuring.coordinates(), offered.radius_s)
             fixed = {name: where[run_name] for name, run_name in shared(present, dataflow, apart).items()}
         placement = check_mapping(offered.placement)
@@ -179,7 +179,7 @@ class RunPlanning:
         if offered.hints is None and set(fixed) >= {*dataflow.operators}:
             placement = {} if isinstance(placement, str) else placement
         elif isinstance(placement, str):
-            hints = hints or ask_hints(dataflow, self._allow)
+            hints = hints or hints_of_code(dataflow, self._allow)
             still = [msgspec.structs.replace(node, pinned=fixed.get(node.name, node.pinned)) for node in dataflow.nodes]
             task = self.task(self.begin(Dataflow(tuple(still))), hints, None)
             plan = self.plan(strategy.initial, task, "critical-path").result

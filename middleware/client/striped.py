@@ -217,11 +217,11 @@ class StripedRun(Run[T]):
                 if rises.made:
                     self._change(number)
                 else:
-                    self._home.tell(self._asked(number, asked))
+                    self._home.tell(self._query_request(number, asked))
 
         return wanted, begin
 
-    def _asked(self, number: int, beginning: StripedQuery) -> e.AttachRequested:
+    def _query_request(self, number: int, beginning: StripedQuery) -> e.AttachRequested:
         """What is to begin above, where no node of a tree is called the same."""
         above, where = beginning.split.upper, beginning.wanted.placement
         placement = {
@@ -245,7 +245,7 @@ class StripedRun(Run[T]):
                 continue
             if self._coming:
                 self._shares_coming = [self._shares[number] for number in self._there]
-                self._tell_change(query)
+                self._announce_change(query)
 
     def _changed(self, query: int | None) -> list[LowerTree]:
         """The trees with what a query takes, and without what nobody does; none where these are what there is."""
@@ -267,7 +267,7 @@ class StripedRun(Run[T]):
         self._beginning[query] = beginning._replace(names=tuple([names for _, names in grown]))
         return [tree for tree, _ in grown]
 
-    def _tell_change(self, query: int | None) -> None:
+    def _announce_change(self, query: int | None) -> None:
         """Have the trees that are to come take over."""
         like, requests = self._like, []
         assert like is not None
@@ -277,7 +277,7 @@ class StripedRun(Run[T]):
             requests.append(msgspec.structs.replace(like, install=install))
         self._requested += len(self._coming)
         own = self._own if 0 in self._open else ()
-        asked = UNSET if query is None else self._asked(query, self._beginning[query])
+        asked = UNSET if query is None else self._query_request(query, self._beginning[query])
         pairs = [(tree.places, tree.theirs(own)) for tree in self._coming]
         fed, foreign = zip(*pairs, strict=True)
         self._home.tell(e.TreesRequested(self.id, tuple(requests), fed, foreign, asked))
@@ -288,12 +288,12 @@ class StripedRun(Run[T]):
         if not command.error:
             self._base, self._trees, self._shares = command.first, coming, self._shares_coming
             self._show()
-            self._look_anew()
+            self._replan()
             self._keep_trees()
             self._changes.append(None)
         self._go_on()
 
-    def _look_anew(self) -> None:
+    def _replan(self) -> None:
         """Have each tree's planner look at it as it is now."""
         placed = zip(self._trees, self._shares, strict=True)
         self._searches = searches_of(self._search, [Stripe(*tree.lower, share) for tree, share in placed])
@@ -353,7 +353,7 @@ class StripedRun(Run[T]):
         if over:
             self._check_move(above, over)
             parts[self.id] = over
-        return self._ask_moves(placement, parts)
+        return self._request_moves(placement, parts)
 
     def _is_above(self, name: str) -> bool:
         """Whether there is a node of that name above the trees."""

@@ -104,7 +104,7 @@ class HostCore(Runs):
         local, host = self.context.local, self.host
         while local:  # R3
             self._heard = message, value, size_bytes = local.popleft()
-            self._hear(host, message, value, size_bytes)
+            self._handle_message(host, message, value, size_bytes)
         self._heard = None
         if self._lingering:
             self._see_who_lingers()
@@ -163,9 +163,9 @@ class HostCore(Runs):
         if event.via is not UNSET and type(event.message) is m.Probe:
             self.links.on_probe(event.sender, event.message, event.via)
             return
-        self._hear(event.sender, event.message, event.payload, event.size_bytes)
+        self._handle_message(event.sender, event.message, event.payload, event.size_bytes)
 
-    def _hear(self, sender: str, message: Any, payload: Any, size_bytes: int) -> None:
+    def _handle_message(self, sender: str, message: Any, payload: Any, size_bytes: int) -> None:
         kind = type(message)
         if kind is m.Unsubscribe and self._led:  # guests know a run by its own id
             message = self._failover_runs.current(message)
@@ -203,7 +203,7 @@ class HostCore(Runs):
                 continue
             self._at_work = run.id
             if run.context.leads:
-                self._told(run.id, self.coordinator.on_unfit(run.id, host, how))
+                self._pass_notes(run.id, self.coordinator.on_unfit(run.id, host, how))
             elif (waits := run.waits_for(host)) is not None:
                 node, purpose = waits
                 why = f"host {host!r}, {purpose}, {how}"
@@ -278,7 +278,7 @@ class HostCore(Runs):
         elif timer in (Timer.INSTALL, Timer.REMOVE):
             self.coordinator.on_timer(timer, rest)
         elif timer is Timer.PING:
-            self._ask_hosts(rest)
+            self._ping_hosts(rest)
         else:
             run_id, _, node = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
             run = self.runs.get(run_id)
@@ -286,12 +286,12 @@ class HostCore(Runs):
                 run.timer(timer, node)
                 if timer in (Timer.BARRIER, Timer.LEAVE):
                     for host, since_s in [*run.proposer.unanswering]:
-                        self._told(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
+                        self._pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
-    def _ask_hosts(self, name: str) -> None:
+    def _ping_hosts(self, name: str) -> None:
         """It is time to ask the hosts of a stream's stripes, or of a run, whether they are there."""
         for run_id, note in self.coordinator.on_ping_timer(name):
-            self._told(run_id, (note,))
+            self._pass_notes(run_id, (note,))
         for run in self._each():
             if asked_as(run.id) == name:
                 run.recovery.settle(again=True)
@@ -304,11 +304,11 @@ class HostCore(Runs):
             self._retries.by(min(due_s))
 
     def _check_silence(self) -> None:
-        self.silence.look()
+        self.silence.begin_checks()
         waiting = False
         for current in self._each():
             if current.context.failover_install is not None:
-                waiting = current.flow.look_after() or waiting
+                waiting = current.flow.check_waiting() or waiting
         for run_id, host in list(self.silence.of):
             self._at_work, run = run_id, self.runs.get(run_id)
             client, waits = ("", None) if run is None else (run.install.client, run.waits_for(host))
@@ -367,7 +367,7 @@ class HostCore(Runs):
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
         event = self._failover_runs.current(event)
-        self._told(event.run, self.coordinator.on_peer_lost(event))
+        self._pass_notes(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
         if run is not None and run.subscribers.has(event.peer):  # it is not let in yet
             run.handle_notes((HostLost(event.peer, event.how),))
@@ -412,7 +412,7 @@ class HostCore(Runs):
         run = self._open(event.install, event)
         if run.context.failover_install is not None:
             self._failover_runs.begin(event, run)
-        self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
+        self._pass_notes(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
 
     def _on_stripes_requested(self, event: e.StripesRequested) -> None:
         self._stripes.begin(event)
@@ -498,7 +498,7 @@ class HostCore(Runs):
 
     def _on_welcome(self, sender: str, message: m.Welcome) -> None:
         for run_id, note in self.coordinator.on_welcome(sender, message):
-            self._told(run_id, (note,))
+            self._pass_notes(run_id, (note,))
         for joined in self.coordinator.returned(sender, message):
             self._on_peer_joined(joined)
 
@@ -531,17 +531,17 @@ class HostCore(Runs):
                 run.heard_s = self.context.now
                 known.append(run)
         for lost in message.lost:
-            self._hear(sender, lost, None, 0)
+            self._handle_message(sender, lost, None, 0)
         if known:
             known[0].out.send(sender, m.Pong(known[0].id))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
         self.coordinator.answered(sender, message.run)
-        if message.run in self.runs or self.silence.asked(sender):
+        if message.run in self.runs or self.silence.was_pinged(sender):
             self.silence.on_pong(sender)
         self._subscriptions.handle_sign_of_life(sender, message.run, self.context.now)
         if not message.known:
-            self._told(message.run, self.coordinator.on_unknown(sender, message.run))
+            self._pass_notes(message.run, self.coordinator.on_unknown(sender, message.run))
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
@@ -602,7 +602,7 @@ class HostCore(Runs):
         return bool(peer.instance and self.me.instance) and peer.instance != self.me.instance
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
-        self._told(message.run, self.coordinator.on_installed(sender, message))
+        self._pass_notes(message.run, self.coordinator.on_installed(sender, message))
         if generation_of(message.run) and self.ended_runs.knows(self.host, message.run, self.context.now):
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
@@ -637,7 +637,7 @@ class HostCore(Runs):
         if run is not None and run.subscribers.knows(sender):
             run.handle_notes(run.subscribers.on_failed(sender, message))
         else:
-            self._told(message.run, self.coordinator.on_failed(sender, message))
+            self._pass_notes(message.run, self.coordinator.on_failed(sender, message))
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[HostCore, Any], None]]] = {
         e.MessageReceived: _on_message,

@@ -252,11 +252,13 @@ class RunCore:
         self.gossip.close()
         self.recovery.close()
 
-    def asks_where(self, install: m.FailoverInstall, lost: Set[str]) -> bool:
+    def requests_recovery_plan(self, install: m.FailoverInstall, lost: Set[str]) -> bool:
         """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
         recovery = self.recovery
         if recovery.asking is None:
-            recovery.asking = self.central.asks_anew(install, self.directory.hosts - self.directory.vacating - lost)
+            recovery.asking = self.central.request_recovery_plan(
+                install, self.directory.hosts - self.directory.vacating - lost
+            )
         return recovery.asking
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
@@ -428,7 +430,9 @@ class RunCore:
         if failing_s >= limits.patience * limits.stall_s:
             hosts = " and ".join(hop.host for hop in via[:-1])
             path = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
-            self._tell_blocked(peer, part.producer, f"nothing has got through {path}", route_fields(via), failing_s)
+            self._report_blocked_route(
+                peer, part.producer, f"nothing has got through {path}", route_fields(via), failing_s
+            )
 
     def state_over(self, peer: str, state: m.State, *, arrived: bool, via: m.Via) -> None:
         """All of a state has gone to ``peer``, or nobody knows what became of it."""
@@ -465,9 +469,9 @@ class RunCore:
             f"nothing has got through to host {peer!r}{over} for {passed_s}: control messages pass, partitions do not;"
             f" is port {port} open? is the path MTU smaller?"
         )
-        self._tell_blocked(peer, node, why, {"via": via}, event.idle_s)
+        self._report_blocked_route(peer, node, why, {"via": via}, event.idle_s)
 
-    def _tell_blocked(self, peer: str, node: str, why: str, route: dict[str, Any], idle_s: float) -> None:
+    def _report_blocked_route(self, peer: str, node: str, why: str, route: dict[str, Any], idle_s: float) -> None:
         """Record that a route carries nothing, and tell the client."""
         self.out.record("fault", peer=peer, node=node, duration_s=idle_s, detail={"what": why, **route})
         self.out.send(self.install.client, m.Failed(self.id, node, why, lost=peer))

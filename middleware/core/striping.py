@@ -295,8 +295,8 @@ class Striping:
             self.on_failed(stripe, e.Fail(stripe.run, why, lost=True))
             return
         stripe.anew, stripe.wait_s = (first, stripe.upto), self._limits.retry_s
-        self._tell(stripe)
-        self._look_again()
+        self._announce_indices(stripe)
+        self._wake()
 
     # --- R10: others take over ------------------------------------------------------------------------------
 
@@ -362,8 +362,8 @@ class Striping:
         self._alarm.rung()
         now = self._out.now
         for stripe in self.stripes:
-            if stripe.works and stripe.asked_s is not None and now >= self._say_again_s(stripe):
-                self._tell(stripe)
+            if stripe.works and stripe.asked_s is not None and now >= self._repeat_after_s(stripe):
+                self._announce_indices(stripe)
                 stripe.wait_s = min(2 * stripe.wait_s, self._limits.retry_max_s)
         self._go_on()
 
@@ -381,15 +381,15 @@ class Striping:
         }
         for stripe in sorted(paces, key=lambda stripe: paces[stripe].first_s):
             if self._fill(stripe, paces):
-                self._tell(stripe)
-        self._ask_again()
-        self._ask_ahead(paces)
+                self._announce_indices(stripe)
+        self._reassign()
+        self._assign_ahead(paces)
         for stripe in self.stripes:
             if stripe.works and stripe.open and stripe.asked_s is None and self._may_ask(stripe):
                 stripe.asked_s = self._out.now
                 self._hooks.act(e.NextRequested(stripe.run))
         self._see_who_leaves()
-        self._look_again()
+        self._wake()
 
     def _hand_out(self) -> None:
         """Give the application the next partition, if it wants it and it is here, or the end."""
@@ -471,7 +471,7 @@ class Striping:
         ]
         return self._waits() + len(early) < self.window - 1
 
-    def _ask_again(self) -> None:
+    def _reassign(self) -> None:
         """R4; what was to be given out again is, where it is the next one."""
         nobodys = self._free[:1] == [self.next]
         candidates = self._without_next()
@@ -482,9 +482,9 @@ class Striping:
             del self._free[0]
         self._record(other, "asked again", index=self.next, detail={"stripe": other.number})
         self._give(other, self.next)
-        self._tell(other)
+        self._announce_indices(other)
 
-    def _ask_ahead(self, paces: Mapping[StripeState, StripePace]) -> None:
+    def _assign_ahead(self, paces: Mapping[StripeState, StripePace]) -> None:
         """R8."""
         known = {
             stripe: self._waits_s(stripe, pace.first_s) for stripe, pace in paces.items() if stripe.period_s is not None
@@ -505,7 +505,7 @@ class Striping:
                 if then_s > LATE * max(at_s, (index - self.next) * stream_s, self._limits.retry_s):
                     self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
                     self._give(other, index)
-                    self._tell(other)
+                    self._announce_indices(other)
                     having[index] += 1
                     free_s[other] += paces[other].period_s
 
@@ -544,7 +544,7 @@ class Striping:
         times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
-    def _tell(self, stripe: StripeState) -> None:
+    def _announce_indices(self, stripe: StripeState) -> None:
         """R1: say what a stripe was given, of what it has not delivered; R7: or from where it begins anew."""
         begins = stripe.upto - len(stripe.open)
         first = begins if stripe.anew is None else max(min(stripe.anew[0], begins), begins - len(stripe.past))
@@ -555,13 +555,13 @@ class Striping:
                 stripe, m.StripeIndices(stripe.run, first, (*past, *(entry.index for entry in stripe.open)))
             )
 
-    def _say_again_s(self, stripe: StripeState) -> float:
+    def _repeat_after_s(self, stripe: StripeState) -> float:
         asked_s = self._out.now if stripe.asked_s is None else stripe.asked_s
         return max(stripe.told_s, asked_s) + stripe.wait_s
 
-    def _look_again(self) -> None:
+    def _wake(self) -> None:
         """Come back when something is due."""
-        due = [self._say_again_s(stripe) for stripe in self.stripes if stripe.works and stripe.asked_s is not None]
+        due = [self._repeat_after_s(stripe) for stripe in self.stripes if stripe.works and stripe.asked_s is not None]
         if self._wanted and self._begun and self.next not in self.held:  # R8
             due.append(self._out.now + self._limits.retry_max_s)
         at_s = min([self._stalled_s(), *due])

@@ -58,9 +58,9 @@ class EventReceiver(Protocol):
 
     def handle(self, event: e.Event, now: float) -> None: ...
 
-    def tell(self, event: e.Event) -> None: ...
+    def queue_event(self, event: e.Event) -> None: ...
 
-    def look_by(self, at_s: float) -> None: ...
+    def check_by(self, at_s: float) -> None: ...
 
     def break_run(self, run: str, about: object, error: Exception) -> None: ...
 
@@ -251,14 +251,14 @@ class Bulk:
             line, end = sockets.line(command.run, via[0].host, via[0].via), sockets.line(command.run, command.to)
             route = None if end is None else Route(sockets.me.name, via, end)
         if line is None or end is None:
-            self._shell.tell(e.TransferFailed(command.to, message, via))
+            self._shell.queue_event(e.TransferFailed(command.to, message, via))
             return
         self._next_transfer = number = self._next_transfer + 1
         out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes, route)
         self._outgoing[number] = out
         if self.look_s == math.inf and self._stalls is not None:
             self.look_s = out.progress_s + LOOK_S
-            self._shell.look_by(self.look_s)
+            self._shell.check_by(self.look_s)
         self._pump(out)
 
     def _pump(self, out: Sending) -> None:
@@ -302,7 +302,7 @@ class Bulk:
             way = self._ways[sender] = ReturnWay()
         out.credited(credit, now, way.arrived_s(credit, now))
         if self._stalls is not None and self._stalls.came(out.to.bulk_end):
-            self._tell_of(out.to, out.message, 0.0, now)
+            self._report(out.to, out.message, 0.0, now)
         if not credit.done:
             self._pump(out)
             return
@@ -337,25 +337,25 @@ class Bulk:
         due_s = min((line.credits[0][-1] for line in sockets.holding), default=math.inf) + CREDIT_HOLD_S
         self.due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """R5: tell the core of each run whose transfers do not get through."""
         assert self._stalls is not None
         assert self._control is not None
-        for host in self._control.look(now):
+        for host in self._control.check(now):
             self._reached(host, now)
         busy: dict[End, dict[str, Sending]] = {}  # the first transfer of each run
         for out in self._outgoing.values():
             busy.setdefault(out.to.bulk_end, {}).setdefault(out.message.run, out)
         self.look_s = now + LOOK_S if busy or self._core.runs else math.inf
-        idle = self._stalls.look(busy, now)
+        idle = self._stalls.check(busy, now)
         for out in self._outgoing.values():
             if self._stalls.moves(out.to.bulk_end):
                 out.progress_s = now
         for end, idle_s in idle.items():
             for out in list(busy[end].values()):
-                self._tell_of(out.to, out.message, idle_s, now)
+                self._report(out.to, out.message, idle_s, now)
 
-    def _tell_of(
+    def _report(
         self, line: HostConnections, message: m.Partition | m.Probe | m.State, idle_s: float, now: float
     ) -> None:
         stalled = e.TransferStalled(line.host, message, idle_s * self._time_scale, line.via)
@@ -389,13 +389,13 @@ class Bulk:
                 self._outgoing[number] = out
                 self._pump(out)
             else:
-                self._give_up(out, now, self._shell.tell)  # the core carries out a command of its own just now
+                self._give_up(out, now, self._shell.queue_event)  # the core carries out a command of its own just now
 
     def run_opened(self, now: float) -> None:
         """R5: a run is open here."""
         if self.look_s == math.inf and self._stalls is not None:
             self.look_s = now + LOOK_S
-            self._shell.look_by(self.look_s)
+            self._shell.check_by(self.look_s)
 
     def forget(self, run: str) -> None:
         """The run is over here: nothing more of it is sent."""

@@ -246,7 +246,7 @@ def _serve(argv: list[str] | None) -> int:
             stop.set()
         else:
             asked.set()
-            shells[0].tell(e.DrainRequested())
+            shells[0].queue_event(e.DrainRequested())
 
     wake, woken = signal_pipe()
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a lock that is waited for sleeps through signals

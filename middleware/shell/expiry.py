@@ -27,7 +27,7 @@ class Expiry:
         self._logged_s: dict[MemberCertificate, float] = {}
         self._over: set[MemberCertificate] = set()
 
-    def look(self, peers: Collection[str], logbook: Logbook) -> Iterator[tuple[str, str]]:
+    def check(self, peers: Collection[str], logbook: Logbook) -> Iterator[tuple[str, str]]:
         """Log what expires soon, and return what has expired since the last call: the name, and how to go on."""
         now, own, known = time.time(), self._keys.own, self._keys.members.all
         for member in (own, *[known[name] for name in peers if name in known and name != own.name]):

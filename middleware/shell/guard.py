@@ -76,7 +76,7 @@ class _Connection:
         self.unread = 0.0
         self.looks = self.swells = 0  # in a row with too much, and while the process swelled
 
-    def look(self, received: int, taken: int, forgiven: float, *, free: bool) -> float:
+    def update(self, received: int, taken: int, forgiven: float, *, free: bool) -> float:
         """So much has come and was taken so far, in bytes; by how much it grew while nothing was taken."""
         self.more = min(self.more + forgiven, received - taken)
         before, self.unread = self.unread, received - taken - self.more
@@ -156,9 +156,9 @@ class Guard:
         endpoint = f"inproc://dealer-{self._followed}"
         dealer.monitor(endpoint, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
         self._of_dealers.connect(endpoint)
-        self.hear()  # connecting takes the sign that something came
+        self.handle_events()  # connecting takes the sign that something came
 
-    def hear(self) -> None:
+    def handle_events(self) -> None:
         """Dealers have connected; by the host's thread."""
         with contextlib.suppress(zmq.Again):
             while True:
@@ -230,7 +230,7 @@ class Guard:
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000)))
             for monitor, port in self._monitors.items():
                 if monitor in ready:
-                    self._hear(monitor, port)
+                    self._handle_events(monitor, port)
             if self._epoll.fileno() in ready or suspects:
                 fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
                 if self._growing or any(
@@ -240,7 +240,7 @@ class Guard:
                 else:
                     self._be_calm(news)
                     fired.update(descriptor for descriptor, _ in self._epoll.poll(0))
-                self._look(fired.union(suspects, self.unwanted), time.monotonic())
+                self._check(fired.union(suspects, self.unwanted), time.monotonic())
                 for descriptor in fired:
                     self._arm(self._epoll.modify, descriptor)
             if self._trim and time.monotonic() - self._trim > TRIM_S:
@@ -263,7 +263,7 @@ class Guard:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._grown_write, b"x")
 
-    def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
+    def _handle_events(self, monitor: zmq.Socket[bytes], port: int) -> None:
         """Who has come, and who has gone."""
         while monitor.poll(0):
             event, descriptor, _ = news_of(monitor.recv_multipart())
@@ -291,7 +291,7 @@ class Guard:
         with contextlib.suppress(OSError):  # closed meanwhile
             how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R7
 
-    def _look(self, fired: Collection[int], now: float) -> None:
+    def _check(self, fired: Collection[int], now: float) -> None:
         while self._dialled:
             descriptor, port = self._dialled.popleft()
             with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
@@ -309,7 +309,7 @@ class Guard:
             if connection is None or received is None:
                 continue
             connection.seen_s = now
-            grew = connection.look(received, self.taken.get(descriptor, 0), forgiven, free=free)
+            grew = connection.update(received, self.taken.get(descriptor, 0), forgiven, free=free)
             if grew > SOME_BYTES:
                 growing[descriptor] = grew
         self._growing = bool(growing)

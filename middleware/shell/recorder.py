@@ -100,7 +100,7 @@ class Recorder:
         text = self._encoder.encode_lines(rows)
         if self._handed_bytes + len(text) - self._log.taken_bytes > WAITING_BYTES:  # R3
             self._lost += len(rows)
-            self._log.tell(TOO_SLOW)
+            self._log.log_missing(TOO_SLOW)
             return
         self._handed_bytes += len(text)
         self._queue.put((text, len(rows), self._lost))
@@ -119,7 +119,7 @@ class Recorder:
         self._queue.put(None)
         self._writer.join(CLOSE_S)
         if self._writer.is_alive():  # R3
-            log.tell(TOO_SLOW)
+            log.log_missing(TOO_SLOW)
             return
         log.close()
 
@@ -162,7 +162,7 @@ class Log:
                 self._missing += rows
                 return
             if self._gap < 0:
-                if not self._tell_gap(self._end):
+                if not self._write_gap(self._end):
                     self._lose(b"", rows)
                     return
                 self._gap = self._end
@@ -174,7 +174,7 @@ class Log:
         self._end += written
         self._last = text
         if self._missing:
-            self._tell_gap(self._gap)
+            self._write_gap(self._gap)
             self._missing, self._gap = 0, -1
 
     def _put(self, text: bytes, at: int) -> int:
@@ -196,18 +196,18 @@ class Log:
         lines, self._last = self._last + whole, b""
         start = lines.rfind(b"\n", 0, max(0, len(lines) - GAP_BYTES)) + 1  # R2
         if self._gap >= 0:
-            self._tell_gap(self._gap)
+            self._write_gap(self._gap)
         elif len(lines) - start >= GAP_BYTES:
             self._missing += lines.count(b"\n", start)
             self._end -= len(lines) - start
-            if self._tell_gap(self._end):
+            if self._write_gap(self._end):
                 self._gap = self._end
                 self._end += GAP_BYTES
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._end)
-        self.tell(self._reason)
+        self.log_missing(self._reason)
 
-    def tell(self, reason: str) -> None:
+    def log_missing(self, reason: str) -> None:
         """Log, once, why records are missing."""
         if not self._told:
             self._told = True
@@ -215,7 +215,7 @@ class Log:
             goes_on = "the runs go on, and what is missing is counted"
             self._logbook.write("records-missing", f"{problem}; {goes_on}", reason=reason)
 
-    def _tell_gap(self, at: int) -> bool:
+    def _write_gap(self, at: int) -> bool:
         """Say there how many rows are missing, if that can be."""
         row = {"t": 0.0, "wall": time.time(), "host": self._host, "placement": "", "kind": "missing"}
         detail = {"rows": self._missing, "reason": self._reason[:REASON]}
@@ -224,7 +224,7 @@ class Log:
 
     def close(self) -> None:
         if self._gap >= 0:
-            self._tell_gap(self._gap)
+            self._write_gap(self._gap)
         with contextlib.suppress(OSError):
             os.close(self._file)
 

@@ -35,10 +35,10 @@ class Redialling:
         self._stalls = Stalls(sockets.outflow, greeting_bytes=1)
         self._redialled: dict[End, _Redialled] = {}
 
-    def look(self, now: float) -> list[str]:
+    def check(self, now: float) -> list[str]:
         """Make connections anew (R1). Return the hosts to which bytes get through again (R2)."""
         sockets, back = self._sockets, list[str]()
-        idle = self._stalls.look(sockets.control_ends(), now)
+        idle = self._stalls.check(sockets.control_ends(), now)
         for end, idle_s in idle.items():
             if not idle_s:
                 self._redialled.pop(end, None)

@@ -231,7 +231,7 @@ class Members:
     def refresh(self) -> int:
         """R3: read the folder again if anything in it has changed, or somebody has expired; the version."""
         with self._lock:
-            folder_seen, seen = _look(self.folder), _look_inside(self.folder)
+            folder_seen, seen = _stamp(self.folder), _folder_stamp(self.folder)
             if seen != self._seen or time.time() >= self._until_s:
                 members, self.wrong = read_members(self.folder)
                 self.all = {member.name: member for member in members}
@@ -250,7 +250,7 @@ class Members:
 
     def admits(self, public: str) -> bool:
         """Whether who proves this key is a member now."""
-        if _look(self.folder) != self._folder_seen or time.time() >= self._until_s:
+        if _stamp(self.folder) != self._folder_seen or time.time() >= self._until_s:
             self.refresh()
         return public in self._by_key
 
@@ -291,7 +291,7 @@ class Members:
         return public
 
 
-def _look(path: Path | os.DirEntry[str]) -> tuple[int, ...] | None:
+def _stamp(path: Path | os.DirEntry[str]) -> tuple[int, ...] | None:
     try:
         status = path.stat()
     except OSError:
@@ -299,14 +299,14 @@ def _look(path: Path | os.DirEntry[str]) -> tuple[int, ...] | None:
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
-def _look_inside(folder: Path) -> object:
+def _folder_stamp(folder: Path) -> object:
     """Return what tells a folder's files from others; what equals nothing if one has changed just now.
 
     A file that changes twice within ``TICK_S`` may have the same dates after both changes.
     """
     try:
         with os.scandir(folder) as entries:
-            files = {entry.name: _look(entry) for entry in entries}
+            files = {entry.name: _stamp(entry) for entry in entries}
             young_ns = (time.time() - TICK_S) * 1e9
             return object() if any(seen and seen[2] > young_ns for seen in files.values()) else files
     except OSError:

@@ -145,7 +145,7 @@ class Shell:
             self._poller.register(int(descriptor), READABLE)
         self._asleep = False
         self._stopping = False
-        self._workers = Workers(self.tell, grants.of, config.core.max_threads, self.logbook)
+        self._workers = Workers(self.queue_event, grants.of, config.core.max_threads, self.logbook)
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._quick_call: Call | None = None  # under way, where it may take too long
         self._housekeeping_s = begun_s + HOUSEKEEPING_S
@@ -167,7 +167,7 @@ class Shell:
         else:
             self._sockets.speak(run, version)
 
-    def tell(self, event: e.Event) -> None:
+    def queue_event(self, event: e.Event) -> None:
         """Queue an event for the core; any thread."""
         self._inbox.append(event)
         self._wake()
@@ -284,9 +284,9 @@ class Shell:
                 elif routers and (name := next((entry[0] for entry in routers if entry[2] == descriptor), "")):
                     at_others.add(name)
                 elif descriptor in watched:
-                    self._hear_of(descriptor)
+                    self._handle_guest_event(descriptor)
                 elif guard is not None:
-                    guard.hear()
+                    guard.handle_events()
             self._asleep = False
             if at_control:  # R1
                 try:
@@ -348,7 +348,7 @@ class Shell:
                 call.over = True
             if not duty.end(number):
                 if not slot.gone:
-                    self.tell(event)
+                    self.queue_event(event)
                 return False
             self.handle(event, time.monotonic())
         return True
@@ -390,7 +390,7 @@ class Shell:
                 self._sockets.answer(identity, m.Drained(str(error)))
                 raise
             self._sockets.drainers[identity] = self._sockets.heard
-            self.tell(e.DrainRequested())
+            self.queue_event(e.DrainRequested())
         elif message.peer.name == sender:
             self._on_application(e.Enlisted(message.peer))
 
@@ -471,7 +471,7 @@ class Shell:
         run = self.core.at_fault(event)
         reason = self._blame(run, event, error)
         if isinstance(event, e.TimerFired) and (run in self.core.runs or (run and " " not in event.key)):
-            self.tell(event)  # it may be of other runs, too
+            self.queue_event(event)  # it may be of other runs, too
         sender = event.sender if isinstance(event, e.MessageReceived) else ""
         broken = e.RunBroken(run, reason, sender)
         try:
@@ -484,7 +484,7 @@ class Shell:
 
     def break_run(self, run: str, about: object, error: Exception) -> None:
         """Have a run dropped for an error that is of this shell's making, or of the machine's (R3)."""
-        self.tell(e.RunBroken(run, self._blame(run, about, error)))
+        self.queue_event(e.RunBroken(run, self._blame(run, about, error)))
 
     def _blame(self, run: str, about: object, error: Exception) -> str:
         """Record and log what is no fault of the run's own code; returns the reason in one line."""
@@ -542,7 +542,7 @@ class Shell:
                 descriptor = self._sockets.watch_process(run, host)
                 if descriptor is not None:
                     self._poller.register(descriptor, READABLE)
-                    self._hear_of(descriptor)  # connecting takes the sign that something came
+                    self._handle_guest_event(descriptor)  # connecting takes the sign that something came
             case e.Unwatch(run, host):
                 self._unwatch(run, host)
             case e.OpenRun(install, nodes):
@@ -572,12 +572,12 @@ class Shell:
             case _:
                 self._on_application(command)
 
-    def _hear_of(self, descriptor: int) -> None:
+    def _handle_guest_event(self, descriptor: int) -> None:
         """Notify the core if the process of a guest is gone."""
-        gone = self._sockets.watching.hear(descriptor, self._sockets.guard)
+        gone = self._sockets.watching.handle(descriptor, self._sockets.guard)
         if gone is not None:
             self._unwatch(*gone)
-            self.tell(e.PeerLost(*gone, "has closed its connections; its process has ended"))
+            self.queue_event(e.PeerLost(*gone, "has closed its connections; its process has ended"))
 
     def _unwatch(self, run: str, host: str | None = None) -> None:
         for descriptor in self._sockets.watching.end(run, host):
@@ -590,7 +590,7 @@ class Shell:
         heapq.heappush(self._timers, (command.at_s, command.key))
         self._due_s = min(self._due_s, self._awake.epoch + command.at_s / self._time_scale)
 
-    def look_by(self, at_s: float) -> None:
+    def check_by(self, at_s: float) -> None:
         """Have the connections for bulk looked at then."""
         self._due_s = min(self._due_s, at_s)
 
@@ -599,7 +599,7 @@ class Shell:
             self._take_answers(now)
         suspended_s = self._awake.suspended(now)
         if suspended_s:
-            self._tell_slept(suspended_s, now, "its machine was suspended")
+            self._notify_slept(suspended_s, now, "its machine was suspended")
         scaled = (now - self._awake.epoch) * self._time_scale
         while self._timers and self._timers[0][0] <= scaled:
             at, key = heapq.heappop(self._timers)
@@ -607,7 +607,7 @@ class Shell:
                 del self._timer_at[key]
                 self.handle(e.TimerFired(key), now)
         if self._bulk.look_s <= now:
-            self._bulk.look(now)
+            self._bulk.check(now)
         if self._housekeeping_s <= now:
             self._housekeeping_s = now + HOUSEKEEPING_S
             self._keep_house(now)
@@ -621,9 +621,9 @@ class Shell:
         self._workers.slept(stopped_s)
         self._bulk.slept(stopped_s)
         if stopped_s >= WOKE_S:
-            self._tell_slept(stopped_s, now, "it was stopped, or something held it up")
+            self._notify_slept(stopped_s, now, "it was stopped, or something held it up")
 
-    def _tell_slept(self, slept_s: float, now: float, why: str) -> None:
+    def _notify_slept(self, slept_s: float, now: float, why: str) -> None:
         """Notify the core, log it, and dial other hosts anew if their connections are dead by now."""
         text = f"this process did not run for {in_seconds(slept_s)} ({why}); others may have given it up"
         self.logbook.write("host-slept", text, duration_s=slept_s * self._time_scale, reason=why)
@@ -633,7 +633,7 @@ class Shell:
         self.handle(e.Woke(slept_s * self._time_scale), now)
 
     def _keep_house(self, now: float) -> None:
-        for expired in self._sockets.look_at_members():
+        for expired in self._sockets.check_members():
             self._expired(*expired, now)
         self._bulk.keep_house(now)
         self._sockets.hang_up_idle(now)

@@ -315,7 +315,7 @@ class Sockets:
             line.bulk = self._dealer((line.peer.ends[line.via], line.host), bulk=True)
         except zmq.ZMQError as error:  # R1
             line.hang_up()
-            self._tell(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
+            self._log_once(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
             return False
         return True
 
@@ -364,7 +364,7 @@ class Sockets:
             self._post_back(identity, frames.encode(message, version))
         self.drainers.clear()
 
-    def look_at_members(self) -> list[tuple[str, str]]:
+    def check_members(self) -> list[tuple[str, str]]:
         """Hang up on hosts that are members no more, or by another key; to be called every few seconds.
 
         Return whose certificate has expired, of this host and those of its runs, and how a sentence on each goes on.
@@ -376,8 +376,8 @@ class Sockets:
             self._members, public_of = members.version, members.public_of
             self._hang_up([end for end, public in self._dialled.items() if public != public_of(end[1])])
         for why in members.wrong:
-            self._tell(f"a certificate in {members.folder} admits nobody", why, "certificate-refused")
-        return [*self._expiry.look({line.host for line in self._all_lines()}, self.logbook)]
+            self._log_once(f"a certificate in {members.folder} admits nobody", why, "certificate-refused")
+        return [*self._expiry.check({line.host for line in self._all_lines()}, self.logbook)]
 
     def hang_up_idle(self, now: float) -> None:
         """R2: of lines that nothing has been sent on for ``idle_s``."""
@@ -417,14 +417,14 @@ class Sockets:
         busy = {end for line in dialled if line.used and line.run != BEFORE_RUNS for end in line.ends}
         free = [line for line in dialled if line.ends.isdisjoint(busy)]
         if not free:
-            self._tell(
+            self._log_once(
                 f"max_sockets={most} are in use",
                 "no further host is dialled; raise it with --limit max_sockets=N, and descriptors with ulimit -n",
             )
             raise zmq.ZMQError(errno.EMFILE)
         self._hang_up(min(free, key=lambda line: (line.run != BEFORE_RUNS, line.used_s)).ends)
 
-    def _tell(self, what: str, more: str, event: str = "peer-unreachable") -> None:
+    def _log_once(self, what: str, more: str, event: str = "peer-unreachable") -> None:
         now = time.monotonic()
         if now - self._told_s.get(what, -TOLD_S) < TOLD_S:
             return

@@ -52,7 +52,7 @@ class Stalls:
         self._moved: set[End] = set()
         self._looked_s = 0.0
 
-    def look(self, busy: Collection[End], now: float) -> dict[End, float]:
+    def check(self, busy: Collection[End], now: float) -> dict[End, float]:
         """Look at the connections that something is to be sent on. Return how long the idle ones have been idle.
 
         A connection on which bytes get through again is returned once, with 0.

@@ -61,7 +61,7 @@ class Watching:
         self.descriptors[descriptor] = watched
         return descriptor
 
-    def hear(self, descriptor: int, guard: Guard | None) -> tuple[str, str] | None:
+    def handle(self, descriptor: int, guard: Guard | None) -> tuple[str, str] | None:
         """Take the news of a process; its run and host if it is gone (R1)."""
         watched = self.descriptors[descriptor]
         with contextlib.suppress(zmq.Again):

@@ -285,7 +285,7 @@ class Workers:
         with self._lock:
             self.due_s = math.inf
             for lane in list(self._waiting.values()):
-                failed += self._look_at(lane, now)
+                failed += self._check(lane, now)
             self._calls = {call for call in self._calls if not call.over}
             for call in self._calls:
                 limit_s = call.slot.lane.timeout_s
@@ -297,7 +297,7 @@ class Workers:
                     self._watch(call)
         return failed
 
-    def _look_at(self, lane: Lane, now: float) -> list[e.OperatorFailed]:
+    def _check(self, lane: Lane, now: float) -> list[e.OperatorFailed]:
         waiting, failed = lane.waiting, []
         while waiting and now - waiting[0].waits_s >= GROW_S and self._begin(waiting[0], grow=True):
             waiting.popleft()

@@ -194,7 +194,7 @@ class Demands:
             self._forward(sender, name, demand, None, 0)
             return NO_NOTES
         if self._failures.said:
-            self._failures.say_again(self.nodes)
+            self._failures.repeat(self.nodes)
         if self.tails.kept and name in self.tails.kept and (where := self.tails.answers(demand)) != "node":
             if where == "elsewhere":
                 self._await_tail(demand)
@@ -412,7 +412,7 @@ class Demands:
             if tail is not None:
                 tail.on_transfer_over(index, consumer, arrived=arrived)
 
-    def look_after(self) -> bool:
+    def check_waiting(self) -> bool:
         """Look which hosts are waited for, in a run that outlives them. Return whether there are any."""
         for (_, producer), pending in self.pending.items():
             self._wait_for(self._greet(producer, pending.index), pending.asked_s)
@@ -481,7 +481,7 @@ class Demands:
                     noted = (notes.PartitionDelivered(),)
             elif type(action) is Renounce:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
-                    self._ask(name, producer, LAST)
+                    self._demand_until_answered(name, producer, LAST)
             elif type(action) is Turned:
                 self.tails.leave(node)
                 noted = (*noted, *self._perform(node, node.go_on_turned()))
@@ -513,7 +513,7 @@ class Demands:
         about = bool(output.end), uneven, sink, output.sizes
         self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, *about))
 
-    def _ask(self, consumer: str, producer: str, index: int) -> None:
+    def _demand_until_answered(self, consumer: str, producer: str, index: int) -> None:
         """Demand a partition, from another host until it comes."""
         if self._send_demand(consumer, producer, index):
             self._await(consumer, producer, index)
@@ -547,7 +547,7 @@ class Demands:
         )
         return not here
 
-    def _say(self, consumer: str, producer: str, index: int) -> None:
+    def _announce_resume(self, consumer: str, producer: str, index: int) -> None:
         """R12: tell a producer with which partition a consumer here goes on, until it has heard it."""
         if self._send_demand(consumer, producer, index, forwards=GOES_ON):
             self._await(consumer, producer, index)

@@ -245,7 +245,7 @@ class Directory:
         self.routes.gone.add(host)
         self._lost_after[host] = self.number
 
-    def said_lost(self, host: str) -> m.Lost:
+    def lost_message(self, host: str) -> m.Lost:
         """At the client: what others are told of a host that is lost."""
         return m.Lost(self._out.run, host, self.moved, self._lost_after[host])
 

@@ -31,13 +31,13 @@ class Failures:
     def add(self, event: e.OperatorFailed) -> None:
         """A node's code cannot go on."""
         self.said[event.node] = message = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
-        self._say(message)
+        self._send(message)
 
-    def say_again(self, here: Collection[str]) -> None:
+    def repeat(self, here: Collection[str]) -> None:
         """R1: of those nodes that are still ``here``; the query of another has left."""
         for name, message in list(self.said.items()):
             if name in here:
-                self._say(message)
+                self._send(message)
             else:
                 del self.said[name]
 
@@ -46,9 +46,9 @@ class Failures:
         name, consumer = wanted.producer, wanted.consumer
         reason = f"{name!r} has not kept its partition {wanted.index}, which {consumer!r} goes on with"
         message = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
-        self._say(message)
+        self._send(message)
 
-    def _say(self, said: m.Failed | m.StateMissing) -> None:
+    def _send(self, said: m.Failed | m.StateMissing) -> None:
         here = self._directory.locations.get(said.node)
         if self._lasts and here is not None and here.version > 1:  # R2
             self._out.send(self._to, m.Located(self._out.run, (here,)))

@@ -95,9 +95,9 @@ class Flow(Demands):
                 continue
             for producer in node.node.inputs:
                 if producer in node.asked:
-                    self._ask(name, producer, node.index)
+                    self._demand_until_answered(name, producer, node.index)
                 elif graph:
-                    self._say(name, producer, node.got)
+                    self._announce_resume(name, producer, node.got)
                 pending = self.pending.get((name, producer))
                 if pending is not None:  # that host may not have begun the generation yet, and not heard of it
                     pending.interval_s = self._limits.retry_s / 4
@@ -192,9 +192,9 @@ class Flow(Demands):
                 if owed and consumer in owed:
                     self._out.send(self._directory.locations[name].host, owed[consumer])
             elif name in here.asked:  # R1: one to another host is repeated
-                self._ask(consumer, name, here.index)
+                self._demand_until_answered(consumer, name, here.index)
             elif owed and consumer in owed and owed[consumer].index == LAST:  # it may have its own end in hand yet
-                self._ask(consumer, name, LAST)
+                self._demand_until_answered(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
         """An operator is to come here and begin with partition ``index``."""
@@ -235,7 +235,7 @@ class Flow(Demands):
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
             if pending is not None:
-                self._ask(consumer, name, pending.index)
+                self._demand_until_answered(consumer, name, pending.index)
         for producer in node.node.inputs:
             if producer in self.nodes:
                 self.nodes[producer].taker_of(name).forget()
@@ -254,7 +254,7 @@ class Flow(Demands):
                     part = m.Partition(self._out.run, producer, name, early.index, early.end)
                     self._out.hand_over(part, early.value, early.size_bytes)
                 else:
-                    self._ask(name, producer, action.index)
+                    self._demand_until_answered(name, producer, action.index)
 
     # --- proposals ------------------------------------------------------------------------------------
 

@@ -168,7 +168,7 @@ class NodeCore(SendingSide):
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         taker = self.taker or self.takers[consumer]
         if self.unheard and (name := consumer if consumer in self.takers else "") in self.unheard:
-            if not self._hear(taker, name, index):
+            if not self._handle_resume(taker, name, index):
                 return "lacking", []
             taker = self.taker or taker
         ended = self.state is ENDED and self.node.kind != "sink"  # whose application has been told
@@ -219,7 +219,7 @@ class NodeCore(SendingSide):
         taker = self.takers.get(consumer)
         if taker is None or consumer not in self.unheard:
             return True, []
-        if not self._hear(taker, consumer, index):
+        if not self._handle_resume(taker, consumer, index):
             return False, []
         return True, self._go_on_heard() if self.taker is None else []
 

@@ -168,14 +168,14 @@ class RouteChoice:
     def send(self, to: str, part: m.Partition, size_bytes: int) -> m.Via:
         """Over what a partition goes to that host, whose transfer begins."""
         if self._landed:
-            self._ask_again(to, part)
+            self._count_repeat(to, part)
         via = self.via(to, part.index)
         if self._choices(to, part.index):
             busy = self.busy.setdefault((to, via), _Busy(self._out.now))
             busy.parts[part.producer, part.index, part.consumer] = part, size_bytes
         return via
 
-    def _ask_again(self, to: str, part: m.Partition) -> None:
+    def _count_repeat(self, to: str, part: m.Partition) -> None:
         """R7: a partition is sent that is perhaps said to be there already."""
         edge = part.producer, part.consumer
         for (host, via), edges in list(self._landed.items()):
@@ -188,11 +188,11 @@ class RouteChoice:
                 for_s = 2 * self._false[host, via][1] if (host, via) in self._false else self._again_s
                 for_s = min(LONGEST * self._again_s, for_s)
                 self._false[host, via] = self._out.now + for_s, for_s
-                self._say_impassable(host, via)
+                self._report_impassable(host, via)
                 detail = {"what": "does not come, though relays say so", **route_fields(via)}
                 self._out.record("fault", peer=to, node=part.producer, index=part.index, detail=detail)
 
-    def _say_impassable(self, to: str, via: m.Via) -> None:
+    def _report_impassable(self, to: str, via: m.Via) -> None:
         """To the client, which plans without it."""
         assert not isinstance(via, str)
         self._out.send(self._client, m.Impassable(self._out.run, to, via))
@@ -259,7 +259,7 @@ class RouteChoice:
         if link is not None:
             monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
         else:
-            self._say_impassable(to, via)
+            self._report_impassable(to, via)
         detail = {"what": "nothing comes through", **route_fields(via), "parts": len(busy.parts)}
         self._out.record("fault", peer=to, duration_s=waited_s, detail=detail)
         return True

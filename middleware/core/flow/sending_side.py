@@ -40,7 +40,7 @@ class SendingSide(Machine):
         """What is known of a consumer."""
         return self.taker or self.takers[consumer]
 
-    def _hear(self, taker: ConsumerState, consumer: str, index: int) -> bool:
+    def _handle_resume(self, taker: ConsumerState, consumer: str, index: int) -> bool:
         """R11: a consumer goes on with partition ``index``; whether it can be given that."""
         free = self.free and self.state is IDLE
         if index == LAST:

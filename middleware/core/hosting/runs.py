@@ -127,7 +127,7 @@ class Runs:
         if isinstance(install, str):
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
-        if old.asks_where(install, lost.keys()):
+        if old.requests_recovery_plan(install, lost.keys()):
             self._failover_runs.wait(old, detected_s)
             return
         request = self._failover_runs.again(old, install)
@@ -140,10 +140,10 @@ class Runs:
                 run.directory.leave_out(host, how)
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
-        self._told(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), before))
-        self._told(run.id, run.recovery.go_on())
+        self._pass_notes(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), before))
+        self._pass_notes(run.id, run.recovery.go_on())
 
-    def _told(self, run_id: str, told: Notes) -> None:
+    def _pass_notes(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
         for note in told:
             run = self.runs.get(run_id)

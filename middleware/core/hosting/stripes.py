@@ -61,7 +61,7 @@ class Stripes:
         out = self._out.of(stream if above is UNSET else trunk_name(stream))
         hooks = StripeHooks(
             self._act,
-            self._tell,
+            self._send_indices,
             self._most,
             self._named,
             lambda first, error: self._changed(stream, first, error),
@@ -267,7 +267,7 @@ class Stripes:
     def _named(self, stripe: StripeState) -> str:
         return self._current(e.NextRequested(stripe.run)).run
 
-    def _tell(self, stripe: StripeState, given: m.StripeIndices) -> None:
+    def _send_indices(self, stripe: StripeState, given: m.StripeIndices) -> None:
         run = self._now(stripe.run)
         if run is not None:
             message = msgspec.structs.replace(given, run=run.id)

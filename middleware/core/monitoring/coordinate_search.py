@@ -50,7 +50,7 @@ class CoordinateSearch:
         lately = places.own.count >= ENOUGH and self._out.now - places.moved_s < self._config.max_age_s
         targets = [target.name for target in message.targets if target.name != self._out.host]
         if asker in self.waiting or lately:
-            self._tell(asker)
+            self._answer(asker)
             for name in targets:
                 if self.left.get(name):
                     self._latency_prober.sound(BEFORE_RUNS, name, situated=True)
@@ -74,14 +74,14 @@ class CoordinateSearch:
         self.left[host] -= 1
         if self.made * TIMES >= ENOUGH:
             for asker in sorted(self.waiting):
-                self._tell(asker)
+                self._answer(asker)
             self.waiting.clear()
             self.left.clear()
             self.made = 0
         elif self.left[host]:
             self._latency_prober.sound(BEFORE_RUNS, host, situated=True)
 
-    def _tell(self, asker: str) -> None:
+    def _answer(self, asker: str) -> None:
         me = self._out.host
         if asker == me:
             self._out.emit(e.Report(me, me, self._table.own))

@@ -162,11 +162,11 @@ class Coordinator:
             self._heard_s.setdefault(host, out.now)
         if before is not None:
             led.follow(before, self._heard_s)
-        led.answers = next((sibling.answers for sibling in self._asked_with(led) if sibling is not led), led.answers)
+        led.answers = next((sibling.answers for sibling in self._pinged_with(led) if sibling is not led), led.answers)
         for host in sorted(led.installing):
             out.send(host, install)
         for host in sorted(led.remote):
-            self._tell_lost(led, host)
+            self._report_lost(led, host)
         if not led.needed:
             yield from self._ready(led)
         out.wake(Timer.INSTALL, out.now + self._limits.retry_s)
@@ -180,7 +180,7 @@ class Coordinator:
     def supersede(self, run: str) -> _Led:
         """R8: the next generation of a run takes its place, and begins with what was known of this one's hosts."""
         led = self.led.pop(run)
-        self._asks_no_more(led)
+        self._stop_pinging(led)
         if led.directory is not None:
             led.remote -= led.directory.lost.keys()
         led.directory = None
@@ -449,7 +449,7 @@ class Coordinator:
 
     # --- whether hosts are there ------------------------------------------------------------------------
 
-    def _asked_with(self, led: _Led) -> list[_Led]:
+    def _pinged_with(self, led: _Led) -> list[_Led]:
         """R11: it, and the other stripes of its stream."""
         return [sibling for sibling in self.led.values() if sibling.asked_as == led.asked_as]
 
@@ -459,9 +459,9 @@ class Coordinator:
             self._ping_at_s[name] = at_s
             self._out.of(name).wake(Timer.PING, at_s)
 
-    def _asks_no_more(self, led: _Led) -> None:
+    def _stop_pinging(self, led: _Led) -> None:
         """A run is not led any more."""
-        if not self._asked_with(led):
+        if not self._pinged_with(led):
             self._ping_at_s.pop(led.asked_as, None)
             self._greeted_s = {key: at_s for key, at_s in self._greeted_s.items() if key[0] != led.asked_as}
 
@@ -527,9 +527,9 @@ class Coordinator:
         if not asked:
             return
         first, *beside = asked
-        first.answers[host].asked(self._out.now)
+        first.answers[host].pinged(self._out.now)
         begun = [led.directory for led in asked if led.directory and host not in led.installing]
-        lost = [directory.said_lost(lost_host) for directory in begun for lost_host in directory.lost]
+        lost = [directory.lost_message(lost_host) for directory in begun for lost_host in directory.lost]
         if beside:
             first.out.send(host, m.Pings(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
             return
@@ -550,7 +550,7 @@ class Coordinator:
 
     def _forget(self, led: _Led) -> None:
         del self.led[led.out.run]
-        self._asks_no_more(led)
+        self._stop_pinging(led)
         if not self.led:
             self._heard_s.clear()
             self._lapsed_s.clear()
@@ -598,7 +598,7 @@ class Coordinator:
         directory.lose(host, how)
         out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
-            self._tell_lost(led, other)
+            self._report_lost(led, other)
         if gone and isinstance(led.install, m.FailoverInstall):  # R8
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
@@ -609,11 +609,11 @@ class Coordinator:
                 yield from self._ready(led)
 
     @staticmethod
-    def _tell_lost(led: _Led, other: str) -> None:
+    def _report_lost(led: _Led, other: str) -> None:
         """Said again with every ping."""
         if led.directory is not None:
             for host in led.directory.lost:
-                led.out.send(other, led.directory.said_lost(host))
+                led.out.send(other, led.directory.lost_message(host))
 
 
 def _is_asked(led: _Led, host: str) -> bool:

@@ -150,14 +150,14 @@ class LatencyProber:
             return
         if before is None and len(self.under_way) >= MOST:
             del self.under_way[next(iter(self.under_way))]  # R4
-        self._ask(host, _Sounding(run, 0, 0.0, situated=situated), told)
+        self._send_probe(host, _Sounding(run, 0, 0.0, situated=situated), told)
 
-    def _ask(self, host: str, sounding: _Sounding, told: PiggybackedFigures | None = None) -> None:
+    def _send_probe(self, host: str, sounding: _Sounding, told: PiggybackedFigures | None = None) -> None:
         self._count += 1
         sounding.number, sounding.sent_s = self._count, self._out.now
         self.under_way[host] = sounding
         source = self._me if sounding.run == BEFORE_RUNS else None
-        me = None if told is None else self._told_of_me()
+        me = None if told is None else self._reports_of_me()
         latencies, nodes = told or PiggybackedFigures()
         if sounding.situated:
             places = self._table.news() if told is not None else self._table.own_news()
@@ -170,14 +170,14 @@ class LatencyProber:
             self.sent_bytes += len(_size.encode(message))
         self._out.of(message.run).send(to, message)
 
-    def _told_of_me(self) -> m.HostReport:
+    def _reports_of_me(self) -> m.HostReport:
         return host_told(self._meters.host(self._out.now))
 
     def on_echo(self, sender: str, message: m.Echo, hosts: Collection[str] = ()) -> Notes:
         """Answer, or take the answer; in a run from one of its ``hosts``."""
         out = self._out.of(message.run)
         if message.run != BEFORE_RUNS:  # R4
-            self._hear(sender, message.latencies)
+            self._handle_reports(sender, message.latencies)
         if message.host is not None:
             self.hosts.pop(sender, None)
             if len(self.hosts) >= MOST:
@@ -189,10 +189,10 @@ class LatencyProber:
         if not message.back:
             if message.source is not None and message.run == BEFORE_RUNS and message.source.name == sender:
                 out.emit(e.Meet(message.run, (message.source,)))
-            answer = m.Echo(message.run, message.number, True, host=self._told_of_me())
+            answer = m.Echo(message.run, message.number, True, host=self._reports_of_me())
             if situated:
                 own = self._table.own_news()
-                answer = m.Situated(message.run, message.number, True, host=self._told_of_me(), places=own)
+                answer = m.Situated(message.run, message.number, True, host=self._reports_of_me(), places=own)
             self._send(sender, answer)
             return
         sounding = self.under_way.get(sender)
@@ -208,7 +208,7 @@ class LatencyProber:
             self._table.measured(sender, took_s / 2)
         sounding.left -= 1
         if sounding.left:
-            self._ask(sender, sounding)
+            self._send_probe(sender, sounding)
             return
         del self.under_way[sender]
         link = Link(out.host, sender)
@@ -231,7 +231,7 @@ class LatencyProber:
         """A host answers for a link of its own."""
         report = message.latency
         if report.source == sender:  # R3
-            self._hear(sender, (report,))
+            self._handle_reports(sender, (report,))
             yield from self._report(Link(report.source, report.target), as_latency(report, self._out.now))
 
     def _report(self, link: Link, latency: Latency) -> Notes:
@@ -246,7 +246,7 @@ class LatencyProber:
         latest = [(host, series.latency) for host, series in self.own.items()][-MOST_TOLD:]
         return tuple(as_message(Link(self._out.host, host), latency, self._out.now) for host, latency in latest)
 
-    def _hear(self, sender: str, news: tuple[m.LinkLatency, ...]) -> None:
+    def _handle_reports(self, sender: str, news: tuple[m.LinkLatency, ...]) -> None:
         for report in news:
             if report.source != sender or report.target == sender:
                 continue  # R3

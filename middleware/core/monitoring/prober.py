@@ -129,13 +129,13 @@ class Prober:
         for target in message.targets:
             if target.name != self._out.host and (hosts is None or target.name in hosts):  # R4
                 via = message.via if isinstance(message, m.ProbeOver) else NET
-                yield from self._ask(message.run, self._to(target.name, via), message.requester.name)
+                yield from self._request_probe(message.run, self._to(target.name, via), message.requester.name)
         self._next()
 
     def _to(self, host: str, via: str) -> Link:
         return Link(self._out.host, host, via)
 
-    def _ask(self, run: str, there: Link, requester: str) -> Notes:
+    def _request_probe(self, run: str, there: Link, requester: str) -> Notes:
         asker = _Asker(run)
         back = Link(there.target, there.source, there.via)
         for link in (there, back):
@@ -170,7 +170,7 @@ class Prober:
         self._out.emit(e.Report(*link.hosts, estimate, via=link.via))
         yield LinkMeasured(link, estimate)
 
-    def _tell(self, way: Link, link: Link, estimate: LinkEstimate) -> Notes:
+    def _answer_waiting(self, way: Link, link: Link, estimate: LinkEstimate) -> Notes:
         """Answer all who wait for ``link``, ``way`` from here or back, except its two ends: both are told anyway."""
         askers = self.waiting.get(way, {})
         for name, asker in list(askers.items()):
@@ -231,7 +231,7 @@ class Prober:
             message = m.ProbeResult(probe.run, as_message(link, estimate, self._out.now))
             self._out.of(probe.run).send(link.target, message)
             yield from self._report(link, estimate)
-            yield from self._tell(link, link, estimate)
+            yield from self._answer_waiting(link, link, estimate)
         self._over(link, probe)
 
     def busy_s(self, way: Ends, duration_s: float) -> float:
@@ -252,7 +252,7 @@ class Prober:
         self._monitor.handle_estimates((report,), self._out.now, report.source)
         yield from self._report(link, estimate)
         if link.target == self._out.host:
-            yield from self._tell(self._to(link.source, link.via), link, estimate)
+            yield from self._answer_waiting(self._to(link.source, link.via), link, estimate)
 
     def _over(self, way: Link, probe: m.Probe) -> None:
         mine = self.under_way

@@ -32,7 +32,7 @@ class ResponseTimes:
         self._took: deque[float] = deque(maxlen=WINDOW)  # logarithms
         self._asked_s: float | None = None
 
-    def asked(self, now: float) -> None:
+    def pinged(self, now: float) -> None:
         """A ping goes there; of several without an answer the first counts."""
         if self._asked_s is None:
             self._asked_s = now

@@ -156,7 +156,7 @@ class Suspicions:
         lately_s = self._out.now - BLOCKED_LONG * self._limits.patience * self._limits.stall_s
         return stalled is not None and stalled.blocked_s >= lately_s
 
-    def asked(self, host: str) -> bool:
+    def was_pinged(self, host: str) -> bool:
         """Return whether a host was pinged lately."""
         return host in self._answered_s
 
@@ -168,7 +168,7 @@ class Suspicions:
         for key in [key for key in self.of if key[1] == sender]:
             del self.of[key]  # R2: it has answered
 
-    def look(self) -> None:
+    def begin_checks(self) -> None:
         """Begin to look after the hosts that are waited for, as it is time."""
         late_s, self._due_s = self._out.now - self._due_s, math.inf
         if late_s > self._pace_s:  # R6: this host was late itself
@@ -238,5 +238,5 @@ class Suspicions:
         if self._out.now >= self._asked_s.get(key, -math.inf) + every_s:
             self._asked_s[key] = self._out.now
             if host in self._answers:
-                self._answers[host].asked(self._out.now)
+                self._answers[host].pinged(self._out.now)
             self._out.of(run).send(host, m.Ping(run if leads else ""))

@@ -245,7 +245,7 @@ class Departures:
         location = m.Location(name, departure.target, departure.version + 1)
         self._directory.settle((location,))
         self._out.emit(e.CloseNode(self._out.run, name))
-        self._tell(location, departure.target)
+        self._announce(location, departure.target)
         self._flow.follow(name)
         self.arm()
 
@@ -255,9 +255,9 @@ class Departures:
         if movable and said.version <= self._directory.locations[said.node].version + FAR:
             location = m.Location(said.node, self._out.host, said.version + 1)  # R3: which nobody else may make
             self._directory.settle((location,))
-            self._tell(location, sender)
+            self._announce(location, sender)
 
-    def _tell(self, location: m.Location, other: str) -> None:
+    def _announce(self, location: m.Location, other: str) -> None:
         """The new location, to those who need it first: the other host, and who talks to the operator."""
         name, tree = location.node, self._tree
         near = self._directory.where((*tree.consumers[name], *tree.node_of(name).inputs)).values()
@@ -272,7 +272,7 @@ class Departures:
         out.send(departure.target, m.Withdraw(out.run, name, departure.version))
         location = m.Location(name, out.host, departure.version + 1)  # R3: this hand-over is over for everyone
         self._directory.settle((location,))
-        self._tell(location, departure.target)
+        self._announce(location, departure.target)
         yield from self._flow.stay(name)
         yield from self._settled(departure, why)
 

@@ -135,7 +135,7 @@ class Inheritance:
     def _give(self, legacy: InheritedState) -> None:
         snapshot, out, turn = legacy.taken, self._out, self._tree.turn
         if legacy.error:
-            self._say(legacy)
+            self._report_failure(legacy)
         if snapshot is None:
             return
         message = m.State(
@@ -178,7 +178,7 @@ class Inheritance:
         legacy.failed_s = self._out.now if since_s is None else since_s
         if self._out.now - legacy.failed_s >= lease_s:  # though that host claims it
             legacy.error = f"its state has not got to host {peer!r} for {lease_s:g} s"
-            self._say(legacy)
+            self._report_failure(legacy)
 
     # --- the host of an heir --------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Inheritance:
         state, limit = payload if message.inline is None else message.inline, self._limits.max_state_bytes
         if message.size_bytes > limit:
             heir.error = f"the state of {message.node!r} has {message.size_bytes} bytes; this host takes up to {limit}"
-            self._say(heir)
+            self._report_failure(heir)
         elif state is not None:
             heir.states[message.node] = e.Inherited(state, message.digest, message.state_version)
             self._check_complete(heir)
@@ -217,7 +217,7 @@ class Inheritance:
         if event.error:
             heir.cause = event.cause or None
             heir.error = f"the states of {', '.join(heir.takes)} cannot be merged: {event.error}"
-            self._say(heir)
+            self._report_failure(heir)
             return
         del self.heirs[event.node]
         size = plain_sum(len(inherited.state) for inherited in heir.states.values())
@@ -234,7 +234,7 @@ class Inheritance:
 
     # --- both -----------------------------------------------------------------------------------------
 
-    def _say(self, of: InheritedState | Heir) -> None:
+    def _report_failure(self, of: InheritedState | Heir) -> None:
         """R4: tell the client that the run cannot go on; again when it is claimed or looked after next."""
         self._out.send(self._client, m.Failed(self._out.run, of.node, of.error[:4000], of.cause))
 
@@ -252,7 +252,7 @@ class Inheritance:
             if heir.due_s > self._out.now:
                 continue
             if heir.error:
-                self._say(heir)
+                self._report_failure(heir)
             for name in heir.missing:
                 host = heir.takes[name]
                 self._flow.stuck(host, heir.since_s)

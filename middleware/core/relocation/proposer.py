@@ -365,12 +365,12 @@ class Proposer:
         since = 0 if proposal.query is None else proposal.query.since
         proposal.iteration = max([*self._tree.first.values(), self._flow.ahead, since]) - 1  # R9, R13
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
-        propose = self._words(proposal)
+        propose = self._proposal_message(proposal)
         for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):
             self._out.send(host, propose)
         self._arm()
 
-    def _words(self, proposal: Proposal) -> m.Propose:
+    def _proposal_message(self, proposal: Proposal) -> m.Propose:
         fields = self._out.run, proposal.number, proposal.moves, proposal.shape
         return m.Propose(*fields) if proposal.ways is None else m.ProposeWays(*fields, proposal.ways)
 
@@ -418,7 +418,7 @@ class Proposer:
         if proposal is None:
             self._out.send(sender, m.Abort(self._out.run, message.number))  # of a proposal long over
         elif proposal.state is not ProposalState.PROPOSED:
-            self._tell(proposal, sender)
+            self._send(proposal, sender)
         elif sender not in self._directory.hosts and sender not in proposal.waiting:
             return  # R8
         elif message.error:
@@ -472,14 +472,14 @@ class Proposer:
                 proposal.waiting -= parted
                 yield from self._check_done(proposal)
             for host in sorted(proposal.waiting):
-                self._tell(proposal, host)
+                self._send(proposal, host)
         elif self._out.waited_s(proposal.begun_s) >= limit_s:
             silent = ", ".join(sorted(proposal.waiting))
             self._conclude(proposal, ProposalEvent.EXPIRED, f"no vote of {silent} in {limit_s:g} s")  # R3
             return
         else:
             for host in sorted(proposal.waiting):
-                self._out.send(host, self._words(proposal))
+                self._out.send(host, self._proposal_message(proposal))
         self._arm()
 
     def on_lost(self, note: HostLost) -> Notes:
@@ -546,10 +546,10 @@ class Proposer:
             self._attached(proposal, proposal.query)
         proposal.waiting = self._directory.everyone
         for host in sorted(proposal.waiting):
-            self._tell(proposal, host)
+            self._send(proposal, host)
         self._arm()
 
-    def _tell(self, proposal: Proposal, host: str) -> None:
+    def _send(self, proposal: Proposal, host: str) -> None:
         run, number = self._out.run, proposal.number
         word: m.Commit | m.Retire | m.Abort
         if proposal.state is ProposalState.COMMITTED:

@@ -181,7 +181,7 @@ class Queries:
     def on_lost(self, note: HostLost) -> Notes:
         yield from self.answered(note.host)
 
-    def tell_instead(self, host: str, word: m.Message) -> None:
+    def notify_instead(self, host: str, word: m.Message) -> None:
         """Have a host that has not answered hear this in place of what it was told."""
         if host in self._words:
             self._words[host] = word

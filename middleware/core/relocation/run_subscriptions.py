@@ -66,7 +66,7 @@ class RunSubscriptions:
     def request(self, number: int, node: str) -> None:
         """It wants the partitions of ``node``."""
         self.wanted[number] = _Wanted(node)
-        self._say(number, self.wanted[number])
+        self._send(number, self.wanted[number])
         self._out.wake(Timer.VISIT, self._out.now + self._limits.retry_s)
 
     def leave(self, number: int) -> None:
@@ -74,10 +74,10 @@ class RunSubscriptions:
         wanted = self.wanted.get(number)
         if wanted is not None and not wanted.left:
             wanted.left = 1
-            self._say(number, wanted)
+            self._send(number, wanted)
             self._out.wake(Timer.VISIT, self._out.now + self._limits.retry_s)
 
-    def _say(self, number: int, wanted: _Wanted) -> None:
+    def _send(self, number: int, wanted: _Wanted) -> None:
         run = self._out.run
         self._out.emit(e.Meet(run, (self.owner,)))  # R5: what closes the first generation forgets where that is
         word = m.Unsubscribe(run, number) if wanted.left else m.Subscribe(run, number, wanted.node, self._me)
@@ -93,7 +93,7 @@ class RunSubscriptions:
             self.wanted.clear()
         for number, wanted in self.wanted.items():
             wanted.left += wanted.left > 0
-            self._say(number, wanted)  # R1
+            self._send(number, wanted)  # R1
         if self.wanted:
             lasting = all(wanted.sink and not wanted.left for wanted in self.wanted.values())
             self._out.wake(Timer.VISIT, now + (limits.liveness_s / 2 if lasting else limits.retry_s))

@@ -201,7 +201,7 @@ class Subscribers:
         """R6: a subscription of a guest that has not answered is over: it hears of another, or is not waited for."""
         queries = self._queries
         if any(guest.peer.name == name and query not in queries.why for query, guest in queries.subscribers.items()):
-            queries.tell_instead(name, self._enrolment_of(name))
+            queries.notify_instead(name, self._enrolment_of(name))
         else:
             self._directory.returning.discard(name)
             yield from queries.answered(name)

@@ -63,10 +63,10 @@ class CoordinateSteering:
         }
         self.rested = {name: rest for name, rest in self.rested.items() if name in here}
         for name, node_figures in here.items():
-            self._look(self._options, name, node_figures, places)
+            self._check(self._options, name, node_figures, places)
         self._out.wake(Timer.LOOK, self._out.now + self._options.period_s)
 
-    def _look(self, options: SpaceMoves, name: str, figures: NodeFigures, places: dict[str, Place]) -> None:
+    def _check(self, options: SpaceMoves, name: str, figures: NodeFigures, places: dict[str, Place]) -> None:
         where, here = self._directory.where(self._directory.locations), self._out.host
         consumers = self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]

@@ -232,7 +232,7 @@ class CentralSteering:
             "fault", peer=sender, duration_s=for_s, detail={"what": "route left", **route_fields(message.hops)}
         )
 
-    def asks_anew(self, install: m.FailoverInstall, there: Set[str]) -> bool:
+    def request_recovery_plan(self, install: m.FailoverInstall, there: Set[str]) -> bool:
         """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
         out, gossip, directory = self._out, self._gossip, self._directory
         flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
@@ -293,7 +293,7 @@ class CentralSteering:
             search.asked |= unknown
             search.sounded += len(unheard)
             search.waiting, search.unheard = unknown, unheard
-            yield from self._ask(search)
+            yield from self._request_measurements(search)
             self._wait()
             return
         self._search = None
@@ -327,7 +327,7 @@ class CentralSteering:
         pairs = self._history is not None  # then both ways are wanted
         return self._prober.measure(self._out.run, self._directory.reachable(), links, pairs=pairs)
 
-    def _ask(self, search: _Search) -> Notes:
+    def _request_measurements(self, search: _Search) -> Notes:
         """Have what is waited for measured."""
         yield from self._probe(search.waiting)
         self._latency_prober.measure(self._out.run, self._directory.reachable(), search.unheard)
@@ -382,7 +382,7 @@ class CentralSteering:
             return
         if search.tries < TRIES:
             search.tries += 1
-            yield from self._ask(search)
+            yield from self._request_measurements(search)
             self._wait()
             return
         slow_bps = too_slow_bps(self._out.now - search.asked_s)

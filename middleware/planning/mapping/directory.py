@@ -56,7 +56,7 @@ class ServiceDirectory:
         peers = [host for host in sorted(self._entries) if host != self._host]
         if now - self._told_s >= self._gossip_s and peers:
             self._told_s = now
-            self._tell(self._random.choice(peers), self.entries, answer=False, out=out)
+            self._send(self._random.choice(peers), self.entries, answer=False, out=out)
 
     def on_gossip(self, message: DirectoryGossip, out: list[Transmit]) -> None:
         """Take what is newer (R1), and answer what is newer here (R2)."""
@@ -74,9 +74,9 @@ class ServiceDirectory:
             versions = {entry.host: entry.version for entry in message.entries}
             newer = tuple(entry for entry in self.entries if entry.version > versions.get(entry.host, -1))
             if newer:
-                self._tell(message.sender, newer, answer=True, out=out)
+                self._send(message.sender, newer, answer=True, out=out)
 
-    def _tell(self, to: Host, entries: tuple[Entry, ...], *, answer: bool, out: list[Transmit]) -> None:
+    def _send(self, to: Host, entries: tuple[Entry, ...], *, answer: bool, out: list[Transmit]) -> None:
         out.append(Transmit(to, CONTROL, 0.0, DirectoryGossip(self._host, entries, answer)))
 
     def _index(self) -> None:

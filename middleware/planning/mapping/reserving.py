@@ -183,7 +183,7 @@ class Reservations:
         if at == 0 and task.number not in self._running:
             return  # late: it has ended
         if not self._take(task, attempt, mapping, at, now + self.rules.lease_s):  # R3
-            self._tell_source(mapping, Broken(task.number, attempt), out)
+            self._notify_source(mapping, Broken(task.number, attempt), out)
         elif at + 1 < len(mapping.legs):
             out.append(self._onward(msgspec.structs.replace(message, at=at + 1), mapping, at, at + 1))
         else:
@@ -193,7 +193,7 @@ class Reservations:
             admitted = self._admitted.get(task.number) == attempt  # R4
             if not admitted:
                 self._resources.release((task.number, attempt))
-            self._tell_source(mapping, (RenewalDone if admitted else Broken)(task.number, attempt), out)
+            self._notify_source(mapping, (RenewalDone if admitted else Broken)(task.number, attempt), out)
 
     def _take(self, task: MappingTask, attempt: int, found: FinishedMap, at: int, until_s: float) -> bool:
         """Hold what a visit needs."""
@@ -214,9 +214,9 @@ class Reservations:
         """What is held cannot be used: release it, and tell the source."""
         mapping: FinishedMap = self._resources.held[key].context
         self._free(key)
-        self._tell_source(mapping, Broken(*key), out)
+        self._notify_source(mapping, Broken(*key), out)
 
-    def _tell_source(self, found: FinishedMap, message: RenewalDone | Broken, out: list[Transmit]) -> None:
+    def _notify_source(self, found: FinishedMap, message: RenewalDone | Broken, out: list[Transmit]) -> None:
         source = found.legs[0].host
         out.append(Transmit(source, CONTROL, 0.0, message))
 

@@ -196,7 +196,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             took = PROBE_BYTES * (per_byte + per_byte.T)
             pairs = ((a, b) for a in range(len(names)) for b in range(a))
             savings = {pair: (worth[pair], took[pair]) for pair in pairs}
-            self.ask_for(view, names, savings, new, frame.task.share)
+            self.request_links(view, names, savings, new, frame.task.share)
         return _Found(parent, spent, None if here is None else (present, cost))
 
     def probes_left(self, view: Outlook, hosts: Sequence[str], share: float = 1.0) -> int:
@@ -204,7 +204,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         asked = len({frozenset(link) for link in view.asked})
         return math.ceil(round(self.probes_again * len(hosts)) * share) - asked if view.rounds < ROUNDS_AGAIN else 0
 
-    def ask_for(
+    def request_links(
         self,
         view: Outlook,
         hosts: Sequence[str],
@@ -245,19 +245,19 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             here = OneShot(start="current").plan(task, model)
             best = min(here, best, key=lambda plan: plan.cost_s)
             if isinstance(task.view, Outlook) and best.cost_s < here.initial_cost_s * (1 - self.gain):
-                self._ask_of_change(task, task.view, best.placement, task.current)
+                self._request_links_of_change(task, task.view, best.placement, task.current)
             looks, initial_s = looks + here.evaluated, here.initial_cost_s
         steps = (*path.steps, *after.steps) if best is after else best.steps
         links = alone.links_used | path.links_used | after.links_used
         return msgspec.structs.replace(best, initial_cost_s=initial_s, evaluated=looks, links_used=links, steps=steps)
 
-    def _ask_of_change(self, task: Task, view: Outlook, then: Placement, now: Placement) -> None:
+    def _request_links_of_change(self, task: Task, view: Outlook, then: Placement, now: Placement) -> None:
         """Ask for links that are not well known, and that only one of two placements would use."""
         number = {host: i for i, host in enumerate(task.hosts)}
         used = [{(number[where[a]], number[where[b]]) for a, b in task.dataflow.edges} for where in (then, now)]
         changed = {(a, b) for a, b in used[0] ^ used[1] if a != b}
         if self.probes_left(view, task.hosts) > 0:
-            self.ask_for(view, task.hosts, {}, changed)
+            self.request_links(view, task.hosts, {}, changed)
 
 
 class _Found(msgspec.Struct, frozen=True):

@@ -89,7 +89,7 @@ def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = Non
         if solved.best is not None and (cheapest is None or solved.best[0] < cheapest[0]):
             cheapest = *solved.best, "program"
             ranges.below = cheapest[0]
-        ranges.say(least, solved.bound)
+        ranges.record(least, solved.bound)
         if not solved.proven:
             break
     if cheapest is None:
@@ -138,7 +138,7 @@ class Ranges:
         machines = min(self.left, key=lambda number: self._bounds[number])
         return machines, self._most[machines], self._bounds[machines]
 
-    def say(self, machines: int, bound: float) -> None:
+    def record(self, machines: int, bound: float) -> None:
         """What was proven of so many, which were looked at."""
         self._bounds[machines] = max(self._bounds[machines], bound)
         self._open.discard(machines)

@@ -20,7 +20,7 @@ from thalweg.experiments.runs.plates import FOUND
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests
 from thalweg.experiments.simulation.recorded import execute_virtually
 from thalweg.experiments.views.tables import queries_table, seen_lines
-from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.client.replanning import hints_of_code
 from thalweg.middleware.errors import UsageError
 from thalweg.operators.plates import CARS_PER_S, PlateSource
 
@@ -181,5 +181,5 @@ def test_by_default_both_sinks_get_something(simulated: tuple[RunSummary, Path])
     dataflow = build_dataflow(RunConfig(**{**FEW, "seed": 5}))
     digests = {sink: list(reference_digests(dataflow, 24, sink=sink)) for sink in dataflow.sinks}
     assert all(len(set(each)) > 3 for each in digests.values())
-    hints = ask_hints(dataflow).output_bytes  # without any selectivity all operators would be best at the client
+    hints = hints_of_code(dataflow).output_bytes  # without any selectivity all operators would be best at the client
     assert hints["found1"] == pytest.approx(FOUND * hints["source@h1"])

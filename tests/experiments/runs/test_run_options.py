@@ -9,7 +9,7 @@ import pytest
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests
-from thalweg.middleware.client.replanning import MEASURED, ask_hints
+from thalweg.middleware.client.replanning import MEASURED, hints_of_code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import Task, get_cost_model
@@ -99,7 +99,7 @@ def test_thalweg_is_among_the_placements_that_are_run_by_default() -> None:
 def test_random_moves_begin_spread_over_the_hosts_and_take_no_knowledge() -> None:
     given = config("random-moves", servers=8)
     dataflow = build_dataflow(given)
-    task = Task((dataflow,), (*host_names(8), CLIENT), NetworkView({}), ask_hints(dataflow), MEASURED)
+    task = Task((dataflow,), (*host_names(8), CLIENT), NetworkView({}), hints_of_code(dataflow), MEASURED)
     result = make_strategies(given)["random-moves"].initial.plan(task, get_cost_model("critical-path"))
     assert tuple(result.placement[name] for name in dataflow.operators) == task.hosts[:7]
     assert strategy_options(given)["random-moves"] == {"seed": 1}

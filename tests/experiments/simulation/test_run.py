@@ -15,7 +15,7 @@ from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
-from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.client.replanning import hints_of_code
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, PlannerError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
@@ -315,7 +315,7 @@ def test_every_placement_runs_a_graph_of_two_sinks_or_says_that_it_is_for_trees(
     digests = set()
     for name in (*PLANNERS, *MOVERS):
         for model in (CriticalPath(), Period()):
-            job = Work(flow, hosts, ask_hints(flow), CostParameters(startup_s=0.0), model)
+            job = Work(flow, hosts, hints_of_code(flow), CostParameters(startup_s=0.0), model)
             options = {"period_s": 20.0} if name in ("global", "local", "thalweg") else {}
             if name == "fixed":
                 options = {"placement": {each.name: "h1" for each in flow.nodes if each.kind == "operator"}}

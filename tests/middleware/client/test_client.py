@@ -19,7 +19,7 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import identify_hosts
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.core.monitoring.coordinate_search import ENOUGH
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
@@ -51,7 +51,7 @@ def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, 
     run = client.run(flow, {"o": "h1"}, partitions=40)
     assert [next(run).index for _ in range(20)] == list(range(20))
     with pipe.open("wb"):  # returns when the operator has opened its end, and lets it go on when closed
-        say_hello({"h1": client._registry.peers["h1"].control}, timeout_s=5)
+        identify_hosts({"h1": client._registry.peers["h1"].control}, timeout_s=5)
         other = client.run(chain(BLOCKS, MIX), {"o": "h1"}, partitions=30)  # new nodes there, quick ones soon
         assert [each.index for each in other] == list(range(30))
     assert [each.index for each in run] == list(range(20, 40))
@@ -366,14 +366,14 @@ def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
     with pytest.raises(UsageError, match="a host has that name"):
         Client(cluster, name="h1")
     with pytest.raises(UsageError, match="is called 'h1', not 'h2'"):
-        say_hello({"h2": cluster.addresses["h1"]})
+        identify_hosts({"h2": cluster.addresses["h1"]})
     with pytest.raises(UsageError, match="is not an endpoint"):
-        say_hello({"h1": "http://127.0.0.1"})
+        identify_hosts({"h1": "http://127.0.0.1"})
     with pytest.raises(
         HostLostError,
         match=r"host 'h9' at tcp://127\.0\.0\.1:1 does not answer: nothing listens there; is thalweg host running",
     ):
-        say_hello({"h9": "tcp://127.0.0.1:1"}, timeout_s=0.2)
+        identify_hosts({"h9": "tcp://127.0.0.1:1"}, timeout_s=0.2)
 
 
 @pytest.mark.parametrize(

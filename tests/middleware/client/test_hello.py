@@ -16,7 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import identify_hosts
 from thalweg.middleware.errors import HostAbsentError, HostLostError, UsageError
 from thalweg.middleware.shell import endpoints
 from thalweg.middleware.shell.endpoints import listen_among
@@ -60,7 +60,7 @@ def listening(says: bytes, *, hangs_up: bool = False) -> Iterator[str]:
 def refused(name: str, address: str, keys: Keys | None = None) -> str:
     begun_s = time.monotonic()
     with pytest.raises((HostAbsentError, UsageError)) as caught:
-        say_hello({name: address}, keys)
+        identify_hosts({name: address}, keys)
     assert time.monotonic() - begun_s < patience(KNOWN_S)
     return str(caught.value).replace(address, "ADDRESS")
 
@@ -89,7 +89,7 @@ def test_a_host_of_another_name_and_a_port_for_bulk() -> None:
     try:
         assert refused("h2", shell.me.control) == "the host at ADDRESS is called 'h1', not 'h2'"
         with pytest.raises(HostLostError, match=r"within 0\.3 s; it is connected: .* or its port for bulk") as caught:
-            say_hello({"h1": shell.me.bulk}, timeout_s=0.3)
+            identify_hosts({"h1": shell.me.bulk}, timeout_s=0.3)
         assert caught.value.host == "h1"
     finally:
         shell.close()
@@ -109,7 +109,7 @@ def test_a_missing_certificate_is_told_although_another_host_is_down(tmp_path: P
     made(tmp_path, "h1", "host")
     made(tmp_path, "h2", "host", member=False)
     with pytest.raises(UsageError, match="h2"):  # and the question to h1, which nobody takes, is thrown away
-        say_hello({"h1": free(), "h2": free()}, alice)
+        identify_hosts({"h1": free(), "h2": free()}, alice)
 
 
 OTHERS = "does not hold the certificate that is here for 'h2'"
@@ -121,7 +121,7 @@ def test_keys_that_do_not_fit(tmp_path: Path) -> None:
     made(tmp_path, "h2", "host")
     secure, open_to_all = Shell(ShellConfig("h1"), keys=host), Shell(ShellConfig("h1", insecure=True))
     try:
-        assert list(say_hello({"h1": secure.me.control}, alice)) == ["h1"]
+        assert list(identify_hosts({"h1": secure.me.control}, alice)) == ["h1"]
         said = [
             refused("h1", secure.me.control),
             refused("h1", secure.me.control, bob),
@@ -151,7 +151,7 @@ def test_the_port_for_partitions_of_another_host_is_named(with_keys: bool, tmp_p
     try:
         assert first.me.bulk == bulk
         with pytest.raises(HostAbsentError) as caught:
-            say_hello({"h1": control, "h2": bulk}, alice, limit_s)
+            identify_hosts({"h1": control, "h2": bulk}, alice, limit_s)
     finally:
         first.close()
     port = bulk.rpartition(":")[2]

@@ -137,7 +137,7 @@ def test_what_a_host_refuses_says_why_and_nothing_moves() -> None:
                 ({"o": "h9"}, "host 'h9' has no part in the run"),  # as if it went after it was looked for
                 ({"x": "h1"}, "there is no operator 'x' in the run any more"),
             ):
-                assert refusal_of(run, run._ask_moves(placement, {run.id: placement})).reason == why
+                assert refusal_of(run, run._request_moves(placement, {run.id: placement})).reason == why
 
 
 def test_a_host_that_is_lost_meanwhile_refuses_the_move() -> None:
@@ -210,8 +210,8 @@ def test_another_tree_has_a_handle_too(client: Client) -> None:
 def test_answers_that_come_twice_or_of_nobody_change_nothing() -> None:
     told: list[Any] = []
     moves = Moves(told.append)
-    moves.ask(handle := MoveHandle("it", 2), e.PlacementProposed("r", {}))
-    moves.ask(handle, e.PlacementProposed("r/1", {}))
+    moves.request(handle := MoveHandle("it", 2), e.PlacementProposed("r", {}))
+    moves.request(handle, e.PlacementProposed("r/1", {}))
     assert [each.number for each in told] == [0, 1]
     for number in (0, 0, 7):
         moves.ended(e.MoveEnded("r", number, 3, {"a": "h1"}))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Replanner, ask_hints
+from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Replanner, hints_of_code
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.network.history import History, PlanningHistory
@@ -149,13 +149,13 @@ def test_a_planner_that_errs_is_told_of_and_moves_nothing(gives: object, why: st
 
 def test_code_that_can_be_loaded_tells_its_sizes() -> None:
     params = {"site": 1, "sizes": [1000, 3000]}
-    hints = ask_hints(tree(Code("runtime_codes:Blocks", params), Code("runtime_codes:Mix")), ("runtime_codes",))
+    hints = hints_of_code(tree(Code("runtime_codes:Blocks", params), Code("runtime_codes:Mix")), ("runtime_codes",))
     assert hints.output_bytes == {"source@h1": 2000.0, "source@h2": 2000.0, "op0": 2000.0}
     assert hints.compute_s.get("op0", 0.0) == 0.0
 
 
 def test_a_source_that_cannot_be_asked_sends_what_is_typical() -> None:
-    hints = ask_hints(tree(Code("image_folder", {"folder": "is elsewhere"}), Code("composite")))
+    hints = hints_of_code(tree(Code("image_folder", {"folder": "is elsewhere"}), Code("composite")))
     assert hints.output_bytes == dict.fromkeys(("source@h1", "source@h2", "op0"), TYPICAL_BYTES)
 
 

@@ -59,7 +59,7 @@ def test_each_certificate_is_logged_daily_before_and_returned_once(
 
     def look(at_s: float) -> tuple[list[tuple[str, str]], list[str]]:
         clock.at_s, book.texts = at_s, []
-        return [*expiry.look(peers, book)], book.texts
+        return [*expiry.check(peers, book)], book.texts
 
     over_s = alice.expires.timestamp()
     date = f"{datetime.fromtimestamp(over_s, UTC):%Y-%m-%d %H:%M} UTC"

@@ -146,7 +146,7 @@ def test_what_could_not_wait_when_the_end_came_is_counted(tmp_path: Path, monkey
     monkeypatch.setattr(module, "WAITING_BYTES", 1_000)
     log = Recorder("h1", path)
     assert log._log is not None
-    monkeypatch.setattr(log._log, "tell", lambda reason: ready.set())
+    monkeypatch.setattr(log._log, "log_missing", lambda reason: ready.set())
     log.write("", "row", {})
     log.flush()
     for _ in range(20):

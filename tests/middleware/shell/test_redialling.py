@@ -39,7 +39,7 @@ class Line:
                     self.connected, self.acked_bytes = True, 0
                 if self.connected:
                     self.acked_bytes += 100
-            if self.redialling.look(self.now):
+            if self.redialling.check(self.now):
                 back.append(self.now)
         return back
 

@@ -20,7 +20,7 @@ from patience import patience
 
 from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import identify_hosts
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError
 from thalweg.middleware.platform import trust
@@ -222,7 +222,7 @@ def test_a_change_within_the_tick_of_a_look_is_found(tmp_path: Path, monkeypatch
     make(tmp_path, "h2")
     members = Keys.load(good).members
     other, _, _ = new_certificate("h2", "host", tmp_path / "other")
-    monkeypatch.setattr(security, "_look", lambda _: (1, 2, time.time_ns(), 4))
+    monkeypatch.setattr(security, "_stamp", lambda _: (1, 2, time.time_ns(), 4))
     members.refresh()
     (tmp_path / MEMBERS / "h2.key").write_text(other.text())
     members.refresh()
@@ -267,11 +267,11 @@ def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> 
         addresses = {"h1": first.me.control, "h2": second.me.control}
         for keys, says in ((Keys.load(stranger), "does not admit the certificate of 'bob'"), (None, "asks for a cert")):
             with pytest.raises(HostLostError, match=says):
-                say_hello(addresses, keys, timeout_s=3.0)
+                identify_hosts(addresses, keys, timeout_s=3.0)
         with pytest.raises(
             UsageError, match=r"there is no valid certificate of 'h9' in .*; thalweg keys allow h9\.key"
         ):
-            say_hello({"h9": first.me.control}, Keys.load(client))
+            identify_hosts({"h9": first.me.control}, Keys.load(client))
         with Client(addresses, keys=client) as alice:
             assert alice.name == "alice"
             assert [each.index for each in alice.run(FLOW, {"o": "h2"}, partitions=3)] == [0, 1, 2]
@@ -287,7 +287,7 @@ def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypat
 
         def ask() -> None:
             with pytest.raises(HostLostError, match="does not admit") as told:
-                say_hello({"h1": first.me.control}, keys, timeout_s=5.0)
+                identify_hosts({"h1": first.me.control}, keys, timeout_s=5.0)
             said.append(str(told.value))
 
         def late(message: m.Hello) -> bytes:
@@ -306,7 +306,7 @@ def test_what_is_not_the_host_that_was_dialled_is_not_talked_to(tmp_path: Path) 
     client = make(tmp_path, "alice", "client")
     make(tmp_path, "h2")
     with host(tmp_path, "h1") as first, pytest.raises(HostLostError):
-        say_hello({"h2": first.me.control}, Keys.load(client), timeout_s=0.3)
+        identify_hosts({"h2": first.me.control}, Keys.load(client), timeout_s=0.3)
 
 
 def test_a_member_cannot_speak_for_another(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
                 assert time.monotonic() < deadline
             until(lambda: guard.cut == 1)  # and is not for long
         with pytest.raises(HostLostError):
-            say_hello({"h1": first.me.control}, keys, timeout_s=0.3)
+            identify_hosts({"h1": first.me.control}, keys, timeout_s=0.3)
         before = next(run).index
         assert [next(run).index for _ in range(5)] == list(range(before + 1, before + 6))
 
@@ -482,7 +482,7 @@ def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_
             (tmp_path / MEMBERS / "h2.key").unlink()
             other, _, _ = new_certificate("h2", "host", tmp_path / "other")
             write_certificate(tmp_path / MEMBERS / "h2.key", other.text())
-            sockets.look_at_members()
+            sockets.check_members()
             assert {end: dealer for end, dealer in dealers.items() if end[1] == "h3"} == sockets.dealers
             sockets.post("r", "h2", m.Ping("r"))
             assert {key for end, key in sockets._dialled.items() if end[1] == "h2"} == {other.public}
@@ -498,8 +498,8 @@ def test_a_host_without_a_certificate_is_not_answered_by_one_with(tmp_path: Path
     make(tmp_path, "h1")
     try:
         with pytest.raises(HostLostError):
-            say_hello({"h1": plain.me.control}, Keys.load(make(tmp_path, "alice", "client")), timeout_s=0.3)
-        assert list(say_hello({"h1": plain.me.control})) == ["h1"]
+            identify_hosts({"h1": plain.me.control}, Keys.load(make(tmp_path, "alice", "client")), timeout_s=0.3)
+        assert list(identify_hosts({"h1": plain.me.control})) == ["h1"]
     finally:
         plain.close()
 

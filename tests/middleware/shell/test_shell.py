@@ -26,7 +26,7 @@ from runtime_codes import ALLOW
 from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment
-from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.hello import identify_hosts
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -251,7 +251,7 @@ def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.
         while host.frames_rejected < 500:
             assert time.monotonic() < until_s
         host._housekeeping_s = host._due_s = 0.0
-        host.tell(e.TimerFired("retry"))
+        host.queue_event(e.TimerFired("retry"))
         while host._rejections.before < 500:
             assert time.monotonic() < until_s
     rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
@@ -403,7 +403,7 @@ def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
             with Client({"a": host.me.control}, insecure=True) as client:
                 assert len(list(client.run(flow, {}, partitions=2))) == 2
                 ports = {client.shell.me.control, client.shell.me.bulk}
-            say_hello({"a": host.me.control})  # what came before is done
+            identify_hosts({"a": host.me.control})  # what came before is done
             assert not ports & {endpoint for endpoint, _ in host._sockets.dealers}
         assert host._sockets.lines == {}
 
@@ -443,7 +443,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
         message = m.ProbeResult("r", m.Estimate(name, "h1", 1, 0, 1, 0))
         for _ in range(3000):
             heard[name].clear()
-            shell.tell(e.MessageReceived(name, message))
+            shell.queue_event(e.MessageReceived(name, message))
             if not heard[name].wait(patience(3)):
                 late.append(name)
                 return
@@ -552,7 +552,9 @@ def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
             stack.enter_context(socket.create_connection((address[0], int(address[1]))))
         for number in range(300):
             stranger = m.Peer(f"x{number}", f"tcp://127.0.0.1:{2 * number + 1}", f"tcp://127.0.0.1:{2 * number + 2}")
-            client.shell.tell(e.ProbesRequested("probe", client._registry.peers["h1"], (stranger,), client.shell.me))
+            client.shell.queue_event(
+                e.ProbesRequested("probe", client._registry.peers["h1"], (stranger,), client.shell.me)
+            )
         for _ in range(50):
             next(run)
         stack.close()
@@ -613,7 +615,7 @@ def test_what_is_no_answer_is_refused_where_answers_come(
             until_s = time.monotonic() + patience(30)
             while host.frames_rejected < 2:
                 host._due_s = 0.0
-                host.tell(e.TimerFired("retry"))
+                host.queue_event(e.TimerFired("retry"))
                 time.sleep(0.01)
                 assert time.monotonic() < until_s
         assert host.core.runs == {}
@@ -686,7 +688,7 @@ def test_a_cluster_that_cannot_be_is_refused() -> None:
 
 def test_a_cluster_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(2) as cluster:
-        assert list(say_hello(cluster.addresses)) == ["h1", "h2"]
+        assert list(identify_hosts(cluster.addresses)) == ["h1", "h2"]
         pids = list(cluster.pids.values())
         cluster.kill("h2")
         assert cluster.poll() == {"h2": -signal.SIGKILL}

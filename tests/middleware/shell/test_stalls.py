@@ -22,7 +22,7 @@ class Kernel:
         self.now += after_s
         if acked_bytes is not None:
             self.flow = Outflow(acked_bytes, waits)
-        return self.stalls.look({END}, self.now).get(END)
+        return self.stalls.check({END}, self.now).get(END)
 
 
 def test_what_does_not_get_through_is_told_of_until_it_does() -> None:
@@ -119,5 +119,5 @@ def test_what_nothing_is_to_be_sent_on_is_forgotten() -> None:
     kernel = Kernel()
     for _ in range(5):
         kernel.look()
-    assert kernel.stalls.look((), kernel.now + 1.0) == {}
+    assert kernel.stalls.check((), kernel.now + 1.0) == {}
     assert kernel.look() is None

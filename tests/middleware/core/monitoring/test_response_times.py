@@ -29,7 +29,7 @@ def test_a_day_of_answers_that_vary_raises_no_alarm(seed: int) -> None:
         silent_s = 1.0 + took_s  # from one sign of life to the next
         worst_s = max(worst_s, silent_s)
         assert silent_s <= answers.silence_s(1.0, 3.0, 15.0), (now, silent_s)
-        answers.asked(now)
+        answers.pinged(now)
         answers.came(now + took_s)
         now += 1.0
     assert worst_s > 3.0, "a fixed limit would have raised one"
@@ -39,8 +39,8 @@ def test_regular_answers_leave_three_seconds() -> None:
     answers = ResponseTimes()
     assert answers.silence_s(1.0, 3.0, 15.0) == 15.0, "as long as none has come"
     for second in range(100):
-        answers.asked(float(second))
-        answers.asked(second + 0.5)  # which is not when it was asked first
+        answers.pinged(float(second))
+        answers.pinged(second + 0.5)  # which is not when it was asked first
         answers.came(second + 0.6)
         answers.came(second + 0.7)
     assert answers.silence_s(1.0, 3.0, 15.0) == 3.0
@@ -52,7 +52,7 @@ def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
     """Answers take 1 ms, and now and then a third of a second, as where processes wait for a processor."""
     dice, answers, longest_s = Random(seed), ResponseTimes(), 0.0
     for second in range(3600):
-        answers.asked(float(second))
+        answers.pinged(float(second))
         answers.came(second + (dice.uniform(0.05, 0.35) if dice.random() < 0.15 else dice.uniform(0.001, 0.02)))
         if second > 100:
             longest_s = max(longest_s, answers.silence_s(1.0, 3.0, 15.0))
