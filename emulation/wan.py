@@ -225,8 +225,6 @@ class Testbed:
         __tracebackhide__ = True
         figures = _figures(rate=rate, delay=delay, jitter=jitter, loss=loss, queue=queue, mtu=mtu)
         limited = up_rate is not None or down_rate is not None
-        if carrier is not None:
-            self._bed.set_carrier(self._hosts_alone("carrier is", source, target), carrier, self._network or NET)
         if preset is not None and find_preset(preset).of_host:
             own = line(preset)
             rates = (own.up_bps if up_rate is None else up_rate, own.down_bps if down_rate is None else down_rate)
@@ -234,13 +232,14 @@ class Testbed:
                 _limit(limit)  # refused before the links are changed
             self._set_line(preset, source, target, figures)
             self._limit_hosts(source, target, *rates)
-            return
-        if preset is not None:
-            figures = {**between(preset), **figures}
-        if limited:
-            self._limit_hosts(source, target, up_rate, down_rate)
-        if figures or not (limited or carrier):
-            self._alter(self.named(source, target, both=both), figures)
+        else:
+            figures = figures if preset is None else {**between(preset), **figures}
+            if limited:
+                self._limit_hosts(source, target, up_rate, down_rate)
+            if figures or not (limited or carrier):
+                self._alter(self.named(source, target, both=both), figures)
+        if carrier is not None:
+            self._bed.set_carrier(self._hosts_alone("carrier is", source, target), carrier, self._network or NET)
 
     def _set_line(self, preset: str, host: str | None, target: str | None, figures: Mapping[str, Any]) -> None:
         """Give a host, or all hosts, an access line. Change their links, whose other ends keep their own lines."""
@@ -284,7 +283,7 @@ class Testbed:
         """
         __tracebackhide__ = True
         links = self.named(source, target, both=False)
-        return self._bed.reset([link for link in links if target is not None or link.source == source or not source])
+        return self._bed.reset([link for link in links if source in (None, link.source)])
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""

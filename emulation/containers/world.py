@@ -12,18 +12,15 @@ from collections.abc import Iterable, Iterator
 
 from thalweg.emulation.containers import machine
 from thalweg.emulation.kernel import interfaces
+from thalweg.emulation.kernel.host_space import HostSpace, Port
 from thalweg.emulation.kernel.netlink import NetlinkSocket
-from thalweg.emulation.kernel.world import HostSpace, Port, World, enter
+from thalweg.emulation.kernel.world import World, enter
 from thalweg.emulation.supervisor.requests import Container
 from thalweg.middleware.network.view import NET, cable_of
 
 
 class ContainerWorld(World):
     """Hosts are containers that run already, on networks that the engine made."""
-
-    lead, ifb = staticmethod(interfaces.way), staticmethod(interfaces.ifb)
-    no_interface, path_mtu = staticmethod(interfaces.remove), staticmethod(interfaces.path_mtu)
-    port_up, port_down = staticmethod(interfaces.up), staticmethod(interfaces.down)
 
     def __init__(
         self,

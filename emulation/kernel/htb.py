@@ -154,8 +154,8 @@ def queue_kind(shape: LinkShape) -> Leaf:
 
 def netem_limit(shape: LinkShape) -> int:
     """The packets that netem may hold: several times what is under way at the link's rate, as packets may be small, and
-    senders faster than the link. What waits for the rate waits in the queue below. It is a power of two, so that few
-    changes of the rate change it: at each netem begins a burst of losses anew.
+    senders faster than the link. What waits for the rate waits in the queue below. The limit is a power of two, so that
+    few changes of the rate change it: a change of netem begins its model of losses anew.
     """
     under_way = shape.set_bps / 8 * (shape.delay_s + shape.jitter_s) / PACKET_BYTES
     least = math.ceil(NETEM_SPARE * under_way + shape.queue_bytes / FRAME_BYTES) + NETEM_LEAST

@@ -17,6 +17,7 @@ from functools import cache
 from ipaddress import ip_interface
 from typing import NamedTuple
 
+from thalweg.emulation.kernel.host_space import HostSpace
 from thalweg.emulation.kernel.names import SUBNET_6
 from thalweg.emulation.kernel.netlink import (
     LINK,
@@ -26,7 +27,6 @@ from thalweg.emulation.kernel.netlink import (
     ROUTE,
     RTM_DELADDR,
     RTM_DELLINK,
-    RTM_DELROUTE,
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWNEIGH,
@@ -36,9 +36,7 @@ from thalweg.emulation.kernel.netlink import (
     number,
     text,
 )
-from thalweg.emulation.kernel.world import HostSpace
 from thalweg.emulation.links.shape import PACKET_BYTES
-from thalweg.middleware.network.view import NET
 
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
 IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_BR_MCAST_SNOOPING, VETH_INFO_PEER = 1, 2, 23, 1
@@ -155,12 +153,9 @@ def address(index: int, ip: str, prefix_length: int) -> bytes:
 
 def _route(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> bytes:
     """A way to an address, or to all with the same beginning, in place of the one that is there."""
-    return message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, _way(ip, length, kind, scope, *attributes))
-
-
-def _way(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> bytes:
     body = ROUTE.pack(_family(ip), length, 0, 0, MAIN_TABLE, STATIC, scope, kind, 0)
-    return body + b"".join((_ip(RTA_DST, ip), *attributes, number(RTA_TABLE, MAIN_TABLE)))
+    ways = (_ip(RTA_DST, ip), *attributes, number(RTA_TABLE, MAIN_TABLE))
+    return message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body + b"".join(ways))
 
 
 @cache
@@ -192,34 +187,22 @@ def alone_6(index: int, ip: str) -> Iterator[bytes]:
 
 def way(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
     """Let ``host`` reach one other over an interface that leads nowhere by itself."""
+    for ip in filter(None, (other.ip, host.ip6 and other.ip6)):
+        yield _neighbour(host.interface, ip, other.mac)
+    yield from _routes(host, other)
+
+
+def _routes(host: HostSpace, other: HostSpace, *attributes: bytes) -> Iterator[bytes]:
     for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
-        if not (ours and theirs):
-            continue
-        yield _neighbour(host.interface, theirs, other.mac)
-        scope = LINK_SCOPE if length == ALONE else 0
-        leads = (number(RTA_OIF, host.interface), _ip(RTA_PREFSRC, ours))
-        yield _route(theirs, length, UNICAST, scope, *leads)
+        if ours and theirs:
+            leads = (number(RTA_OIF, host.interface), _ip(RTA_PREFSRC, ours), *attributes)
+            yield _route(theirs, length, UNICAST, LINK_SCOPE if length == ALONE else 0, *leads)
 
 
 def path_mtu(host: HostSpace, other: HostSpace, mtu: int | None) -> Iterator[bytes]:
-    """Let ``host`` know the MTU of the path to another, by a route of its own. None removes the MTU.
-
-    Where all hosts of the network join, the route goes with the MTU. Elsewhere it is the only one, and stays.
-    """
-    joined = host.via == NET
-    for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
-        if not (ours and theirs):
-            continue
-        scope = LINK_SCOPE if length == ALONE else 0
-        leads = [number(RTA_OIF, host.interface)]
-        if not joined:
-            leads.append(_ip(RTA_PREFSRC, ours))
-        if mtu is None and joined:
-            yield message(RTM_DELROUTE, 0, _way(theirs, length, UNICAST, scope, *leads))
-            continue
-        if mtu is not None:
-            leads.append(attribute(RTA_METRICS, number(RTAX_MTU, mtu)))
-        yield _route(theirs, length, UNICAST, scope, *leads)
+    """Let ``host`` know the MTU of the path to another, by a route to it alone. None: that of the interface."""
+    metrics = [] if mtu is None else [attribute(RTA_METRICS, number(RTAX_MTU, mtu))]
+    yield from _routes(host, other, *metrics)
 
 
 def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:

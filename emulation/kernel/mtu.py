@@ -16,7 +16,6 @@ from thalweg.emulation.kernel import htb
 from thalweg.emulation.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_REPLACE,
-    RTM_DELTFILTER,
     RTM_NEWTFILTER,
     attribute,
     message,
@@ -24,6 +23,7 @@ from thalweg.emulation.kernel.netlink import (
 )
 from thalweg.emulation.links.shape import LinkShape
 
+ANY_LENGTH = 0xFFFF  # no packet is longer
 TOO_LONG = 0xC04  # a class beside ``htb.STRANGERS``
 FIRST = 1  # preference: before the filters of u32
 TCA_BPF_CLASSID, TCA_BPF_OPS_LEN, TCA_BPF_OPS = 3, 4, 5
@@ -39,7 +39,10 @@ def too_long(index: int) -> Iterator[bytes]:
 
 
 def most(index: int, source: int, mac: bytes, mtu: int) -> bytes:
-    """Drop packets from a hardware address that are longer than ``mtu`` bytes; ``source`` numbers the address."""
+    """Drop packets from a hardware address that are longer than ``mtu`` bytes; ``source`` numbers the address.
+
+    The filter takes the place of the one that the address had.
+    """
     program = (
         (LOAD_WORD, 0, 0, SOURCE_AT),
         (JUMP_IF_EQUAL, 0, 5, int.from_bytes(mac[:4], "big")),
@@ -52,16 +55,8 @@ def most(index: int, source: int, mac: bytes, mtu: int) -> bytes:
     )
     options = number(TCA_BPF_CLASSID, htb.ROOT | TOO_LONG) + attribute(TCA_BPF_OPS_LEN, struct.pack("=H", len(program)))
     options += attribute(TCA_BPF_OPS, b"".join(struct.pack("=HBBI", *step) for step in program))
-    return message(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, _body(index, source, options))
-
-
-def any_length(index: int, source: int) -> bytes:
-    """Remove the filter of a hardware address."""
-    return message(RTM_DELTFILTER, 0, _body(index, source, b""))
-
-
-def _body(index: int, source: int, options: bytes) -> bytes:
-    return htb.filter_body(index, source, htb.ROOT, FIRST, "bpf", options)
+    body = htb.filter_body(index, source, htb.ROOT, FIRST, "bpf", options)
+    return message(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
 def alone(index: int) -> Iterator[bytes]:

@@ -16,10 +16,11 @@ from contextlib import contextmanager, nullcontext, suppress
 
 from thalweg.emulation.kernel import folders, htb, interfaces, names
 from thalweg.emulation.kernel.folders import Places
+from thalweg.emulation.kernel.host_space import HostSpace, Port
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.names import SUBNET_6, ipv6_beside
 from thalweg.emulation.kernel.netlink import NetlinkSocket
-from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, unshare
+from thalweg.emulation.kernel.world import World, enter, unshare
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError
@@ -41,10 +42,6 @@ QUIET = {
 
 class NamespaceWorld(World):
     """Hosts are namespaces made here, cables between them go to bridges in the supervisor's own namespace."""
-
-    lead, ifb = staticmethod(interfaces.way), staticmethod(interfaces.ifb)
-    no_interface, path_mtu = staticmethod(interfaces.remove), staticmethod(interfaces.path_mtu)
-    port_up, port_down = staticmethod(interfaces.up), staticmethod(interfaces.down)
 
     def __init__(
         self,

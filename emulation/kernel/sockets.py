@@ -26,24 +26,28 @@ MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address in one of IPv6 (RFC 4
 
 _REQUEST = struct.Struct("=BBBxI48s")
 _ANSWER = struct.Struct("=BBxx48s")
-_TARGET_AT = 2 + 2 + 16  # in a socket's identity of 48 bytes: the ports, and its own address
+_SOURCE_AT, _TARGET_AT = 4, 20  # addresses in a socket's identity of 48 bytes, which begins with both ports
 
 
-def reset(addresses: Collection[str]) -> int:
-    """Reset the TCP connections to these addresses from the namespace that this thread is in. Return their number.
+Connection = frozenset[bytes]
+"""Both ends of a connection, each as its port and address."""
+
+
+def reset(addresses: Collection[str]) -> set[Connection]:
+    """Reset the TCP connections to these addresses from the namespace that this thread is in, and return them.
 
     Raises NetlinkError if the kernel cannot.
     """
     wanted = {packed(address) for address in addresses}
-    count = 0
+    found = set[Connection]()
     with closing(NetlinkSocket(NETLINK_SOCK_DIAG)) as asking:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, CONNECTED, bytes(48))
             for answer in asking.dump(SOCK_DIAG_BY_FAMILY, request):
                 _, state, identity = _ANSWER.unpack_from(answer)
                 length = 4 if family == socket.AF_INET else 16
-                target = identity[_TARGET_AT : _TARGET_AT + length]
-                if target.removeprefix(MAPPED) not in wanted:
+                ours, theirs = (identity[at : at + length].removeprefix(MAPPED) for at in (_SOURCE_AT, _TARGET_AT))
+                if theirs not in wanted:
                     continue
                 try:
                     asking.get(SOCK_DESTROY, _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << state, identity))
@@ -51,8 +55,8 @@ def reset(addresses: Collection[str]) -> int:
                     if error.errno != ENOENT:  # it has just ended by itself
                         raise
                 else:
-                    count += 1
-    return count
+                    found.add(frozenset((identity[:2] + ours, identity[2:4] + theirs)))
+    return found
 
 
 def packed(address: str) -> bytes:

@@ -10,14 +10,13 @@ import os
 import socket
 import struct
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
-from typing import NamedTuple
 
-from thalweg.emulation.kernel import calls, htb, mtu, netlink, queues, sockets
+from thalweg.emulation.kernel import calls, htb, interfaces, mtu, netlink, queues, sockets
+from thalweg.emulation.kernel.host_space import HostSpace
 from thalweg.emulation.links.shape import LinkShape, Queue, floored
 from thalweg.emulation.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
@@ -39,39 +38,6 @@ def unshare() -> None:
 def enter(namespace_fd: int) -> None:
     """Move this thread into a network namespace."""
     calls.enter(namespace_fd, calls.NEWNET)
-
-
-class Port(NamedTuple):
-    """The other end of a host's cable, a port of a bridge: the host's links are shaped here, where frames leave for it.
-
-    ``netlink``: a socket of the namespace that the interface (an index) is in.
-    """
-
-    interface: int
-    netlink: netlink.NetlinkSocket
-
-
-class HostSpace(NamedTuple):
-    """A host's end of a network: its namespace, its interface there, and a netlink socket that stays there.
-
-    ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port``: its cable's other end. ``via``:
-    the network. ``ip6``: its IPv6 address, empty where it has none.
-    """
-
-    name: str
-    number: int
-    ip: str
-    mac: str
-    namespace_fd: int
-    netlink: netlink.NetlinkSocket
-    interface: int
-    port: Port
-    via: str = NET
-    ip6: str = ""
-
-    @property
-    def mac_bytes(self) -> bytes:
-        return bytes.fromhex(self.mac.replace(":", ""))
 
 
 class LinkState:
@@ -109,7 +75,7 @@ def passing_bps(shape: LinkShape) -> float:
     return shape.set_bps if shape.passes else 0.0
 
 
-class World(ABC):
+class World:
     """Hosts and links. Every method leaves the thread in the supervisor's own namespace."""
 
     def __init__(self, layer: int, *, control_band: bool = False) -> None:
@@ -135,7 +101,8 @@ class World(ABC):
         """Ends whose ports are down, so that they have no carrier."""
         self._rooted: set[Cable] = set()
         self._wanted: dict[Cable, dict[Link, int]] = {}  # the segments that a cable's links let pass at once
-        self._known_mtus: dict[Link, int] = {}  # of the links whose sources have a route with an MTU
+        self._known_mtus: dict[Link, int | None] = {}  # those that sources have a route with
+        self._filtered: set[Link] = set()  # links that have, or had, a filter by length
         self._segments: dict[Cable, int] = {}  # what the interfaces are set to
         self._unsure: set[Link] = set()  # the kernel refused something of their batch
         self._uplinks: dict[Cable, int] = {}  # ifb devices
@@ -147,36 +114,6 @@ class World(ABC):
         """Called after a host has lost its carrier, or has got it back."""
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
-
-    @staticmethod
-    @abstractmethod
-    def lead(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
-        """The way to another host where not all are joined; of whoever makes them."""
-
-    @staticmethod
-    @abstractmethod
-    def ifb(name: str) -> bytes:
-        """A message that makes an ifb device."""
-
-    @staticmethod
-    @abstractmethod
-    def no_interface(index: int) -> bytes:
-        """A message that removes an interface."""
-
-    @staticmethod
-    @abstractmethod
-    def path_mtu(host: HostSpace, other: HostSpace, mtu: int | None) -> Iterator[bytes]:
-        """Messages that let a host know the MTU of the path to another; None removes it."""
-
-    @staticmethod
-    @abstractmethod
-    def port_up(index: int) -> bytes:
-        """A message that sets an interface up."""
-
-    @staticmethod
-    @abstractmethod
-    def port_down(index: int) -> bytes:
-        """A message that sets an interface down."""
 
     private: Sequence[str] = ()
     """Folders of which each host has its own."""
@@ -301,13 +238,14 @@ class World(ABC):
         for source, some in by_source.items():
             end = self.ends[source]
             batch = self._segmenting(source, some)
+            changed = ((link, _known_mtu(shape)) for link, shape in some.items())
+            known = {link: bytes for link, bytes in changed if bytes != self._known_mtus.get(link)}
             for link in some:
                 target = self.ends[cable_of(link.target, link.via)]
                 if link.via != NET and (link not in self.links or link in self._unsure):
-                    batch += self.lead(end, target)
-                known = _known_mtu(some[link])
-                if known != self._known_mtus.get(link):
-                    batch += self.path_mtu(end, target, known)
+                    batch += interfaces.way(end, target)
+                if link in known:
+                    batch += interfaces.path_mtu(end, target, known[link])
             try:
                 self._ask(end.netlink, source, batch)
             except OSError as error:
@@ -315,9 +253,7 @@ class World(ABC):
                 self._unsure |= some.keys()
                 self._segments.pop(source, None)
             else:
-                self._known_mtus |= {link: known for link, shape in some.items() if (known := _known_mtu(shape))}
-                for link in [link for link in some if _known_mtu(some[link]) is None]:
-                    self._known_mtus.pop(link, None)
+                self._known_mtus |= known
         return refusal
 
     def _at_port(self, target: Cable, batch: list[bytes], asked: Container[Link] = ()) -> None:
@@ -415,10 +351,10 @@ class World(ABC):
                 yield from htb.bands(index, number)
             yield from self._leaves(index, number, shape, None if state is None else state.leaf(shape))
             yield from self._filters(index, source, shape)
-            yield from self._lengths(index, source, shape, None if state is None else state.shape)
+            yield from self._lengths(link, shape, None)
             return
         old = state.shape
-        yield from self._lengths(index, source, shape, old)
+        yield from self._lengths(link, shape, old)
         if (shape.set_bps, shape.burst) != (old.set_bps, old.burst):
             yield self._class(link, shape)
         if _queue(shape, state.leaf(shape)) != _queue(old, state.leaf(old)):
@@ -447,21 +383,24 @@ class World(ABC):
                 yield htb.urgent_to_class(index, source.number, source.mac_bytes, chosen, family)
         yield htb.to_class(index, source.number, source.mac_bytes, bulk)
 
-    @staticmethod
-    def _lengths(index: int, source: HostSpace, shape: LinkShape, old: LinkShape | None) -> Iterator[bytes]:
-        """Drop packets that are longer than a link's MTU."""
-        before, now = None if old is None else old.path_mtu, shape.path_mtu
-        if now is not None and now.bytes != (before and before.bytes):
-            yield from mtu.too_long(index)
-            yield mtu.most(index, source.number, source.mac_bytes, now.bytes)
-        elif now is None and before is not None:
-            yield mtu.any_length(index, source.number)
+    def _lengths(self, link: Link, shape: LinkShape, old: LinkShape | None) -> Iterator[bytes]:
+        """Drop packets that are longer than a link's MTU. ``old``: the shape so far, None if it is not known."""
+        limit = shape.path_mtu
+        if limit is None and link not in self._filtered:
+            return
+        most_bytes = mtu.ANY_LENGTH if limit is None else limit.bytes
+        if old is not None and most_bytes == (old.path_mtu.bytes if old.path_mtu else mtu.ANY_LENGTH):
+            return
+        self._filtered.add(link)
+        source, index = self.ends[link.ends[0]], self.ends[link.ends[1]].port.interface
+        yield from mtu.too_long(index)
+        yield mtu.most(index, source.number, source.mac_bytes, most_bytes)
 
     def set_carrier(self, wanted: Mapping[Cable, bool]) -> None:
         """Set the ports of cables up or down. A host whose port is down has no carrier; what waits there is lost."""
         for cable, up in wanted.items():
             index = self.ends[cable].port.interface
-            self._request(cable, [self.port_up(index) if up else self.port_down(index)])
+            self._request(cable, [interfaces.up(index) if up else interfaces.down(index)])
             if up is (cable in self.unplugged):
                 (self.unplugged.discard if up else self.unplugged.add)(cable)
                 self.carried(cable, up)
@@ -472,11 +411,11 @@ class World(ABC):
         for link in links:
             end = self.ends[cable_of(link.target, link.via)]
             targets.setdefault(link.source, set()).update(filter(None, (end.ip, end.ip6)))
-        count = 0
+        found = set[sockets.Connection]()
         for source, addresses in targets.items():
             with self.inside(source):
-                count += sockets.reset(addresses)
-        return count
+                found |= sockets.reset(addresses)
+        return len(found)
 
     def limit_hosts(self, up_bps: Mapping[Cable, float | None], down_bps: Mapping[Cable, float | None]) -> None:
         """Set the total rates of hosts in place, for sending (``up_bps``) and receiving (``down_bps``), by cable.
@@ -515,18 +454,18 @@ class World(ABC):
             return self._uplinks[source]
         port = self.ends[source].port
         name = f"{self.uplink}{len(self._uplinks)}"
-        port.netlink.request([self.ifb(name)])
+        port.netlink.request([interfaces.ifb(name)])
         index = socket.if_nametoindex(name)
         try:
             port.netlink.request([htb.root(index, self.layer, htb.UPLINK), *htb.uplink(index, None)])
             self._ask(port.netlink, source, [*htb.through(port.interface, index)])
         except OSError:  # the next attempt begins anew
-            for undo in (htb.not_through(port.interface), self.no_interface(index)):
+            for undo in (htb.not_through(port.interface), interfaces.remove(index)):
                 with suppress(OSError):  # it did not come so far
                     port.netlink.request([undo])
             raise
         if source in self.gone:
-            port.netlink.request([self.no_interface(index)])
+            port.netlink.request([interfaces.remove(index)])
             return None
         self._uplinks[source] = index
         return index

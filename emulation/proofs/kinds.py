@@ -21,8 +21,9 @@ from ipaddress import IPv4Address
 
 import msgspec
 
+from thalweg.emulation.kernel.host_space import HostSpace
 from thalweg.emulation.kernel.htb import queue_kind
-from thalweg.emulation.kernel.world import HostSpace, World
+from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import PACKET_BYTES, LinkShape
 from thalweg.emulation.proofs import delay
 from thalweg.emulation.proofs.proof import KindProof, LinkProof

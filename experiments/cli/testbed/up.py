@@ -46,15 +46,7 @@ def _mib(value: Any) -> int:
 
 
 def _queue(value: Any) -> Queue:
-    return value if isinstance(value, Queue) else Queue(*units.queue(value))
-
-
-def _loss(value: Any) -> Loss:
-    return value if isinstance(value, Loss) else units.loss(value)
-
-
-def _mtu(value: Any) -> Mtu:
-    return value if isinstance(value, Mtu) else units.mtu(value)
+    return Queue(*units.queue(value))
 
 
 def _folders(value: Any) -> tuple[str, ...]:
@@ -124,7 +116,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "Packets that are lost: 1%, or 1%,burst=5 for bursts. Needs netem.",
             shown="0",
-            unit=_loss,
+            unit=units.loss,
             metavar="LOSS",
             panel=LINKS,
         ),
@@ -144,7 +136,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "Longest packet in bytes: 1400, or 1400,silent if senders hear nothing of it.",
             shown="1500",
-            unit=_mtu,
+            unit=units.mtu,
             metavar="MTU",
             panel=LINKS,
             common=False,

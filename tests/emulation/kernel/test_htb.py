@@ -19,8 +19,9 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from thalweg.emulation.kernel import htb, interfaces, netlink
+from thalweg.emulation.kernel.host_space import HostSpace, Port
 from thalweg.emulation.kernel.interfaces import Peer
-from thalweg.emulation.kernel.world import MACHINE, HostSpace, Port
+from thalweg.emulation.kernel.world import MACHINE
 from thalweg.emulation.links.shape import (
     FRAME_BYTES,
     MAX_SEGMENTS,

@@ -10,7 +10,7 @@ import pytest
 from beds import at_the_bridge, use_user_namespaces
 from patience import patience
 
-from thalweg.emulation.kernel.world import HostSpace, Port
+from thalweg.emulation.kernel.host_space import HostSpace, Port
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs import kinds
 from thalweg.emulation.proofs.proof import KindProof, LinkProof, failures

@@ -184,6 +184,9 @@ def test_connections_between_two_hosts_get_a_reset_and_others_none(bed: Testbed,
         assert bed.reset("a", "b") == 0
         assert bed.reset("c") == 1  # of a host, whatever the other end
         assert stays[0].communicate(timeout=patience(10))[0] == b"ConnectionResetError\n"
+    again = connection(bed, "a", "b", addresses["b"])
+    with again[0], again[1]:
+        assert bed.reset() == 1, "both ends are reset, and the connection counts once"
 
 
 def test_a_reset_does_not_pass_a_cut(bed: Testbed) -> None:
@@ -212,6 +215,7 @@ def test_the_source_of_a_link_gets_to_know_its_mtu(bed: Testbed, family: tuple[s
     address = (bed.hosts_6 if family else bed.hosts)["b"]
     assert "mtu 1400" in bed.run("a", ["ip", *family, "route", "get", address], check=True).stdout
     assert "a → b, b → a: 20.0 Mbit/s, MTU 1400" in bed.condition()
+    bed.run("a", ["ip", *family, "route", "del", address], check=True)  # root on a host may
     bed.set("a", "b", mtu=1500, both=True)
     assert fits(bed, 1500, *family)
 
