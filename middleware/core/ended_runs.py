@@ -26,7 +26,8 @@ class EndedRuns:
 
     def __init__(self, limits: CoreConfig) -> None:
         self._limits = limits
-        self._kept_s = limits.patience * limits.lease_s + limits.late_s  # R1
+        # R1: the client may be silent for that long, and its last messages may be late
+        self._kept_s = limits.patience * limits.lease_s + limits.late_s
         self.until_s: dict[tuple[str, str], float] = {}
         self._generations: dict[tuple[str, str], int] = {}  # of runs that outlive their hosts: the last that is over
         self._joined: dict[tuple[str, str], int] = {}  # of those whose clients were silent: ``Install.number``

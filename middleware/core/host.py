@@ -30,7 +30,7 @@ R11. A host whose certificate has expired counts as failed for all runs, as in R
      that it leads end.
 
 The run of an event is found here, once; what happens in it is in ``run``, how runs begin and end in ``hosting.runs``.
-What this host's own application takes of other clients' runs is in ``visit``; what it measures of links in
+What this host's own application takes of other clients' runs is in ``run_subscriptions``; what it measures of links in
 ``hosting.links``.
 """
 
@@ -76,8 +76,8 @@ class HostCore(Runs):
     ) -> None:
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
-        self._stripes = Stripes(self.out, self.config, self.runs, self._failover_runs.current, self._act)  # R8
-        self._undecoded = UndecodedMessages()  # R9: count messages in a row that do not decode
+        self._stripes = Stripes(self.out, self.config, self.runs, self._failover_runs.current, self._act)
+        self._undecoded = UndecodedMessages()  # R9: messages in a row that do not decode
         self._streams, self._led = self._stripes.led, self._failover_runs.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 
@@ -85,7 +85,7 @@ class HostCore(Runs):
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
         desk, streams = self.context, self._streams
         desk.now = now
-        if streams and self._stripes.concern(event):  # R8
+        if streams and self._stripes.concern(event):  # R8: the event is about a striped stream as a whole
             self._stripes.handle_event(event)
         else:
             self._handlers[type(event)](self, event)
@@ -102,7 +102,7 @@ class HostCore(Runs):
     def _finish(self) -> None:
         """Do what comes of what was done."""
         local, host = self.context.local, self.host
-        while local:  # R3
+        while local:  # R3: messages to this host itself come after all else
             self._heard = message, value, size_bytes = local.popleft()
             self._handle_message(host, message, value, size_bytes)
         self._heard = None
@@ -186,7 +186,8 @@ class HostCore(Runs):
             if run is None or run.may_say(sender, kind):
                 self._measured(self.links.handle_message(sender, message))
         elif kind not in OF_RUNS:
-            self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})  # R2
+            # R2: a message that no part handles changes nothing
+            self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
 
     def _on_undecoded(self, event: e.DecodingFailed) -> None:
         """R9: a host has sent what does not decode."""
@@ -455,7 +456,7 @@ class HostCore(Runs):
         out.send(sender, m.Installed(run_id, self.host, error))
 
     def _visit(self, install: m.Install, visit: RunSubscriptions, before: str) -> None:
-        """Take part in another client's run, or go on in its next generation with what is here (R5 of ``visit``)."""
+        """Take part in another client's run, or go on in its next generation (``run_subscriptions``, R5)."""
         old, wanted = self.runs.get(before), list[str]()
         if old is not None and isinstance(install, m.FailoverInstall):
             starts = {start.node: start for start in install.starts}
@@ -519,7 +520,8 @@ class HostCore(Runs):
         if led:
             self._fence(sender, run_id, led)
             return
-        out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))  # R4
+        # R4: the client of a run that was dropped is told why
+        out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))
 
     def _on_pings(self, sender: str, message: m.Pings) -> None:
         known = []
@@ -550,14 +552,14 @@ class HostCore(Runs):
         newest = max(map(generation_of, self._generations(message.client, message.run)), default=None)
         late = self.ended_runs.knows(message.client, message.run, self.context.now, message.number)
         part = generation_state(newest, generation_of(message.run), late=late)
-        if part is GenerationState.OVER:  # R1
+        if part is GenerationState.OVER:  # R1: a run that is over is not opened again
             return
-        if part is GenerationState.FENCED:  # R7
+        if part is GenerationState.FENCED:  # R7: another process of the client leads the run
             assert newest is not None
             self._fence(sender, message.run, newest)
             return
         error, run = "", self.runs.get(message.run)
-        if run is not None and message.number > run.install.number:  # R1: it was away
+        if run is not None and message.number > run.install.number:  # R1: this host was away, and may have missed news
             obstacle = "" if run.empty else "it has nodes of the run of which its client has not heard"
             error = obstacle or self._why_not(sender, message)
             run = run if error else self._open(message)
@@ -593,7 +595,7 @@ class HostCore(Runs):
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
-        follows = bool(self._generations(install.client, install.run))  # R6, R7
+        follows = bool(self._generations(install.client, install.run))  # R6, R7: a later generation of a run here
         runs, draining = (0, False) if follows else (len(self.runs), self.context.draining)
         return why_not(sender, install, self.host, self.config, runs=runs, draining=draining, full=full)
 
@@ -616,7 +618,8 @@ class HostCore(Runs):
                 run.recovery.came(sender)
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
-        if self._is_of_another(sender, message.run):  # R2: it stays, so nobody is told that it was removed
+        if self._is_of_another(sender, message.run):
+            # R2: the run is another client's and stays, so no Removed is sent
             self.out.of(message.run).record("unexpected", peer=sender, detail={"message": "Remove"})
             return
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))

@@ -169,7 +169,7 @@ class RunCore:
         self._alarm = Alarm(out, Timer.MOVE)
         starts = context.failover_install.starts if context.failover_install is not None else ()
         first = {start.node: start.index for start in starts if 0 < start.index < LAST}
-        self.tree = tree = Tree(install.dataflow, first)  # R1: from here down each gets those that it may call
+        self.tree = tree = Tree(install.dataflow, first)  # R2: from here on each part gets those that it may call
         self.directory = directory = Directory(context, shared.monitor)
         self.members = directory.members
         self.books = books = EpochBooks(context)
@@ -282,7 +282,7 @@ class RunCore:
         if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
             return True
         if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.subscribers.knows(sender))):
-            return True  # R5
+            return True  # R5: a guest, or a client that asks to become one
         self._unexpected(sender, kind)
         return False
 
@@ -291,12 +291,12 @@ class RunCore:
 
     def demand(self, sender: str, demand: m.Demand) -> None:
         if sender != self._host:
-            if sender not in self.members:  # R4
+            if sender not in self.members:  # R4: the sender is no host of the run, and at most a guest
                 if not self._demands_for_itself(sender, demand):
                     self._unexpected(sender, m.Demand)
                     return
                 demand = msgspec.structs.replace(demand, news=None, commit=None, later=False, critical=False)
-            if demand.news is not None:  # R3
+            if demand.news is not None:  # R3: piggybacked news counts before the demand
                 self._take_news(sender, demand.news, 0)
             if demand.commit is not None:
                 self.handle_notes(self.member.on_commit(sender, demand.commit))
@@ -318,7 +318,7 @@ class RunCore:
             ):
                 self._unexpected(sender, m.Partition)
                 return
-            if part.news is not None:  # R3
+            if part.news is not None:  # R3: piggybacked news counts before the partition
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
                 self.handle_notes(self.member.on_commit(sender, part.commit))

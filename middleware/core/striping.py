@@ -93,7 +93,7 @@ class StripeState:
     ) -> None:
         self.number, self.run, self.share = number, run, share
         self.ready = self.over = self.leaving = False
-        self.coming = takes_over is not None  # R10
+        self.coming = takes_over is not None  # R10: the stripe waits until all that take over are ready
         self.places, self.theirs = takes_over or StripeTakeover(None, {})
         self.open: deque[OpenPartition] = deque()
         self.past: deque[int] = deque(maxlen=KEPT)  # the stream's indices of its last partitions, delivered
@@ -103,7 +103,8 @@ class StripeState:
         self.period_s: float | None = None
         self.fills_s: float | None = None  # what its first partition took, through all of its tree
         self.told_s, self.wait_s = 0.0, wait_s
-        self.anew: tuple[int, int] | None = None  # R7: where it begins, and what it was given before
+        # R7: where the stripe begins anew, and how far it was given indices before
+        self.anew: tuple[int, int] | None = None
 
     @property
     def works(self) -> bool:
@@ -170,7 +171,7 @@ class Striping:
         self._free: list[int] = []  # before that: those that no stripe has
         self._end = None if event.partitions is None else event.start + event.partitions
         self._uneven = ""
-        self.since = event.start  # R10: from this one on all of the stripes that took over last carry it
+        self.since = event.start  # R10: only the stripes that took over last carry this index and later ones
         self._waits_for_others = False
         self._next_s = 0.0  # since when the next one is the next
 
@@ -193,7 +194,7 @@ class Striping:
             self._record(stripe, "unexpected", node=part.sink, index=part.index)
             return
         entry = stripe.open.popleft()
-        if stripe.asked_s is not None and stripe.delivered_s >= stripe.asked_s:  # R2: it was asked at once
+        if stripe.asked_s is not None and stripe.delivered_s >= stripe.asked_s:  # R2: the sink was asked again at once
             self._took(stripe, now - stripe.delivered_s)
         elif stripe.asked_s is not None and stripe.fills_s is None:
             stripe.fills_s = now - stripe.asked_s
@@ -205,14 +206,15 @@ class Striping:
             stripe.anew = None
         values = part.value if len(part.sizes) > 1 else (part.value,)
         past = past_end_of(values)
-        if self._feeds:  # R9
+        if self._feeds:  # R9: parts of a partition may be past their ends alone
             if all(map(is_past_end, values)):
                 self._end_before(entry.index + 1)
             self._take(stripe, entry, part)
         elif past is None:
             self._take(stripe, entry, part)
         else:
-            self._end_before(entry.index, "" if past.body == PAST_END.body else unevenly(entry.index))  # R6
+            # R6: the stream ends before the first partition that is past the end of a source
+            self._end_before(entry.index, "" if past.body == PAST_END.body else unevenly(entry.index))
         self._go_on()
 
     def _took(self, stripe: StripeState, took_s: float) -> None:
@@ -230,7 +232,7 @@ class Striping:
         if accepted:
             self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index, places=stripe.places)
         else:
-            self._give_up(index)  # R3
+            self._give_up(index)  # R3: a partition that finds no room is given out again
 
     def _end_before(self, index: int, uneven: str = "") -> None:
         """The stream ends before that partition."""
@@ -349,7 +351,7 @@ class Striping:
         """R9: the application wants partition ``first`` again, and all after it."""
         again = range(first, self.next)
         self.next = first
-        while self._waits() > max(0, self.window - 1):  # R3: what was next waits as well now
+        while self._waits() > max(0, self.window - 1):  # R3: the former next partition waits as well now
             last = max(self.held)
             del self.held[last]
             self._give_up(last)
@@ -562,7 +564,8 @@ class Striping:
     def _wake(self) -> None:
         """Come back when something is due."""
         due = [self._repeat_after_s(stripe) for stripe in self.stripes if stripe.works and stripe.asked_s is not None]
-        if self._wanted and self._begun and self.next not in self.held:  # R8
+        if self._wanted and self._begun and self.next not in self.held:
+            # R8: a stripe may become slow while the stream waits
             due.append(self._out.now + self._limits.retry_max_s)
         at_s = min([self._stalled_s(), *due])
         if at_s < math.inf:

@@ -65,7 +65,7 @@ class UpperFeed:
         self._wanted: dict[Inlet, e.RunOperator] = {}
         self._upto = dict.fromkeys(names, first)  # by source, the partition that it takes next
         self._asked = False  # the stream, for its next one
-        self._uneven: dict[str, int] = {}  # R3: sources of which only some had ended, and with which partition
+        self._uneven: dict[str, int] = {}  # R3: by source, the partition at which only some of its sources had ended
 
     def want(self, command: e.RunOperator, place: int) -> None:
         """The source at that place wants a partition."""
@@ -77,7 +77,7 @@ class UpperFeed:
         self.go_on()
 
     def _again(self, index: int) -> None:
-        """R2."""
+        """R2: have the stream begin anew with partition ``index``."""
         self.kept = {position: part for position, part in self.kept.items() if position < index}
         self.next = index
         self._hooks.again(index)
@@ -106,7 +106,7 @@ class UpperFeed:
         for index in [index for index in self.kept if index < min(living, default=self.next)]:
             del self.kept[index]
         wanted = any(command.index >= self.next for command in self._wanted.values())
-        if wanted and not self._asked and len(self.kept) < self._hooks.most():  # R1
+        if wanted and not self._asked and len(self.kept) < self._hooks.most():  # R1: the slowest source sets the pace
             self._asked = True
             self._hooks.ask()
 
@@ -118,7 +118,8 @@ class UpperFeed:
     def _give(self, source: Inlet, command: e.RunOperator, part: e.Deliver) -> None:
         name, index = command.node, command.index
         extract = None if part.end else source.of(part)
-        if extract is None or is_past_end(extract[0]):  # R3
+        if extract is None or is_past_end(extract[0]):
+            # R3: the source ends with the first partition that its node was not given
             if extract is not None and extract[0].body != PAST_END.body:
                 self._uneven[name] = index
             self._hooks.answer(e.OperatorFinished(command.run, name, index, end=True))

@@ -6,8 +6,8 @@ R1. A message for a node goes to the node's newest known location. A host that g
     forwards it (``MAX_FORWARDS`` times at most) and tells the sender the newer location.
 R2. Every demand to another host is repeated, with back-off, until the partition has come.
 R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
-    the first partition after its change-over, and on the first demand in another tree, or for another query. From a
-    guest, which nobody would believe, comes the demand alone.
+    the first partitions after its change-over, as many as may be under way (``Install.ahead``), and on the first demand
+    in another tree, or for another query. From a guest, which nobody would believe, comes the demand alone.
 R4. The last output of a node that has left, or has another consumer, is its *tail* (``flow.tails``).
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
@@ -165,8 +165,9 @@ class Demands:
         self._under_way = self._shared_transfers.under_way
         self._failures = Failures(context, directory)
         self.made = OutputSchedule()
-        self._lines: dict[str, int] = {}  # R12: where each consumer would begin anew
-        self._indices = None if stripe_of(context.install.run) is None else Indices()  # R11
+        self._lines: dict[str, int] = {}  # R12: by consumer, the partition with which it would begin anew
+        # R11: only the code of a stripe runs with the stream's indices
+        self._indices = None if stripe_of(context.install.run) is None else Indices()
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -201,7 +202,8 @@ class Demands:
             return NO_NOTES
         if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
-        if self._under_way and self._shared_transfers.alight(demand, self._directory.locations[consumer].host):  # R9
+        if self._under_way and self._shared_transfers.alight(demand, self._directory.locations[consumer].host):
+            # R9: the consumer has moved, and gets nothing of a transfer to its old host that it was to share
             taker = node.taker_of(consumer)
             taker.sending = False
             taker.over(index, arrived=False)
@@ -351,10 +353,10 @@ class Demands:
         node = self.nodes.get(event.node)
         if node is None:
             return NO_NOTES
-        if event.size_bytes > self.room.size_bytes:  # R6
+        if event.size_bytes > self.room.size_bytes:  # R6: some host of the run would refuse the partition
             self.failed(e.OperatorFailed(event.run, event.node, self.room.refusal(event.index, event.size_bytes)))
             return NO_NOTES
-        if event.end and self._indices is not None:  # R11
+        if event.end and self._indices is not None:  # R11: in a stripe the end is passed on as a partition
             event = msgspec.structs.replace(event, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
         if self._desk.recording or event.late_rows is not UNSET or event.left_out is not UNSET:
             self._record_made(node, event)
@@ -459,7 +461,7 @@ class Demands:
                 if node.node.rate is not None and not self._pace.is_due(name, node.node.rate, action):
                     continue
                 stands_for: int | UnsetType = UNSET
-                if self._indices is not None:  # R11
+                if self._indices is not None:  # R11: the code waits until the stream's index is known
                     index = self._indices.take(name, action)
                     if index is None:
                         continue
@@ -529,13 +531,13 @@ class Demands:
             critical = node.node.kind == "sink" if book is None else book.critical
         news = commit = None
         if here:
-            again = False  # R5
+            again = False  # R5: within a host no demand is lost, so none is repeated
         elif (host := directory.whereabouts(producer, index)) != self._host:
             if directory.changes or self._telling_up:
                 news = self._news_for(host, upward=True)
             if again:
                 self._wait_for(host, self.pending[consumer, producer].asked_s)
-            elif index == self._tree.fresh:  # R3
+            elif index == self._tree.fresh:  # R3: the first demand in a tree or query carries its commit
                 assert directory.switch is not None
                 commit = directory.switch.commit
             if self._guest:
@@ -580,13 +582,15 @@ class Demands:
         name, output = node.node.name, action.output
         taker = node.taker or node.takers[action.consumer]
         consumer = action.consumer or self._tree.consumer_of(name, output.index)
-        if self._under_way and not action.again and (host := self._boards(name, consumer, output.index)):  # R9
+        if self._under_way and not action.again and (host := self._boards(name, consumer, output.index)):
+            # R9: the output is under way to another consumer on that host, and this consumer shares the transfer
             to = host
         else:
             to = self._send_output(name, consumer, output)
             if output.index == LAST:
                 return
-        if node.depth > 1:  # R13
+        if node.depth > 1:
+            # R13: an output that is not acknowledged is sent again if it went where the consumer is no longer
             taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))
         else:
             taker.to, taker.sending = to, bool(to)
@@ -617,7 +621,8 @@ class Demands:
             return ""
         news = self._news_for(to, upward=False) if directory.changes or self._telling_down else None
         switch, commit = directory.switch, None
-        if switch is not None and 0 < index - switch.iteration <= self._install.ahead:  # R3
+        if switch is not None and 0 < index - switch.iteration <= self._install.ahead:
+            # R3: any of the partitions under way may be the first to come after the change-over
             commit = switch.commit
             if commit.shape is not None and not commit.shape.grows and not self._tree.keeps(name):
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand

@@ -44,7 +44,7 @@ def merge_locations(table: dict[str, m.Location], news: Iterable[m.Location]) ->
     """Take over every entry whose version is higher, and return these; entries of unknown nodes are ignored."""
     newer = []
     for entry in news:
-        if entry.node in table and entry.version > table[entry.node].version:  # R1
+        if entry.node in table and entry.version > table[entry.node].version:
             table[entry.node] = entry
             newer.append(entry)
     return tuple(newer)
@@ -66,7 +66,7 @@ class Directory:
         self._first = install.number  # what was told before is of before
         self.locations = {location.node: location for location in install.locations}
         self.subscribers = guests_of(install)  # other clients, which have sinks and nothing else
-        self.returning: set[str] = set()  # R6: those of them that have not heard of this generation, at the client
+        self.returning: set[str] = set()  # R6: at the client, subscribers that have not heard of this generation
         self.peers = {peer.name: peer for peer in install.peers if peer.name not in self.subscribers}
         self.hosts = (self.peers.keys() | {entry.host for entry in install.locations}) - self.subscribers
         self.vacating: set[str] = set()  # hosts to which nothing is to go any more, at the client
@@ -97,7 +97,7 @@ class Directory:
         location, switch = self.locations[node], self.switch
         if switch is not None and index > switch.iteration:
             move = switch.moves.get(node)
-            if move is not None and move.version == location.version:  # R2
+            if move is not None and move.version == location.version:  # R2: no location newer than the move is known
                 return move.target
         return location.host
 
@@ -257,6 +257,6 @@ class Directory:
         """What ``host`` was not told yet, None when nothing has changed since; with this it is."""
         sent = self._told.get(host, 0)
         if sent == self.changes:
-            return None  # R3
+            return None
         self._told[host] = self.changes
         return tuple([self.locations[name] for name, number in self._changed.items() if number > sent])

@@ -50,6 +50,7 @@ class Failures:
 
     def _send(self, said: m.Failed | m.StateMissing) -> None:
         here = self._directory.locations.get(said.node)
-        if self._lasts and here is not None and here.version > 1:  # R2
+        if self._lasts and here is not None and here.version > 1:
+            # R2: the client may believe that the node is on another host
             self._out.send(self._to, m.Located(self._out.run, (here,)))
         self._out.send(self._to, said)

@@ -89,7 +89,8 @@ class Flow(Demands):
             node = survivor.node
             if survivor.run is not None:
                 self._perform(node, [survivor.run])
-            self._perform(node, [action for action in node.resume() if type(action) is not Ask])  # R7
+            # R7: a held output goes out if fewer outputs are kept than before; the loop below demands the inputs
+            self._perform(node, [action for action in node.resume() if type(action) is not Ask])
             if graph and node.state is ENDED and len(flow.sinks) > 1:
                 self._perform(node, [Renounce(node.node.inputs)])
                 continue
@@ -177,7 +178,7 @@ class Flow(Demands):
     def release(self, name: str) -> None:
         """An operator has left, as ``Directory`` knows; its tail stays."""
         node = self.nodes.pop(name)
-        self.tails.leave(node)  # R1
+        self.tails.leave(node)
         self.tails.forget(name)
         self._newcomers.forget((name,))
         self.made.forget((name,))
@@ -191,7 +192,7 @@ class Flow(Demands):
             if here is None:
                 if owed and consumer in owed:
                     self._out.send(self._directory.locations[name].host, owed[consumer])
-            elif name in here.asked:  # R1: one to another host is repeated
+            elif name in here.asked:  # R1: the operator was here; the demand goes to its new host, and is repeated
                 self._demand_until_answered(consumer, name, here.index)
             elif owed and consumer in owed and owed[consumer].index == LAST:  # it may have its own end in hand yet
                 self._demand_until_answered(consumer, name, LAST)
@@ -214,7 +215,7 @@ class Flow(Demands):
         )
         known = {progress.consumer: progress for progress in per_consumer}
         takers: dict[str, ConsumerState] = {}
-        for consumer in consumers:  # R4
+        for consumer in consumers:  # R4: queries may have begun or left since the state was taken
             first, progress = tree.first.get(consumer, 0), known.get(consumer)
             if progress is not None and state.index < progress.demanded < LAST:  # it goes on there
                 first = max(first, progress.demanded)
@@ -250,7 +251,7 @@ class Flow(Demands):
                 continue
             for producer in node.node.inputs:
                 early = early_inputs.get(action.index, {}).get(producer)
-                if early is not None:  # R2
+                if early is not None:  # R2: the input has come ahead of the operator
                     part = m.Partition(self._out.run, producer, name, early.index, early.end)
                     self._out.hand_over(part, early.value, early.size_bytes)
                 else:
@@ -298,7 +299,7 @@ class Flow(Demands):
             if rewired and node.state is GATHERING:  # it has perhaps asked the old tree for too much
                 self.call_back(name, turn)
             if successor is None:
-                todo.append((node, node.replace(turn)))  # R3
+                todo.append((node, node.replace(turn)))  # R3: the node ends with the old tree
                 continue
             if old.consumers[name] != new.consumers[name]:
                 todo.append((node, node.turn(turn)))
@@ -355,12 +356,14 @@ class Flow(Demands):
             new = [consumer for consumer in takers if consumer in names]
             if new:
                 todo.append((node, node.join(new, first, takers[0])))
-            for consumer in new if node.renounced and (limit is None or first < limit) else ():  # R6
+            # R6: a node has ended because no consumer wanted more, and cannot serve a query that wants something
+            for consumer in new if node.renounced and (limit is None or first < limit) else ():
                 why = (
                     f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
                 )
                 self.failed(e.OperatorFailed(self._out.run, consumer, why))
-            if many and node.state is ENDED and node.node.inputs:  # R5
+            if many and node.state is ENDED and node.node.inputs:
+                # R5: the node told its producers nothing while there was one sink; they may go on for others
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:
             self.nodes[name] = NodeCore.of(tree.dataflow.by_name[name], limit, tree.consumers[name], first)

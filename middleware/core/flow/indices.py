@@ -43,7 +43,7 @@ class Indices:
             del self._of[partition]
         for partition, index in enumerate(indices, first):
             if len(self._of) < MOST_GIVEN:
-                self._of.setdefault(partition, index)  # R2
+                self._of.setdefault(partition, index)  # R2: an index that was given once stays
         for node, run in list(self._waiting.items()):
             if run.index in self._of:
                 del self._waiting[node]

@@ -174,9 +174,11 @@ class NodeCore(SendingSide):
         ended = self.state is ENDED and self.node.kind != "sink"  # whose application has been told
         if ended and 0 < index == taker.first and self.sent_to(taker, index) is None:
             taker.demanded = max(taker.demanded, index)
-            return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]  # R9
+            # R9: the node has ended before the first partition of a consumer of another query
+            return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]
         if self.turns_after is not None and index == self.turns_after + 1:
-            verdict: Verdict = "duplicate" if self.early else "taken"  # R7
+            # R7: the new consumer demands its first partition before the node has turned
+            verdict: Verdict = "duplicate" if self.early else "taken"
             self.early = True
             return verdict, []
         if index > self.index:
@@ -194,7 +196,7 @@ class NodeCore(SendingSide):
             if taker.demanded < index and self.taker is None:
                 return "taken", self._demanded(taker, consumer, index)
             if taker.sending:
-                return "duplicate", []  # R2
+                return "duplicate", []  # R2: a transfer of the output is under way
             if again and taker.landed == index:
                 taker.landed = -1
                 return "duplicate", []
@@ -203,14 +205,14 @@ class NodeCore(SendingSide):
             return "duplicate", []
         if self.taker is None:
             if taker.demanded == LAST:
-                return "late", []  # R8
+                return "late", []  # R8: the consumer wants nothing more
             return "taken", self._demanded(taker, consumer, index)
         taker.demanded = index
         taker.sending = False
-        self.retained = None  # R2: it acknowledges all before
+        self.retained = None  # R2: the demand acknowledges all partitions before
         if self.state is IDLE:
             return "taken", self._begin()
-        if self.state is HOLDING and not self.suspended:  # R6
+        if self.state is HOLDING and not self.suspended:  # R6: a suspended source dispatches when it resumes
             return "taken", self._dispatch()
         return "taken", []
 
@@ -238,7 +240,7 @@ class NodeCore(SendingSide):
         """One of several consumers wants what it has not been sent yet."""
         taker.demanded, taker.sending = index, False
         output = self.sent_to(taker, index) if index < self.index else None
-        self._let_go()  # R2
+        self._let_go()  # R2: the demand acknowledges all partitions before
         if len(self.takers) == 1 and not self.unheard:
             self._catch_up()
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
@@ -250,7 +252,8 @@ class NodeCore(SendingSide):
             return "late", []
         fresh = index > taker.demanded
         if again or not fresh:
-            taker.miss(index, again=again)  # R2
+            # R2: a partition is sent again unless its transfer is under way or has only just ended
+            taker.miss(index, again=again)
         taker.demanded = index
         self._let_go()
         if self.taker is None and len(self.takers) == 1 and not self.unheard:
@@ -351,14 +354,14 @@ class NodeCore(SendingSide):
     def replace(self, after: int) -> list[Action]:
         """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
         self.limit = after + 1
-        if self.index > after and self.state in (IDLE, GATHERING):  # R7
+        if self.index > after and self.state in (IDLE, GATHERING):  # R7: the last partition of the old tree is out
             self.asked, self.inputs, self.prefetched = set(), {}, {}
             self.to(REPLACED)
         return []
 
     def turn(self, after: int) -> list[Action]:
         """What comes after partition ``after`` is for another consumer, whose demands alone count for it."""
-        self.turns_after = after  # R7
+        self.turns_after = after
         return self._turn() if self.index > after and (self.depth == 1 or self._all(after)) else []
 
     def rewire(self, after: int, node: Node) -> list[Action]:
@@ -443,12 +446,12 @@ class NodeCore(SendingSide):
         return [Turned()]
 
     def _gather(self) -> list[Action]:
-        if self.rewired is not None and self.index > self.rewired[0]:  # R7
+        if self.rewired is not None and self.index > self.rewired[0]:  # R7: in the new tree the node has other inputs
             self.node, self.rewired = self.rewired[1], None
         self.asked = set(self.node.inputs)
         if not self.asked:
             return self._gathered()
-        if self.prefetched:  # R12
+        if self.prefetched:  # R12: inputs that came before their turn are taken
             for name, output in self.prefetched.pop(self.index, {}).items():
                 if name in self.asked:
                     self.asked.discard(name)
@@ -457,7 +460,7 @@ class NodeCore(SendingSide):
 
     def _gathered(self) -> list[Action]:
         if not self.node.inputs:
-            self.to(GATHERED)  # R1
+            self.to(GATHERED)
             return [RunCode(self.index, ())]
         inputs = [self.inputs[name] for name in self.node.inputs]
         ended = [output for output in inputs if output.end]
@@ -467,12 +470,12 @@ class NodeCore(SendingSide):
             handed = inputs[0] if len(inputs) == 1 else self._together(inputs, bool(ended))
             self.index += 1
             if not ended:
-                return [Hand(handed)]  # R4
+                return [Hand(handed)]  # R4: the application takes the partition at once
             self.to(EXHAUSTED)
             return [Hand(handed), *self._leave_others(inputs)]
         if ended:
             return [*self._hold(Output(self.index, end=self._end_of(inputs))), *self._leave_others(inputs)]
-        self.to(GATHERED)  # R1
+        self.to(GATHERED)
         return [RunCode(self.index, tuple([output.value for output in inputs]))]
 
     def _together(self, inputs: list[Output], over: bool) -> Output:
@@ -498,7 +501,8 @@ class NodeCore(SendingSide):
         self._let_go()
         if self._all(LAST) and (self.state, RENOUNCED) in TRANSITIONS:
             return answer + self._renounce()
-        heard = self.free and self.state is IDLE and not self.unheard  # R11: perhaps it was the last to be heard of
+        # R11: a free node begins once all consumers are heard
+        heard = self.free and self.state is IDLE and not self.unheard
         return answer + (self._go_on_heard() if heard else self._go_on())
 
     def _renounce(self) -> list[Action]:
@@ -522,7 +526,7 @@ class NodeCore(SendingSide):
         self.output = output
         taker = self.taker
         ready = self._ready() if taker is None or self.depth > 1 else taker.demanded == self.index
-        return self._dispatch() if ready and not self.suspended else []  # R3
+        return self._dispatch() if ready and not self.suspended else []  # R3: an output waits for its demand
 
     def _dispatch(self) -> list[Action]:
         output = self.output
@@ -533,7 +537,7 @@ class NodeCore(SendingSide):
             self.log.add(output)
         if self.retained is not None:
             if self.taker is None or self.depth > 1:
-                self._let_go()  # R9: of what nobody was to get
+                self._let_go()  # R9: no consumer is to get these outputs
             if self.retained is not None:
                 self.older.append(self.retained)
         self.retained = output
@@ -542,7 +546,7 @@ class NodeCore(SendingSide):
         if self.taker is None or self.depth > 1:
             to = [name for name, taker in self.takers.items() if self._may_have(taker, output.index)]
             actions = [Dispatch(output, consumer=name) for name in to]
-            if output.end:  # R9
+            if output.end:  # R9: a consumer whose first partition is later is sent an end as well
                 early = [(name, taker.first) for name, taker in self.takers.items() if taker.demanded == taker.first]
                 late = [(name, first) for name, first in early if first > output.index]
                 actions += [Dispatch(Output(first, end=True), consumer=name) for name, first in late]
@@ -554,7 +558,7 @@ class NodeCore(SendingSide):
             self.to(EXHAUSTED)
             return actions
         if self.leaves_after is not None and self.index > self.leaves_after:
-            return actions + self._freeze()  # R5
+            return actions + self._freeze()  # R5: a light node has demanded no inputs
         self.to(DISPATCHED)
         return actions + self._gather()
 
@@ -567,7 +571,8 @@ class NodeCore(SendingSide):
         """The invariants; AssertionError tells which does not hold."""
         super(NodeCore, self).validate()
         held = (self.output is not None) + len(self.kept) + (self.state is RUNNING)
-        behind = len(self.older) if self.log is not None else 0  # R11
+        # R11: with a log, older outputs are for consumers that began anew
+        behind = len(self.older) if self.log is not None else 0
         most = self.depth + (1 if self.taker is not None else self.node.ahead)
         assert held - behind <= most, f"{self!r} holds {held} outputs"
         assert not (self.older and self.state is LIGHT), self

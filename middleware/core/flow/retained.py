@@ -42,7 +42,7 @@ class Retained(Generic[T]):
         """It has been dispatched."""
         self.outputs.append(output)
         self.size_bytes += output.size_bytes
-        while self.size_bytes > self.most_bytes and len(self.outputs) > 1:  # R2
+        while self.size_bytes > self.most_bytes and len(self.outputs) > 1:
             self.size_bytes -= self.outputs.popleft().size_bytes
 
     def let_go(self, before: int) -> None:

@@ -83,8 +83,8 @@ class RouteChoice:
         self._down: dict[HostRoute, float] = {}  # until when
         self._failing_s: dict[HostRoute, float] = {}  # since when all that went that way has failed
         self._rates_bps: dict[HostRoute, float] = {}  # of those that were left: what they carried
-        self._landed: dict[HostRoute, dict[tuple[str, str], _Landed]] = {}  # R7, by producer and consumer
-        self._false: dict[HostRoute, tuple[float, float]] = {}  # R7: until when, and for how long
+        self._landed: dict[HostRoute, dict[tuple[str, str], _Landed]] = {}  # R7: by producer and consumer
+        self._false: dict[HostRoute, tuple[float, float]] = {}  # R7: false routes, left until when and for how long
 
     def change(self, ways: Iterable[m.RoutePreference], after: int) -> None:
         """R1: other networks, from the partition after that one on."""
@@ -131,7 +131,8 @@ class RouteChoice:
         for via in over:
             if not self.is_down(to, via):
                 return via
-        return min(over, key=lambda via: (self._is_cut(via), self._down.get((to, via), 0.0)))  # R3, R6
+        # R3, R6: all are down: a route without a lost relay goes first, then the one that was left first
+        return min(over, key=lambda via: (self._is_cut(via), self._down.get((to, via), 0.0)))
 
     def _choices(self, to: str, index: int | None) -> tuple[m.Via, ...]:
         """Return the networks and routes to a host, first choice first; empty if the client has named none (R1).
@@ -144,7 +145,8 @@ class RouteChoice:
     def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
         until_s = max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
-        return self._out.now < until_s or self._is_cut(via)  # R3, R6, R7
+        # R3, R7: a route is left for a time after a failure or a false report. R6: a relay may be lost
+        return self._out.now < until_s or self._is_cut(via)
 
     def others(self, to: str, via: m.Via, index: int | None = None) -> list[m.Via]:
         """Return the other choices for a partition, or another message, without routes that are down.
@@ -257,7 +259,8 @@ class RouteChoice:
         self.leave(to, via)
         self._rates_bps[to, via] = rate_bps
         if link is not None:
-            monitor.stalled(link, size_bytes, STUCK * waited_s, now)  # R4
+            # R4: by this sample the client plans without the link
+            monitor.stalled(link, size_bytes, STUCK * waited_s, now)
         else:
             self._report_impassable(to, via)
         detail = {"what": "nothing comes through", **route_fields(via), "parts": len(busy.parts)}

@@ -26,10 +26,10 @@ class SendingSide(Machine):
     taker: ConsumerState | None = None  # the only one
     retained: Output | None = None  # dispatched last, not yet acknowledged by all
     older: list[Output] = field(default_factory=list)  # dispatched before, for consumers that lag behind
-    log: Retained[Output] | None = None  # R11: what it has dispatched
+    log: Retained[Output] | None = None  # R11: dispatched outputs, for consumers that begin anew
     unheard: set[str] = field(default_factory=set)  # R11: consumers that have not said yet where they go on
-    free: bool = False  # R11: it may begin with any partition
-    depth: int = 1  # R12
+    free: bool = False  # R11: the node begins where the first of its consumers goes on
+    depth: int = 1  # R12: number of partitions for which one demand is credit
     leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
     turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
 

@@ -3,7 +3,7 @@
 Rules:
 
 R1. A state goes over the network that is known to carry most to that host, of those that both are joined to and that
-    nobody has given up (``ways``, R3); over the one that all share where nothing is known of any.
+    nobody has given up (``route_choice``, R3); over the one that all share where nothing is known of any.
 R2. A transfer is *stuck* when it has taken ``PATIENT`` times as long as it should, and ``LEAST`` times the wait before
     something is repeated. Its link is left then, as one that partitions are stuck on; whoever sends the state sends it
     again, over what carries most of the others. Where there is no other network, it is waited for.

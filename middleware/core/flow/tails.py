@@ -133,7 +133,7 @@ class Tails:
         if index > holder.index:  # which acknowledges it
             if demand.consumer in holder.takers:
                 holder.takers.discard(demand.consumer)
-                if host != self._host:  # R2
+                if host != self._host:  # R2: by this demand the other host lets go of its tail
                     let_go = msgspec.structs.replace(demand, forwards=LET_GO, version=0, news=None, commit=None)
                     self._out.send(host, let_go)
             if not holder.takers:
@@ -141,7 +141,8 @@ class Tails:
             return "node"
         if index < holder.index or host == self._host:
             return "node"
-        if holder.gone or host not in self._directory.hosts:  # R4
+        if holder.gone or host not in self._directory.hosts:
+            # R4: the tail has gone with its host, and no node makes the partition again
             reason = f"its partition {index} was on host {host!r}, which went away"
             self._out.send(self._to, m.Failed(self._out.run, name, reason, lost=host))
             return "nobody"
@@ -151,7 +152,7 @@ class Tails:
         now, passed = self._out.now, self._passed.get(name)
         if passed is None or passed.index != index:
             self._passed[name] = ForwardedDemands(index, now, now)
-        else:  # R3
+        else:  # R3: the demand is repeated, so this host waits for the host of the tail
             passed.last_s = now
             self._silence.on_waiting(self._out.run, host, passed.first_s, lasts=self._lasts)
         return "elsewhere"

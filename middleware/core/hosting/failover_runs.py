@@ -30,9 +30,9 @@ class FailoverRuns:
 
     def __init__(self, desk: HostContext, runs: Mapping[str, RunCore]) -> None:
         self._desk, self._runs = desk, runs
-        self.replicas: dict[tuple[str, str], Replicas] = {}  # R1, by client and run
+        self.replicas: dict[tuple[str, str], Replicas] = {}  # R1: by client and run
         self.led: dict[str, tuple[e.RunRequested, str]] = {}  # of this application, and their generations
-        self._fallen: dict[str, float] = {}  # R2: those that have lost a host, when
+        self._fallen: dict[str, float] = {}  # R2: by run, when it lost a host
 
     def replicas_of(self, install: m.Install) -> Replicas:
         """Those that are here of a run."""

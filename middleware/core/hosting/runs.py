@@ -36,7 +36,7 @@ class Runs:
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
         self.links = links = Links(out, self.context, me, self.config, self.runs)
-        self._failover_runs = FailoverRuns(self.context, self.runs)  # R7
+        self._failover_runs = FailoverRuns(self.context, self.runs)
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = HostServices(
@@ -56,7 +56,7 @@ class Runs:
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.ended_runs = EndedRuns(self.config)
         self._subscriptions = SubscriptionTable(out, me, self.config, self.runs, self._close)
-        self._lingering: set[str] = set()  # R5
+        self._lingering: set[str] = set()  # R5: runs that go on for their guests
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Runs:
         run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
             if run is not None and run.subscribers.lingers and event.run not in self._lingering:
-                self._lingering.add(event.run)  # R5
+                self._lingering.add(event.run)  # R5: guests still take partitions
                 return
             self._lingering.discard(event.run)
             self._close(event.run)

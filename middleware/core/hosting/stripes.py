@@ -51,9 +51,9 @@ class Stripes:
     ) -> None:
         self._out, self._limits, self._runs, self._current, self._act = out, limits, runs, current, act
         self.led: dict[str, Striping] = {}
-        self.trunks: dict[str, UpperFeed] = {}  # R3
+        self.trunks: dict[str, UpperFeed] = {}  # R3: by stream, the feed of the run above its trees
         self._left: dict[str, set[str]] = {}  # by stream, the runs that are not forgotten
-        self._queries: dict[str, e.AttachRequested] = {}  # R4, by stream
+        self._queries: dict[str, e.AttachRequested] = {}  # R4: by stream, the query that waits for other stripes
 
     def begin(self, event: e.StripesRequested) -> None:
         """The application asks for a stream; its stripes' runs are about to begin."""
@@ -130,9 +130,10 @@ class Stripes:
         if type(event) is e.TimerFired:
             return event.key.startswith(f"{Timer.STRIPES} ")
         stream = getattr(event, "run", "")
-        if type(event) is e.DetachRequested:  # R4
+        if type(event) is e.DetachRequested:  # R4: a query that still waits has not begun in the run above
             return self._waits(event)
-        asks = type(event) is e.NextRequested and stream in self.trunks  # R3
+        # R3: the application asks the run above the trees
+        asks = type(event) is e.NextRequested and stream in self.trunks
         return type(event) in OF_STREAMS and stream in self.led and not asks
 
     def _waits(self, event: e.DetachRequested) -> bool:
@@ -229,7 +230,7 @@ class Stripes:
         if pair is not None:
             pair[0].forget(pair[1])
         self._left[stream].discard(base_of(command.run))
-        if not self._left[stream]:  # R2
+        if not self._left[stream]:  # R2: the stream is forgotten with its last run
             del self.led[stream], self._left[stream]
             self.trunks.pop(stream, None)
             self._out.of(stream).emit(e.Forgotten(stream))

@@ -55,11 +55,11 @@ class CoordinateSearch:
                 if self.left.get(name):
                     self._latency_prober.sound(BEFORE_RUNS, name, situated=True)
             return
-        if len(self.waiting) >= MOST:  # R3
+        if len(self.waiting) >= MOST:  # R3: the first requester is forgotten
             del self.waiting[next(iter(self.waiting))]
         self.waiting[asker] = None
         for name in targets:
-            if name not in self.left and len(self.left) >= MOST:  # R3
+            if name not in self.left and len(self.left) >= MOST:  # R3: the first target is forgotten
                 del self.left[next(iter(self.left))]
             self.left[name] = -(-2 * ENOUGH // (TIMES * len(targets)))
             self._latency_prober.sound(BEFORE_RUNS, name, situated=True)

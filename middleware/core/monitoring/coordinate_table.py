@@ -82,13 +82,14 @@ class CoordinateTable:
             if name == self._out.host or (name != sender and name not in hosts):
                 continue
             place = as_place(report)
-            if why := place.odd(self._config.dimensions):  # R3
+            if why := place.odd(self._config.dimensions):  # R3: not finite, or of other dimensions
                 problem = f"coordinates of {name}: {why}"
                 self._out.record("unexpected", peer=sender, detail={"message": "Situated", "what": problem})
             elif name == sender:
                 self._said_s[name] = now
                 self._keep(name, place)
-            elif self._said_s.get(name, -self._config.max_age_s) + self._config.max_age_s <= now:  # R2
+            elif self._said_s.get(name, -self._config.max_age_s) + self._config.max_age_s <= now:
+                # R2: the host itself has said nothing lately, so the report with more measurements counts
                 known = self.reported.get(name)
                 if known is None or place.count > known.count:
                     self._keep(name, place)

@@ -25,8 +25,9 @@ R8. A run that outlives its hosts begins anew where R4 would end it (``relocatio
     silent while others had still to take their parts is none of these times. Who had a part in the generation before
     is heard, or not, as it was there, also before it has taken the next one.
 R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
-    long, or vary much (``answers``), up to what R3 says. It is asked more often. Time that this host was late itself
-    is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host`` says.
+    long, or vary much (``response_times``), up to what R3 says. It is asked more often. Time that this host was late
+    itself is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host``
+    says.
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
     it first (``judges``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
     does not hear the other without a break: that one is late, or gone, and R3 and R9 judge it. That the code of a node
@@ -34,8 +35,8 @@ R10. That another host is lost, as one of the run says (``Failed``), ends the ru
     any host, which is then lost, where the run outlives that. So is the first that says that another process leads the
     run, if others are there and the run can go on without it: where that is so, a second one says it as well.
 R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
-    counts for all of them; that it does not know one of them it says of that one. A host that is away is asked who it
-    is once for all of them.
+    counts for all of them; a host that does not know one of the runs says so for that run alone. A host that is away is
+    asked once for all of them who it is.
 R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, what all hosts are told of a query, of
     who joins, or of what does not take place, is lost: all later changes would wait for it for ever.
 """
@@ -102,7 +103,7 @@ class _Led:
 
     def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks) -> None:
         self.out, self.install, self.hooks, now = out, install, hooks, out.now
-        self.asked_as = asked_as(install.run)  # R11
+        self.asked_as = asked_as(install.run)  # R11: hosts are asked about all stripes of a stream together
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
         self.remote = directory.hosts - {out.host}
@@ -148,10 +149,11 @@ class Coordinator:
         self._out, self._limits = out, limits
         self.led: dict[str, _Led] = {}
         self._lapse_s = LAPSE * limits.patience * limits.detect_s / PINGS
-        self._lapsed_s: dict[str, float] = {}  # R10: when a host was last heard after a while
+        self._lapsed_s: dict[str, float] = {}  # R10: when a host was heard again after a break
         self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
-        self._ping_at_s: dict[str, float] = {}  # R11: by stream, or by run
-        self._greeted_s: dict[tuple[str, str], float] = {}  # R11: by stream, or run, and host that is away
+        self._ping_at_s: dict[str, float] = {}  # R11: by stream or run, when its hosts are pinged next
+        # R11: by stream or run, and by host that is away, when that host was asked who it is
+        self._greeted_s: dict[tuple[str, str], float] = {}
 
     def start(
         self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks, before: _Led | None = None
@@ -216,7 +218,7 @@ class Coordinator:
     def answered(self, host: str, run: str) -> None:
         """A ``Pong`` of that run has come."""
         led = self.led.get(run)
-        if led is not None and host in led.answers:  # R11: the same for all stripes
+        if led is not None and host in led.answers:  # R11: the answer counts for all stripes
             led.answers[host].came(self._out.now)
 
     def on_installed(self, sender: str, message: m.Installed) -> Notes:
@@ -297,7 +299,7 @@ class Coordinator:
             peers = tuple(now if member is peer else member for member in led.install.peers)
             lasting = led.install if isinstance(led.install, m.FailoverInstall) else None
             anew = lasting is None or not lasting.starts  # else what it was to start with is gone
-            if sender in led.installing and led.needed and anew:  # R2: nothing can have moved to the one before it
+            if sender in led.installing and led.needed and anew:  # R2: no operator can have moved to its last process
                 led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
                 if limit < peer.max_partition_bytes:
                     led.installing, led.needed = set(led.remote), led.holding & led.remote
@@ -327,14 +329,15 @@ class Coordinator:
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
             return
         lasts = isinstance(led.install, m.FailoverInstall)
-        if lasts and not (message.lost or message.led):  # R10
+        if lasts and not (message.lost or message.led):
+            # R10: the sender says that a node, or the sender itself, cannot go on
             if not message.node and sender != led.out.host:
                 yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
                 return
             if message.node and not led.hooks.speaks_of(sender, message.node):
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
                 return
-        if lasts and message.led and self._doubts(led, sender):  # R10
+        if lasts and message.led and self._doubts(led, sender):  # R10: the first host that names another leader is lost
             yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
             return
         origin = f"node {message.node!r} on host" if message.node else "host"
@@ -349,7 +352,7 @@ class Coordinator:
         if gone and lasts and gone not in led.directory.fell and self._is_late(led, gone):
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone, "late": True})
             return
-        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3: no answers come
+        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3: no ping is answered
             yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
             return
         if gone and lasts:
@@ -433,8 +436,8 @@ class Coordinator:
         out = led.out
         if timer is Timer.INSTALL and (led.installing or led.away):
             for host in sorted(led.installing):
-                out.send(host, led.install)  # R1
-            for host in sorted(led.away):  # R8
+                out.send(host, led.install)  # R1: the message is repeated until it is answered
+            for host in sorted(led.away):  # R8: a host that is away is asked who it is
                 self._greet(led, host)
             out.wake(Timer.INSTALL, out.now + limits.retry_max_s / 4)
         elif timer is Timer.REMOVE and led.removing:
@@ -539,7 +542,8 @@ class Coordinator:
 
     def _remove(self, led: _Led) -> None:
         led.tries += 1
-        if not led.removing or led.tries > REMOVE_TRIES:  # R5
+        if not led.removing or led.tries > REMOVE_TRIES:
+            # R5: a host that never answers drops the run when its lease is over
             self._forget(led)
             return
         run = led.out.run
@@ -572,18 +576,19 @@ class Coordinator:
         directory, out = led.directory, led.out
         if directory is None:
             return
-        if host in directory.subscribers:  # R6
+        if host in directory.subscribers:  # R6: the loss of a guest ends only its subscriptions
             led.heard_s.pop(host, None)
             fault = f"{how}; what it subscribed to ends"
             out.record("fault", peer=host, detail={"about": "subscriber", "what": fault})
             yield HostLost(host, how)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
-        if isinstance(led.install, m.FailoverInstall):  # R8
+        if isinstance(led.install, m.FailoverInstall):  # R8: a host that is lost again and again joins no more
             in_vain = led.hooks.fell(host, late=late, blamed=not late or led.needed <= {host})
             if in_vain >= MOST_IN_VAIN:
                 how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
-        if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):  # R8
+        if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):
+            # R8: the run needs the host, and begins anew without it
             led.remote.discard(host)
             directory.lose(host, how)
             out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run begins anew without it"})
@@ -599,7 +604,7 @@ class Coordinator:
         out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
             self._report_lost(led, other)
-        if gone and isinstance(led.install, m.FailoverInstall):  # R8
+        if gone and isinstance(led.install, m.FailoverInstall):  # R8: the host is asked to join again
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
         yield HostLost(host)

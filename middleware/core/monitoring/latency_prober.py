@@ -9,7 +9,8 @@ R2. Of an answer only the first counts, and only from who was asked. A sounding 
     ``probe_patience_s`` is over, and what comes later is none: whoever wants it asks again.
 R3. A host tells of itself and of its own links alone, the latest first, and only that is believed of it. Its own
     measurement of a link goes before what the other end says.
-R4. Within a run only its hosts are sounded and answered. Before runs anybody may be, as probes go; what is too much is
+R4. Within a run only its hosts are sounded and answered. Before runs anybody may be, as probes go. Requests for more
+    than ``MOST`` hosts, or of more than ``MOST`` hosts for one, are dropped; of soundings and latencies the oldest are
     forgotten.
 R5. ``AT_ONCE`` soundings are under way at a time; the others wait for one of these to end, or to be given up.
 """
@@ -53,7 +54,8 @@ class _Series:
     def add(self, took_s: float, now: float) -> Latency:
         window = self.window
         window.add(took_s, now)
-        self.latency = Latency(min(window.values) / 2, self.latency.count + 1, window.spread() / 2, now)  # R1
+        # R1: the shortest round trip is the one that waited least
+        self.latency = Latency(min(window.values) / 2, self.latency.count + 1, window.spread() / 2, now)
         return self.latency
 
 
@@ -117,10 +119,10 @@ class LatencyProber:
         for target in message.targets:
             name = target.name
             if name == self._out.host or (hosts is not None and name not in hosts):
-                continue  # R4
+                continue  # R4: within a run only its hosts are sounded
             waiting = self.waiting.get(name, {})
             if len(waiting if waiting else self.waiting) >= MOST and message.requester.name not in waiting:
-                continue  # R4
+                continue  # R4: a request too many is dropped, and the requester asks again
             waiting[message.requester.name] = message.run
             self.waiting[name] = waiting
             self.queue.setdefault(name, message.run)
@@ -131,7 +133,7 @@ class LatencyProber:
         if len(self.under_way) >= AT_ONCE:
             late_s = self._out.now - self._config.probe_patience_s
             for host in [host for host, sounding in self.under_way.items() if sounding.sent_s <= late_s]:
-                del self.under_way[host]  # R2
+                del self.under_way[host]  # R2: a sounding without an answer is over
         while self.queue and len(self.under_way) < AT_ONCE:
             host = next(iter(self.queue))
             run = self.queue.pop(host)
@@ -149,7 +151,7 @@ class LatencyProber:
         if before is not None and self._out.now - before.sent_s < self._config.probe_patience_s:
             return
         if before is None and len(self.under_way) >= MOST:
-            del self.under_way[next(iter(self.under_way))]  # R4
+            del self.under_way[next(iter(self.under_way))]  # R4: the oldest sounding is forgotten
         self._send_probe(host, _Sounding(run, 0, 0.0, situated=situated), told)
 
     def _send_probe(self, host: str, sounding: _Sounding, told: PiggybackedFigures | None = None) -> None:
@@ -176,12 +178,12 @@ class LatencyProber:
     def on_echo(self, sender: str, message: m.Echo, hosts: Collection[str] = ()) -> Notes:
         """Answer, or take the answer; in a run from one of its ``hosts``."""
         out = self._out.of(message.run)
-        if message.run != BEFORE_RUNS:  # R4
+        if message.run != BEFORE_RUNS:  # R4: before a run any host may answer, and its latencies are not taken
             self._handle_reports(sender, message.latencies)
         if message.host is not None:
             self.hosts.pop(sender, None)
             if len(self.hosts) >= MOST:
-                del self.hosts[next(iter(self.hosts))]  # R4
+                del self.hosts[next(iter(self.hosts))]  # R4: the oldest entry is forgotten
             self.hosts[sender] = as_figures(message.host)
         situated = isinstance(message, m.Situated)
         if isinstance(message, m.Situated):
@@ -197,10 +199,10 @@ class LatencyProber:
             return
         sounding = self.under_way.get(sender)
         if sounding is None or (sounding.run, sounding.number) != (message.run, message.number):
-            return  # R2
+            return  # R2: only the first answer to the present message counts
         took_s = self._out.now - sounding.sent_s
         if took_s > self._config.probe_patience_s:
-            del self.under_way[sender]  # R2: late
+            del self.under_way[sender]  # R2: an answer that is late is none
             self._next()
             return
         latency = self._measured(sender, took_s)
@@ -223,14 +225,14 @@ class LatencyProber:
     def _measured(self, host: str, took_s: float) -> Latency:
         series = self.own.pop(host, None) or _Series()
         if len(self.own) >= MOST:
-            del self.own[next(iter(self.own))]  # R4
+            del self.own[next(iter(self.own))]  # R4: the oldest series is forgotten
         self.own[host] = series  # the latest is the last
         return series.add(took_s, self._out.now)
 
     def on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
         """A host answers for a link of its own."""
         report = message.latency
-        if report.source == sender:  # R3
+        if report.source == sender:  # R3: a host is believed about its own links only
             self._handle_reports(sender, (report,))
             yield from self._report(Link(report.source, report.target), as_latency(report, self._out.now))
 
@@ -249,7 +251,7 @@ class LatencyProber:
     def _handle_reports(self, sender: str, news: tuple[m.LinkLatency, ...]) -> None:
         for report in news:
             if report.source != sender or report.target == sender:
-                continue  # R3
+                continue  # R3: a host is believed about its own links only
             self.reported.pop((report.source, report.target), None)
             if len(self.reported) >= self._config.max_links:
                 del self.reported[next(iter(self.reported))]
@@ -259,7 +261,7 @@ class LatencyProber:
         """All that is known, and not too old."""
         oldest_s = self._out.now - min(age_s, self._config.latency_age_s)
         known: dict[Pair, Latency] = {**self.reported}
-        for host, series in self.own.items():  # R3
+        for host, series in self.own.items():  # R3: an own measurement goes before that of the other end
             known.pop((host, self._out.host), None)
             known[self._out.host, host] = series.latency
         return {Link(*link): latency for link, latency in known.items() if latency.measured_at_s >= oldest_s}

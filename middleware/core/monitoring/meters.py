@@ -27,7 +27,7 @@ class _Mean:
 
     def add(self, value: float) -> None:
         self.count += 1
-        self.value += (value - self.value) * max(1 / self.count, GAIN)  # R1
+        self.value += (value - self.value) * max(1 / self.count, GAIN)  # R1: first the mean of all, then of the latest
 
 
 class _Meter:
@@ -74,7 +74,7 @@ class Meters:
         meter.made, meter.made_s = index, now
         meter.output.add(size_bytes)
         meter.call_s.add(duration_s)
-        if meter.inputs:  # R2
+        if meter.inputs:  # R2: a source waits for devices in its calls
             self._busy_s += duration_s
 
     def of(self, run: str, node: str) -> NodeFigures | None:

@@ -3,7 +3,8 @@
 Rules (Ranganathan et al., section 4):
 
 R1. Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link, in a graph also one
-    that took ``LONG_S``: a slow link that carries little holds up there what others carry. A probe always is.
+    that took ``LONG_S``: a slow link that carries little holds up there what others carry. A probe always is. A link
+    from here that has a sample of the last ``sample_interval_s`` gets no passive one.
 R2. A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
 R3. The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by
     then waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it
@@ -95,7 +96,7 @@ class Monitor:
         """
         small = size_bytes < self.config.min_size_bytes and duration_s < long_s
         if how == "passive" and (small or (link[0] == self.host and self.knows(link, now))):
-            return None  # R1
+            return None  # R1: the transfer is too small, or the last sample is too young
         if link[0] == link[1] or size_bytes <= 0 or not 0 < duration_s < math.inf:
             return None
         series = self._series.get(link)
@@ -106,7 +107,7 @@ class Monitor:
         rate_bps = size_bytes * 8 / duration_s
         series.recent.append((rate_bps, now))
         fastest_bps = max(rate for rate, at_s in series.recent if now - at_s <= self.config.max_age_s)
-        series.forecaster.add(fastest_bps, now)  # R2
+        series.forecaster.add(fastest_bps, now)  # R2: the fastest of the latest samples counts
         series.window.add(rate_bps, now)
         series.count += 1
         estimate = LinkEstimate(series.forecaster.forecast(), series.count, series.window.spread(), now)
@@ -149,7 +150,7 @@ class Monitor:
             known = self._cache.get(link)
             if known is not None and known.measured_at_s >= oldest_s:
                 if link in self._series or known.count > report.count:
-                    continue  # R4
+                    continue  # R4: this host measures the link itself, or knows of more samples
                 if known.count == report.count and not _newer(report, known, sent_s):
                     continue
             self._learn(link, as_link_estimate(report, sent_s), now, sender)
@@ -186,7 +187,7 @@ class Monitor:
     def estimate(self, link: Ends, now: float) -> LinkEstimate | None:
         """What is known of a link; None when nothing is, or not since T_THRES."""
         known = self._cache.get(link)
-        return known if known is not None and now - known.measured_at_s <= self.config.max_age_s else None  # R2
+        return known if known is not None and now - known.measured_at_s <= self.config.max_age_s else None
 
     def latest(self, link: Ends) -> LinkEstimate | None:
         """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""
@@ -217,12 +218,12 @@ class Monitor:
                 break
             estimate = self._cache[link]
             if link[0] == peer or estimate.measured_at_s < oldest_s:
-                continue  # R3
+                continue  # R3: the peer measures the link itself, or the estimate is too old
             if not self._worth_telling(listener, link, estimate, now):
                 continue
             report = as_message(link, estimate, now)
             size = len(_size.encode(report))
-            if size > left:  # R3
+            if size > left:  # R3: an estimate that does not fit waits until it changes
                 break
             left -= size
             self.news_bytes += size

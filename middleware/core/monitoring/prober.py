@@ -14,8 +14,8 @@ R3. A link that is fresh in the monitor is not probed but answered; one that is 
     answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
     ``probe_patience_s`` holds up the others no more.
 R4. Within a run only its hosts are probed, where they are known to be. Before runs anybody may be, wherever the
-    requester, or whoever probes, says; so this host forgets what of that is too much, the oldest first, and the
-    requester asks again.
+    requester, or whoever probes, says. So requests for more than ``MOST`` links, or of more than ``MOST`` hosts for one
+    link, are dropped, and the requester asks again. Of trains, and of links measured before, the oldest are forgotten.
 
 Source: Ranganathan et al., section 4 (16 KB round trips).
 """
@@ -127,7 +127,8 @@ class Prober:
             hosts = None
             self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
         for target in message.targets:
-            if target.name != self._out.host and (hosts is None or target.name in hosts):  # R4
+            if target.name != self._out.host and (hosts is None or target.name in hosts):
+                # R4: within a run only its hosts are probed
                 via = message.via if isinstance(message, m.ProbeOver) else NET
                 yield from self._request_probe(message.run, self._to(target.name, via), message.requester.name)
         self._next()
@@ -147,7 +148,7 @@ class Prober:
             return
         waiting = self.waiting.get(there, {})
         if len(waiting if waiting else self.waiting) >= MOST and requester not in waiting:
-            return  # R4
+            return  # R4: a request too many is dropped, and the requester asks again
         waiting[requester] = asker
         self.waiting[there] = waiting
         again_s = self._begun_s.get(there, -math.inf) + self._monitor.config.probe_interval_s
@@ -155,7 +156,7 @@ class Prober:
             self.queue.setdefault(there, run)
 
     def _fresh(self, link: Link) -> LinkEstimate | None:
-        known = self._monitor.estimate(link, self._out.now)  # R3
+        known = self._monitor.estimate(link, self._out.now)  # R3: a fresh link is answered, not probed
         young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
         return known if young else None
 
@@ -193,7 +194,7 @@ class Prober:
             self._out.emit(e.Meet(message.run, (message.source,)))
         if message.echo and message.stage == self._first:
             _keep(self._begun_s, self._to(sender, via), self._out.now)
-        if message.echo and message.stage == LAST:  # R2
+        if message.echo and message.stage == LAST:  # R2: a train back measures the other direction
             self._send(message.run, self._to(sender, via), message.number, self._first, echo=False)
 
     def on_measured(self, measured: e.TransferMeasured, probe: m.Probe) -> Notes:
@@ -214,12 +215,14 @@ class Prober:
         if probe.stage > 0:
             _keep(self.empty_s, way, min(self.empty_s.get(way, math.inf), duration_s))
         following = probe.stage + 1
-        for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):  # R1
+        # R1: empty messages go one after the other, the lead and its pieces all at once
+        for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):
             self._send(probe.run, way, probe.number, stage, echo=probe.echo)
 
     def _train_over(self, link: Link, probe: m.Probe, size_bytes: int, took_s: list[float]) -> Notes:
         lead_s, *pieces_s = took_s
-        busy_s = statistics.median(pieces_s or took_s)  # R1
+        # R1: a piece that is seen late makes the next one quick, so the median counts
+        busy_s = statistics.median(pieces_s or took_s)
         # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
         share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
         mean_s = share * (self.busy_s(link, lead_s) + plain_sum(pieces_s))
@@ -264,7 +267,7 @@ class Prober:
         """Begin the next train that somebody still waits for."""
         patience_s = self._monitor.config.probe_patience_s
         if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
-            return  # R3
+            return  # R3: the train under way still has time
         while self.queue:
             way = next(iter(self.queue))
             run = self.queue.pop(way)

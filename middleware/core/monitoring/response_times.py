@@ -60,9 +60,9 @@ class ResponseTimes:
         """How long nothing may come from there, which is asked every ``interval_s``."""
         took = self._took
         if not took:
-            return most_s  # R1
+            return most_s  # R1: there is no answer yet to judge the host by
         floor = math.log(max(SOON_S, least_s / ALIKE))
         took_long = [max(floor, logarithm) for logarithm in took]
         mean = math.fsum(took_long) / len(took)
         deviation = math.sqrt(math.fsum([(logarithm - mean) ** 2 for logarithm in took_long]) / len(took))
-        return min(most_s, max(least_s, interval_s + math.exp(mean + PHI_8 * deviation)))  # R2
+        return min(most_s, max(least_s, interval_s + math.exp(mean + PHI_8 * deviation)))

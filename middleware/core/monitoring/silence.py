@@ -17,10 +17,10 @@ R4. A route that carries control messages may carry no partitions. Where no byte
     before a slow link delays both. A host to which there are several routes is reached by the others. When all of them
     have failed, the client is told.
 R5. In a run that outlives its hosts, which begins anew, that is noticed within ``detect_s``. Where answers take long
-    or vary (``answers``), it is noticed later, and not before twice the longest of the last ones. Who waits is looked
-    after ``PINGS`` times in that time, not with each repetition. A host is asked once as soon as it is waited for, so
-    that it is known how long its answers take. The run's client asks for its part in the run: one that was started
-    again answers as well.
+    or vary (``response_times``), it is noticed later, and not before twice the longest of the last ones. Who waits is
+    looked after ``PINGS`` times in that time, not with each repetition. A host is asked once as soon as it is waited
+    for, so that it is known how long its answers take. The run's client asks for its part in the run: one that was
+    started again answers as well.
 R6. If this host was late itself, all others are given as much time again. If it did not run for longer (``Woke``), the
     period of R3 begins anew.
 """
@@ -84,7 +84,7 @@ class Suspicions:
         self._answers: dict[str, ResponseTimes] = {}  # of hosts that are waited for in runs that outlive them
         self._asked_s: dict[tuple[str, str], float] = {}  # by stream, or run, and host
         self._due_s = math.inf
-        self.watching = False  # R5: something is waited for in a run that outlives its hosts
+        self.watching = False  # R5: a host is waited for in a run that outlives its hosts
         silent_s = limits.patience * limits.liveness_s
         self._least_s = min(silent_s, limits.patience * limits.detect_s)
         self._pace_s = min(limits.ping_s, self._least_s / PINGS)
@@ -116,7 +116,7 @@ class Suspicions:
             self._due_s = math.inf  # which was to look after others, that have answered
         self.of[key] = _Suspicion(now - self._pace_s if lasts else now, lasts)  # as if it had answered just before
         self._wake(every_s)
-        self._ping(run, host, every_s, leads=lasts and leads)  # R1: only its answer shows that both directions work
+        self._ping(run, host, every_s, leads=lasts and leads)  # R1: only the answer shows that both directions work
 
     def on_stalled(self, run: str, host: str, via: str, idle_s: float) -> StallAction:
         """Return what to do about a transfer of which nothing has got through for ``idle_s`` (R4).
@@ -139,7 +139,8 @@ class Suspicions:
         if stalled.took_s == math.inf:
             stalled.took_s = answered_s - stalled.asked_s
         stall_s = self._limits.patience * self._limits.stall_s
-        spare_s = ANSWERS_LONG * min(stalled.took_s, stall_s)  # R4: no queue takes longer: answers were lost
+        # R4: no queue delays an answer for longer, so earlier answers were lost
+        spare_s = ANSWERS_LONG * min(stalled.took_s, stall_s)
         if idle_s < spare_s:
             return StallAction.WAIT
         if stalled.redialled_s == math.inf:
@@ -166,7 +167,7 @@ class Suspicions:
         if sender in self._answers:
             self._answers[sender].came(self._out.now)
         for key in [key for key in self.of if key[1] == sender]:
-            del self.of[key]  # R2: it has answered
+            del self.of[key]  # R2: the host has answered
 
     def begin_checks(self) -> None:
         """Begin to look after the hosts that are waited for, as it is time."""
@@ -182,7 +183,7 @@ class Suspicions:
         """
         suspicion = self.of[run, host]
         if waits is None:
-            del self.of[run, host]  # R2: nothing is waited for there any more
+            del self.of[run, host]  # R2: no node waits for the host any more
             return
         leads = suspicion.lasts and client == self._out.host
         self._ping(run, host, self._pace_s if suspicion.lasts else self._limits.ping_s, leads=leads)

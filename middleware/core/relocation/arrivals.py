@@ -74,7 +74,7 @@ class Arrivals:
         if arrival is not None and (arrival.source, arrival.version) == (sender, message.version):
             arrival.number = 0  # a proposal that names it as well is voted down by the sender
             self._answer(arrival)
-        elif here.version > message.version:  # R5: late, it has moved, or stayed, since
+        elif here.version > message.version:  # R5: the message is late, the operator has moved or stayed
             out.send(sender, m.Located(out.run, (here,)))
         else:
             error = self.invite(name, sender, message.version, 0)

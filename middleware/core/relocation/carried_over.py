@@ -52,7 +52,8 @@ def carried_over(
         return {}
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
-    changed = {cut.node for cut in install.history_gaps if cut.generation > generation_of(context.install.run)}  # R6
+    # R6: operators whose source is absent now, or is back, begin anew
+    changed = {cut.node for cut in install.history_gaps if cut.generation > generation_of(context.install.run)}
     staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())

@@ -127,7 +127,7 @@ class Checkpoints:
         self._stateless: set[str] = set()
         self.waiting: dict[str, AwaitedReplica] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
-        self._failed = Counter[tuple[str, str]]()  # R9: one after the other
+        self._failed = Counter[tuple[str, str]]()  # R9: failed transfers in a row
         self._cuts = {} if lasting is None else {cut.node: cut for cut in lasting.history_gaps}
         self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
 
@@ -176,7 +176,7 @@ class Checkpoints:
         in_time, much = (note.index + 1) % options.every == 0, since.size_bytes >= self._most_bytes
         due = since.due or in_time or much or note.index - since.after >= options.every
         if since.wait_bytes and not much and not (in_time and since.size_bytes >= since.wait_bytes):
-            due = since.due  # R11
+            due = since.due  # R11: a large replica makes the next one wait
         due = due or now - since.at_s >= options.every_s
         index = note.index + 1
         if not due or self._act(name, since, index, in_time=in_time):
@@ -191,7 +191,7 @@ class Checkpoints:
         if not stateless and (since.index is not None or self._departures.going(name) or self._tree.former is not None):
             return False
         since.after, since.size_bytes, since.at_s, since.due = index - 1, 0, self._out.now, False
-        if stateless:  # R5
+        if stateless:  # R5: there is no replica, and the client only hears how far the operator is
             if not in_time or not self._is_followed(name):
                 self._out.send(self._client, m.CheckpointStored(self._out.run, name, index))
         elif not self._room(name, MOST):
@@ -202,7 +202,8 @@ class Checkpoints:
             version = self._directory.locations[name].version
             known = bool(self._chain(name, since.last)) and self._directory.hosts.issuperset(since.holders)
             assert self._options is not None
-            since.delta = known and since.changes < self._options.increments  # R8
+            # R8: the replica is whole after ``increments`` changes, and if a host of the last one is gone
+            since.delta = known and since.changes < self._options.increments
             self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=since.delta))
         return True
 
@@ -254,9 +255,11 @@ class Checkpoints:
         else:
             since.holders, since.changes, since.room_bytes = self._holders(name), 0, size_bytes
         if delta or since.delta:
-            since.wait_bytes = 0.0 if delta or size_bytes <= SMALL_BYTES else size_bytes / SHARE  # R11
+            # R11: a whole and large replica in place of a change makes the next one wait
+            since.wait_bytes = 0.0 if delta or size_bytes <= SMALL_BYTES else size_bytes / SHARE
         sent = [self._send(host, message) for host in since.holders]
-        since.last = index if all(sent) and since.room_bytes > 0 else -1  # R8
+        # R8: after a failed transfer, or if the changes are as large as the whole, the next replica is whole
+        since.last = index if all(sent) and since.room_bytes > 0 else -1
         detail = {"detail": {"since": message.since}} if delta else {}
         self._out.record("checkpoint", node=name, index=index, size_bytes=size_bytes, **detail)
 
@@ -301,9 +304,9 @@ class Checkpoints:
             return
         self._flow.stuck(peer)
         if message.node in self._since:
-            self._since[message.node].last = -1  # R8
+            self._since[message.node].last = -1  # R8: after a failed transfer the next replica is whole
         start = self._starts.get(message.node)
-        if start is not None and message.index <= start.index:  # R9
+        if start is not None and message.index <= start.index:  # R9: an operator is to start from this replica
             self._failed[key] += 1
             if self._failed[key] >= TRIES:
                 why = f"its replica has not got there in {self._failed[key]} transfers"
@@ -376,7 +379,7 @@ class Checkpoints:
                 self._restore(message.node)
             return
         hosts, whole = (self._out.host, sender), {message.index} if self._chain(message.node, message.index) else set()
-        for index in sorted(here):  # R8: also what has come before what it follows on
+        for index in sorted(here):  # R8: a change may come before the replica that it follows
             if index in whole or here[index].since in whole:
                 whole.add(index)
                 self._out.send(self._client, m.CheckpointStored(self._out.run, message.node, index, hosts))
@@ -412,7 +415,7 @@ class Checkpoints:
             line = least.get(name, 0 if name in self._directory.locations else math.inf)
             replicas = self.replicas[name]
             needed = {index for index in replicas if index >= line}
-            for index in sorted(needed):  # R8
+            for index in sorted(needed):  # R8: a replica stays as long as another one follows it
                 if replicas[index].since not in needed:
                     needed.update([replica.index for replica in self._chain(name, index)])
             self.replicas[name] = {index: replica for index, replica in replicas.items() if index in needed}
@@ -435,7 +438,8 @@ class Checkpoints:
         waiting = self.waiting.get(event.node)
         if waiting is None or not waiting.came or event.node not in self._flow.nodes:
             return
-        if event.error and not (event.cause and event.cause.traceback):  # R7
+        if event.error and not (event.cause and event.cause.traceback):
+            # R7: the replica is damaged or of another version, so the run begins anew with an older one
             for replica in self._chain(event.node, waiting.index):
                 del self.replicas[event.node][replica.index]
             self._out.send(self._client, m.StateMissing(self._out.run, event.node, waiting.index, event.error[:4000]))

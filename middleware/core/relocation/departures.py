@@ -197,11 +197,12 @@ class Departures:
             departure.to(DepartureEvent.ACCEPTED)
             yield from self._agreed(departure, -1, recall=False)
         elif departure.state is DepartureState.SENT and not departure.sending:
-            self._send_state(departure)  # R5
+            self._send_state(departure)  # R5: the state was lost on its way
 
     def on_refuse(self, sender: str, message: m.Refuse) -> Notes:
         departure = self._of(sender, message)
-        if departure is not None and departure.can(DepartureEvent.REFUSED):  # R6
+        if departure is not None and departure.can(DepartureEvent.REFUSED):
+            # R6: the operator stays if the other host refuses it
             why = f"host {sender!r} refuses it: {message.reason}"
             yield from self._stay(departure, DepartureEvent.REFUSED, why)
 
@@ -241,7 +242,7 @@ class Departures:
         name = departure.node
         departure.to(DepartureEvent.RESTORED)
         departure.taken = None
-        self._flow.release(name)  # R4
+        self._flow.release(name)  # R4: the tail stays here
         location = m.Location(name, departure.target, departure.version + 1)
         self._directory.settle((location,))
         self._out.emit(e.CloseNode(self._out.run, name))
@@ -253,7 +254,7 @@ class Departures:
         """An operator is here, which another host, or who had it from there, has put elsewhere by a newer version."""
         movable = self._tree.node_of(said.node).kind == "operator" and said.node not in self.leaving
         if movable and said.version <= self._directory.locations[said.node].version + FAR:
-            location = m.Location(said.node, self._out.host, said.version + 1)  # R3: which nobody else may make
+            location = m.Location(said.node, self._out.host, said.version + 1)  # R3: a version that no other host makes
             self._directory.settle((location,))
             self._announce(location, sender)
 
@@ -270,7 +271,7 @@ class Departures:
         name, out = departure.node, self._out
         departure.to(event)
         out.send(departure.target, m.Withdraw(out.run, name, departure.version))
-        location = m.Location(name, out.host, departure.version + 1)  # R3: this hand-over is over for everyone
+        location = m.Location(name, out.host, departure.version + 1)  # R3: the version ends this hand-over for all
         self._directory.settle((location,))
         self._announce(location, departure.target)
         yield from self._flow.stay(name)

@@ -163,7 +163,7 @@ class Inheritance:
         if legacy.landed:  # it was most likely on its way then
             legacy.landed = False
         else:
-            self._give(legacy)  # R3
+            self._give(legacy)  # R3: the state was lost on its way
 
     def on_transfer_over(self, peer: str, message: m.State, *, arrived: bool) -> None:
         legacy = self.legacies.get(message.node)
@@ -229,7 +229,7 @@ class Inheritance:
             duration_s=out.now - heir.since_s,
             detail={"of": list(heir.takes)},
         )
-        self._flow.let_run(heir.node)  # R2
+        self._flow.let_run(heir.node)  # R2: all states have come and are merged
         yield Merged()
 
     # --- both -----------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Member(Machine):
         grows = message.shape is not None and message.shape.grows
         known = sender == self._install.client or (message.number == self.number + 1 and not grows)  # passed on
         if message.number <= self.number or not known:
-            return  # R4
+            return  # R4: the proposal is old, or cannot be the client's
         if self.busy:
             self._unexpected(sender, "Propose", message.number)
             return
@@ -157,7 +157,7 @@ class Member(Machine):
             return True  # changes nothing
         if commit.number == number:
             return (commit.moves, commit.shape, commit.ways) == (self.moves, self.shape, self.ways)
-        if self.busy:  # R4
+        if self.busy:  # R4: the client concludes the present proposal first
             return False
         if sender != self._install.client:  # of the next that has not been concluded here, and without this host's vote
             grafts = commit.shape.grafts if commit.shape is not None and commit.shape.grows else ()
@@ -182,7 +182,8 @@ class Member(Machine):
         for move in message.moves:
             self._arrivals.expect(move.node, message.number, message.iteration + 1)
         for move in message.moves:
-            if move.source == host and not departures.obstacle(move.node, move.target):  # R5
+            # R5: an operator that cannot leave stays where it is
+            if move.source == host and not departures.obstacle(move.node, move.target):
                 yield from departures.begin(
                     move.node, move.target, protocol="barrier", reason=message.reason,
                     after=message.iteration, number=message.number,

@@ -95,7 +95,7 @@ class Membership:
         held = [name for name, entry in self._directory.locations.items() if entry.host == host]
         lasting = self._context.failover_install is not None
         self._directory.lose(host, how)
-        self._directory.doomed = self._directory.doomed or (lasting and bool(held))  # R5: begin anew
+        self._directory.doomed = self._directory.doomed or (lasting and bool(held))  # R5: operators moved there
         goes = "begins anew" if lasting and held else "goes on"
         self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run {goes} without it"})
         about = f"host {host!r}, which holds {', '.join(held)}, {how}"

@@ -83,14 +83,16 @@ class Proposer:
         self._count = 0
         self._lasts = context.failover_install is not None
         lasting = context.failover_install
-        self._starting = lasting is not None and lasting.kept_from is not None  # R13: who goes on has not said so yet
+        # R13: no host has said yet which operators go on
+        self._starting = lasting is not None and lasting.kept_from is not None
         starts = () if lasting is None else lasting.starts
         begin = {start.index for start in starts if start.index != LAST and not start.free}
         self._lagging = self._starting or len(begin) > 1
         if len(begin) > 1:  # R13: a node that is behind is made for the consumers that the tree has now
             flow.reach(max(begin))
         self._later: list[QueryToStart] = []  # queries of the generation before
-        self._unwilling: dict[str, dict[str, str]] = {}  # R11: by host that is drained who takes nothing of it, and why
+        # R11: by drained host, the hosts that refuse its operators, and why
+        self._unwilling: dict[str, dict[str, str]] = {}
         self._delivered_s: float | None = None  # when the application last got something
 
     def begin(self, free: tuple[Code, ...], merging: tuple[Code, ...]) -> None:
@@ -143,7 +145,8 @@ class Proposer:
         operators whose code is in ``free`` may be others. With ``ways`` to other networks between hosts.
         """
         wish = WaitingPlacement(placement, reason, dataflow, free, ways, asked)
-        if self.proposal is not None or self._newcomers or not self._may_start(wish):  # R4, R10
+        if self.proposal is not None or self._newcomers or not self._may_start(wish):
+            # R4, R10: the placement waits for the present change, or for hosts that join, and replaces one that waits
             if self.next is not None:
                 self._give_up_waiting(self.next, LATER)
             self.next = wish
@@ -210,7 +213,8 @@ class Proposer:
         if grown is not None:
             present = tuple(directory.locations[name] for name in tree.dataflow.operators)
             shape = m.Shape(grown.grafts, present)
-            voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}  # R6
+            # R6: hosts with operators, and those on which some appear, vote on a tree
+            voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}
         if self._lasts and (gone := voters - directory.hosts):
             why = f"host {min(gone)!r} has no part in the run"
             self._outcomes.record(0, (), "aborted", why, reason)
@@ -363,7 +367,8 @@ class Proposer:
         """R1: tell who has a vote, and those who pass it on."""
         self.proposal, dataflow = proposal, self._tree.dataflow
         since = 0 if proposal.query is None else proposal.query.since
-        proposal.iteration = max([*self._tree.first.values(), self._flow.ahead, since]) - 1  # R9, R13
+        # R9, R13: not before a query's first partition, nor before one that an operator has got already
+        proposal.iteration = max([*self._tree.first.values(), self._flow.ahead, since]) - 1
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
         propose = self._proposal_message(proposal)
         for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):
@@ -420,19 +425,19 @@ class Proposer:
         elif proposal.state is not ProposalState.PROPOSED:
             self._send(proposal, sender)
         elif sender not in self._directory.hosts and sender not in proposal.waiting:
-            return  # R8
+            return  # R8: a guest votes only on its own sinks
         elif message.error:
             if proposal.reason == DRAINED:
                 for move in proposal.moves:
                     if move.target == sender:
                         self._unwilling.setdefault(move.source, {})[sender] = message.error
-            self._conclude(proposal, ProposalEvent.REFUSED, f"host {sender!r}: {message.error}")  # R3
+            self._conclude(proposal, ProposalEvent.REFUSED, f"host {sender!r}: {message.error}")
         elif sender in proposal.waiting:
             proposal.waiting.discard(sender)
             if sender in self._directory.hosts:  # a guest has no sources
                 proposal.iteration = max(proposal.iteration, message.iteration)
             if not proposal.waiting:
-                self._conclude(proposal, ProposalEvent.AGREED, "")  # R2
+                self._conclude(proposal, ProposalEvent.AGREED, "")
 
     def on_done(self, sender: str, message: m.Done) -> Notes:
         if sender not in self._directory.everyone:
@@ -467,15 +472,16 @@ class Proposer:
         if proposal is None or not proposal.waiting:
             return
         if proposal.state is not ProposalState.PROPOSED:
-            yield from self._subscribers.give_up(proposal.waiting, proposal.phases_s[proposal.state.value])  # R8
-            if parted := proposal.waiting - self._directory.everyone:  # R8
+            # R8: a guest that does not answer is lost in the end
+            yield from self._subscribers.give_up(proposal.waiting, proposal.phases_s[proposal.state.value])
+            if parted := proposal.waiting - self._directory.everyone:  # R8: a guest that has left is not waited for
                 proposal.waiting -= parted
                 yield from self._check_done(proposal)
             for host in sorted(proposal.waiting):
                 self._send(proposal, host)
         elif self._out.waited_s(proposal.begun_s) >= limit_s:
             silent = ", ".join(sorted(proposal.waiting))
-            self._conclude(proposal, ProposalEvent.EXPIRED, f"no vote of {silent} in {limit_s:g} s")  # R3
+            self._conclude(proposal, ProposalEvent.EXPIRED, f"no vote of {silent} in {limit_s:g} s")
             return
         else:
             for host in sorted(proposal.waiting):
@@ -485,7 +491,7 @@ class Proposer:
     def on_lost(self, note: HostLost) -> Notes:
         proposal, host = self.proposal, note.host
         self._unwilling.pop(host, None)
-        known = self._directory.peers.get(host)  # R10: of one that is there again it is to say so anew
+        known = self._directory.peers.get(host)  # R10: a host that was lost does not wait to join; it asks again
         self._newcomers = deque([peer for peer in self._newcomers if peer != known])
         if proposal is None:
             return
@@ -493,7 +499,7 @@ class Proposer:
             grafts = () if proposal.shape is None else proposal.shape.grafts
             concerned = {end for move in proposal.moves for end in (move.source, move.target)}
             if host in proposal.waiting or host in concerned or any(graft.host == host for graft in grafts):
-                self._conclude(proposal, ProposalEvent.LOST, f"host {host!r} went away")  # R3
+                self._conclude(proposal, ProposalEvent.LOST, f"host {host!r} went away")
         elif host in proposal.waiting:
             proposal.waiting.discard(host)
             yield from self._check_done(proposal)
@@ -567,7 +573,7 @@ class Proposer:
         if proposal.reshapes and proposal.state is not ProposalState.ABORTED:
             proposal.phases_s.setdefault("switched", self._out.now)
             if proposal.state is ProposalState.COMMITTED:
-                if self._delivered >= proposal.iteration:  # R6
+                if self._delivered >= proposal.iteration:  # R6: the application has all that comes through the old tree
                     proposal.drained_s = proposal.drained_s or self._delivered_s  # before it was committed
                     self._conclude(proposal, ProposalEvent.DRAINED, "")
                 return

@@ -45,9 +45,9 @@ class Queries:
         self._out, self._limits = context.out, context.limits
         self._tree, self._directory = tree, directory
         self.sinks: dict[int, tuple[str, ...]] = {0: tree.dataflow.sinks}
-        self.joining = False  # R3
+        self.joining = False  # R3: no query leaves while another is proposed
         self.expected = 0  # queries that are to be proposed
-        self.subscribers: dict[int, Subscriber] = {}  # R5
+        self.subscribers: dict[int, Subscriber] = {}  # R5: by number, below 0
         self.why: dict[int, str] = {}  # those of guests leave
         self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
         self._leaving: list[int] = []
@@ -90,7 +90,8 @@ class Queries:
     def _ready(self) -> list[int]:
         """Those that leave now, in order."""
         own = self.sinks.keys() - self.subscribers.keys()
-        if (self.expected or self.subscribers) and own <= set(self._leaving):  # R3
+        if (self.expected or self.subscribers) and own <= set(self._leaving):
+            # R3: the last own queries stay, as guests or queries to come share their nodes
             return [query for query in self._leaving if query in self.subscribers]
         return self._leaving
 

@@ -117,7 +117,7 @@ class QueryAttachment:
         """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
         assert commit.shape is not None
         inputs = {name for graft in commit.shape.grafts for name in graft.inputs} & self._flow.nodes.keys()
-        nodes = [self._flow.nodes[name] for name in inputs]  # R2: others may have come since, and be further
+        nodes = [self._flow.nodes[name] for name in inputs]  # R2: an operator that came since may be further
         furthest = max((node.index for node in nodes if node.state is not NodeState.ENDED), default=0)
         if self._tree.former is not None or furthest > commit.iteration + 1:
             return False
@@ -181,7 +181,7 @@ class QueryAttachment:
         self._gone.update(dict.fromkeys(message.nodes))
         while len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
-        if message.number > self._told:  # R5
+        if message.number > self._told:  # R5: the later message about guests counts
             self._told = message.number
             self._directory.subscribers -= set(message.guests)
         if gone:

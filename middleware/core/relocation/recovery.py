@@ -178,21 +178,22 @@ class Recovery:
         self._tree, self._directory, self._flow = tree, directory, flow
         self.known: Known = {}
         self.stateless: list[Code] = []
-        self.keeps = False  # R7
+        self.keeps = False  # R7: the application keeps a journal
         self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
         self.bases: dict[str, int] = {}
         self.rejoin_policy = RejoinPolicy()
         starts = context.failover_install.starts if context.failover_install is not None else ()
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
         self._begun_s = context.out.now
-        self._late: dict[str, str] = {}  # R12: hosts that were lost as they were silent, and who they were
+        self._late: dict[str, str] = {}  # R12: silent hosts that were lost, and their instances
         self._lines: dict[str, int] = {}
         self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
         self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
         self._wary = False  # R10: an operator lacks what is wanted of it
         self._demanded: list[str] = []  # sinks whose next partition the application wants
-        self._absent = [node for node in tree.dataflow.nodes if is_absent(node)]  # R11
-        self.asking: bool | None = None  # R4: the planner; None: not yet, False: not any more
+        # R11: sources without which this generation goes on
+        self._absent = [node for node in tree.dataflow.nodes if is_absent(node)]
+        self.asking: bool | None = None  # R4: whether the planner is asked; None: not yet, False: no more
         self._chosen: dict[str, str] = {}
         self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
         self._phases_s: dict[str, float] = {}
@@ -209,7 +210,8 @@ class Recovery:
         if self._context.failover_install is None or node is None or node.code is None:
             return
         owner = self._directory.locations[message.node].host
-        if sender not in (message.hosts or (owner,)) or sender not in self._directory.hosts:  # R9
+        # R9: only a host that has the replica, or the operator's own host, is believed
+        if sender not in (message.hosts or (owner,)) or sender not in self._directory.hosts:
             self._out.record("unexpected", peer=sender, detail={"message": "Stable", "node": message.node})
             return
         self._leaning.pop(message.node, None)
@@ -301,14 +303,15 @@ class Recovery:
         )
         if lasting is None or here is None or sender not in directory.hosts:
             return
-        if lasting.kept_from is not None and not message.index and sender == here.host:  # R10
+        if lasting.kept_from is not None and not message.index and sender == here.host:
+            # R10: an operator that has gone on lacks outputs that its consumer goes on with
             if self._wary:
                 return  # it was said in this generation, which is as good as over
             self._wary = True
         else:
             named = (start for start in lasting.starts if (start.node, start.index) == (message.node, message.index))
             start = next((start for start in named if start.holder and sender in (start.holder, here.host)), None)
-            if start is None:  # R8
+            if start is None:  # R8: only a host that keeps the replica, or starts with it, may say so
                 return
             if sender == start.holder:
                 self._forget(sender)
@@ -328,7 +331,7 @@ class Recovery:
         if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
             return ""
         if host != self._client and self._needs(host) and not self._needs(sender):
-            return sender  # R8: without the other the run would end
+            return sender  # R8: the run cannot go on without the other host
         if sender == self._client or (
             host != self._client and self.rejoin_policy.accused.setdefault(sender, host) == host
         ):
@@ -483,7 +486,8 @@ class Recovery:
         stays = remaining - directory.vacating  # where something may be put
         flow, starts = self._graph(), self._restart(remaining)
         where, nodes = directory.where(flow.by_name), dict(flow.by_name)
-        gone, regained = dict[str, str](), dict[str, str]()  # R11: sources, and where they are
+        # R11: sources that become absent or come back, and their hosts
+        gone, regained = dict[str, str](), dict[str, str]()
         for name, node in flow.by_name.items():
             node = nodes[name] = spared(node, barred)
             if is_absent(node):
@@ -506,11 +510,12 @@ class Recovery:
                 nodes[name] = without_source(node, LAST, self._client)
             elif install.failover.wait_s <= 0 or where[name] in barred | self.rejoin_policy.waited:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
-            elif where[name] in self._late:  # R12
+            elif where[name] in self._late:  # R12: the host is waited for, so its replicas count
                 able.add(where[name])
         starts = self._restart(able) if able > remaining else starts
         cuts = {cut.node: cut for cut in install.history_gaps if cut.node in nodes}
-        if gone or regained:  # R11
+        if gone or regained:
+            # R11: operators that remember these sources begin with one and the same partition
             first, taking = self._cut(flow, {*gone, *regained}, able)
             nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
             nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}

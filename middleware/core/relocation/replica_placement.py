@@ -36,12 +36,13 @@ def replica_hosts(
     ``domains``: of hosts, ``here`` among them. ``rate_bps``: of the way there, 0 where nothing is known of it.
     ``before``: who got the last ones.
     """
-    turn = {*before} if count == 1 else set[str]()  # R3: several are apart already
-    left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rate_bps(host), host))  # R2 to R4
+    turn = {*before} if count == 1 else set[str]()  # R3: several replicas are apart already
+    # R2 to R4: the client last, then hosts by turns, then the fastest ways first
+    left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rate_bps(host), host))
     used_domains, chosen = {domains.get(here)}, list[str]()
     while left and len(chosen) < count:
         apart = (host for host in left if domains.get(host) not in used_domains)
-        best = next(apart, left[0])  # R1
+        best = next(apart, left[0])  # R1: another failure domain, as long as there is one
         left.remove(best)
         chosen.append(best)
         used_domains.add(domains.get(best))

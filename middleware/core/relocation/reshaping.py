@@ -80,7 +80,8 @@ class Reshaping:
         why = self._arrivals.invite_new([flow.by_name[graft.node] for graft in mine], message.number, near, merging)
         for graft in mine if not why else ():
             if graft.states:
-                self._inheritance.expect(graft.node, {name: known[name] for name in graft.states})  # R3
+                # R3: the operator waits for the states that it takes over
+                self._inheritance.expect(graft.node, {name: known[name] for name in graft.states})
         return why
 
     def _obstacle(self, shape: m.Shape) -> str:
@@ -102,7 +103,8 @@ class Reshaping:
                 return f"host {entry.host!r} has no part in the run"
             if location.version > entry.version:
                 return f"{entry.node!r} has moved to host {location.host!r} meanwhile"
-            if entry.host == host and self._departures.going(entry.node):  # R7
+            if entry.host == host and self._departures.going(entry.node):
+                # R7: nothing is handed over while there are two trees
                 return self._departures.going(entry.node)
             if entry.host == host and entry.node not in nodes:
                 return f"{entry.node!r} is not on host {host!r}"
@@ -134,7 +136,8 @@ class Reshaping:
         self._arrivals.keep_only(new.by_name)
         if self._leads:
             self._out.emit(e.TreeChanged(self._out.run, new, self._directory.where(new.by_name)))
-        yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)  # R4, R5
+        # R4, R5: nodes of the old tree end, others turn to new consumers, and new ones gather
+        yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)
 
     def give_up(self, number: int) -> None:
         """Proposal ``number`` is off: nothing comes, or appears."""

@@ -79,7 +79,7 @@ class RunSubscriptions:
 
     def _send(self, number: int, wanted: _Wanted) -> None:
         run = self._out.run
-        self._out.emit(e.Meet(run, (self.owner,)))  # R5: what closes the first generation forgets where that is
+        self._out.emit(e.Meet(run, (self.owner,)))  # R5: the end of a generation drops the client's address
         word = m.Unsubscribe(run, number) if wanted.left else m.Subscribe(run, number, wanted.node, self._me)
         self._out.send(self.owner.name, word)
 
@@ -87,13 +87,14 @@ class RunSubscriptions:
         """Say again what was not answered. ``open_here``: whether the client has let this host in."""
         limits, now = self._limits, self._out.now
         silent_s = limits.patience * limits.liveness_s
-        if not open_here and now - self.heard_s > silent_s:  # R3
+        if not open_here and now - self.heard_s > silent_s:  # R3: once the run is open here its lease counts instead
             self.end(f"client {self.owner.name!r}, which began it, has not answered for {silent_s:g} s")
-        if all(wanted.left > TRIES for wanted in self.wanted.values()):  # R4
+        if all(wanted.left > TRIES for wanted in self.wanted.values()):
+            # R4: a client that has not heard learns with its next ping that the run is over here
             self.wanted.clear()
         for number, wanted in self.wanted.items():
             wanted.left += wanted.left > 0
-            self._send(number, wanted)  # R1
+            self._send(number, wanted)  # R1: the client answers if it has forgotten the subscription
         if self.wanted:
             lasting = all(wanted.sink and not wanted.left for wanted in self.wanted.values())
             self._out.wake(Timer.VISIT, now + (limits.liveness_s / 2 if lasting else limits.retry_s))

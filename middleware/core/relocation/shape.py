@@ -106,7 +106,7 @@ def reshape(
     free, merging = reorderable
     new.validate()
     _check_trees(old, new)
-    for name in (*old.sources, *new.sources):  # R1
+    for name in (*old.sources, *new.sources):
         if old.by_name.get(name) != new.by_name.get(name):
             raise DataflowError(f"source {name!r} is not the same in both trees; sources stay as they are")
     if old.sinks[0] != new.sinks[0]:
@@ -126,9 +126,9 @@ def reshape(
             raise DataflowError(f"operator {name!r} is not the same in both trees; only reorderable ones may change")
         if [before[producer] for producer in was.inputs] != [after[producer] for producer in node.inputs]:
             raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
-    if before[old.by_name[old.sinks[0]].inputs[0]] != after[new.by_name[new.sinks[0]].inputs[0]]:  # R2
+    if before[old.by_name[old.sinks[0]].inputs[0]] != after[new.by_name[new.sinks[0]].inputs[0]]:
         raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
-    heirs = _heirs(old, new, before, after, free, merging)  # R3
+    heirs = _heirs(old, new, before, after, free, merging)  # R3: operators that take over the states of a combination
     return _graft(old, new, placement, hosts, free, number, {*used, *old.by_name}, heirs)
 
 
@@ -268,14 +268,14 @@ def _graft(
         if not is_free(node, free):
             names[name] = name
             assert was is not None
-            if was.inputs != inputs:  # R5
+            if was.inputs != inputs:  # R5: hosts are told of the difference only
                 grafts.append(Graft(name, inputs, hosts[name], ""))
             if node.kind == "operator" and host != hosts[name]:
                 moves[name] = host
         elif name in stay:
             names[name] = stay[name]
         else:
-            names[name] = fresh_name(name, number, used)  # R4
+            names[name] = fresh_name(name, number, used)  # R4: no late message can be about a new name
             like = next(like for code, like in likes if code == node.code)
             states = heirs[name].takes if name in heirs else ()
             grafts.append(Graft(names[name], inputs, host, like, states))

@@ -40,7 +40,7 @@ def shared(
     """
     existing: dict[object, list[str]] = {}
     for node in present.nodes:
-        for host in dict.fromkeys((node.pinned, *node.stand_ins)):  # R6
+        for host in dict.fromkeys((node.pinned, *node.stand_ins)):  # R6: on a stand-in the source is still the same
             existing.setdefault(_key(node, node.inputs, host), []).append(node.name)
     names = dict(given)
     for name in query.upward:
@@ -48,9 +48,11 @@ def shared(
         if node.kind == "sink" or name in given:
             continue
         same = []
-        if name not in apart and all(producer in names for producer in node.inputs):  # R5
+        if name not in apart and all(producer in names for producer in node.inputs):
+            # R5: a node that takes from one that is apart is not shared either
             candidates = existing.get(_key(node, tuple([names[producer] for producer in node.inputs]), node.pinned), [])
-            same = [candidate for candidate in candidates if candidate not in names.values()]  # R2
+            # R2: a node of the run stands for one node of the query only
+            same = [candidate for candidate in candidates if candidate not in names.values()]
         if same:
             names[name] = name if name in same else same[0]
         elif name in present.by_name and not MADE_UP.match(name):
@@ -118,7 +120,7 @@ def join(
         host = placement.get(name, node.pinned)
         if host is None:
             raise DataflowError(f"the placement leaves out {node.kind} {name!r}; name its host")
-        names[name] = fresh_name(name, number, reserved)  # R4
+        names[name] = fresh_name(name, number, reserved)  # R4: no late message can be about a new name
         node = msgspec.structs.replace(
             node, name=names[name], inputs=tuple([names[producer] for producer in node.inputs])
         )

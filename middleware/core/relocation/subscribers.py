@@ -126,7 +126,8 @@ class Subscribers:
             return
         # Queries in ``why`` leave already.
         staying = [guest for query, guest in queries.subscribers.items() if query not in queries.why]
-        if any(guest.peer.name == sender and guest.peer.instance != peer.instance for guest in staying):  # R3
+        if any(guest.peer.name == sender and guest.peer.instance != peer.instance for guest in staying):
+            # R3: a guest that was started anew has lost its subscriptions
             yield HostLost(sender)
         before = queries.over.get((sender, message.number))
         for query, guest in queries.subscribers.items():
@@ -134,7 +135,7 @@ class Subscribers:
                 out.send(sender, self._enrolment(guest) if queries.sinks[query] else m.Pong(out.run))
                 return
         why = self._why_not(message) if before is None else before
-        if why or before is not None:  # R4
+        if why or before is not None:  # R4: the request is refused, or answered as it was before
             out.send(sender, m.SubscriptionEnded(out.run, message.number, why[:4000]))
             return
         self._count += 1

@@ -48,7 +48,8 @@ class CoordinateSteering:
         if self._options is not None:
             hosts = sorted(self._directory.hosts)
             share = (hosts.index(self._out.host) + 1) / len(hosts)
-            self._out.wake(Timer.LOOK, self._out.now + self._options.period_s * (1 + share))  # R4
+            # R4: hosts check at different times
+            self._out.wake(Timer.LOOK, self._out.now + self._options.period_s * (1 + share))
 
     def on_timer(self) -> None:
         """R1: look at all that is here."""
@@ -70,12 +71,14 @@ class CoordinateSteering:
         where, here = self._directory.where(self._directory.locations), self._out.host
         consumers = self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
+        # R5: guests have no coordinates, so their sinks count as at the client
         where |= dict.fromkeys(
             [consumer for consumer in consumers if where[consumer] in self._directory.subscribers], self._client
-        )  # R5
+        )
         pulls += [(where[consumer], figures.output_bytes) for consumer in consumers]
         total = plain_sum(size for _, size in pulls)
-        if not total or not places.keys() >= {here, *(host for host, _ in pulls)}:  # R4
+        # R4: the coordinates of this host and of all neighbours are needed
+        if not total or not places.keys() >= {here, *(host for host, _ in pulls)}:
             return
         axes = range(len(places[here].at))
         rest = tuple([plain_sum(size * places[host].at[axis] for host, size in pulls) / total for axis in axes])
@@ -96,7 +99,7 @@ class CoordinateSteering:
         costs = {host: usage(host) for host in fit}
         best = min(costs, key=lambda host: (costs[host], host != here, host))
         moves = costs[best] < costs[here] * (1 - options.saving)
-        if moves:  # R2
+        if moves:  # R2: the move saves enough
             version = self._directory.locations[name].version
             self._out.send(self._client, m.MoveRequest(self._out.run, name, version, best))
         else:

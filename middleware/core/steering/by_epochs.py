@@ -68,7 +68,8 @@ class EpochSteering:
     def _consumers_hosts(self, name: str) -> list[str]:
         hosts = [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
         guests = self._directory.subscribers
-        return [self._client if host in guests else host for host in hosts] if guests else hosts  # R3
+        # R3: the sinks of guests count as at the client, so no links to guests are probed
+        return [self._client if host in guests else host for host in hosts] if guests else hosts
 
     def on_epoch(self, name: str) -> Notes:
         """R1: an operator's epoch is over."""
@@ -137,7 +138,7 @@ class EpochSteering:
             ),
         )
         unknown = decision.needs - choice.asked
-        if decision.needs and unknown and not final:  # R2
+        if decision.needs and unknown and not final:  # R2: unknown links are probed before the decision
             choice.waiting, choice.asked, choice.tries = decision.needs, choice.asked | unknown, 1
             choice.asked_s = now
             self.choices[name] = choice

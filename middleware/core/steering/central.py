@@ -159,7 +159,7 @@ class CentralSteering:
         if self._search is not None:
             yield from self._give_up_waiting(self._search)
         elif self._proposer.proposal is not None:
-            self._overdue = True  # R2
+            self._overdue = True  # R2: planning waits for the end of the proposal
         else:
             view = {} if self._history is not None else self._monitor.view(self._out.now)
             self._search = _Search(self._out.now, view, self._gossip.places())
@@ -193,10 +193,11 @@ class CentralSteering:
             view = self._slow(history)
             lost = directory.peers.keys() - directory.hosts
             estimates = {**search.view, **self._monitor.view(out.now)}
-            view |= {link: estimate for link, estimate in estimates.items() if len(link) > 2}  # R5
+            # R5: of links over other networks the planner is told the estimates as well
+            view |= {link: estimate for link, estimate in estimates.items() if len(link) > 2}
             ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
-        out.emit(  # R1
+        out.emit(  # R1: the planner runs elsewhere, and the flow goes on
             e.RequestPlan(
                 out.run,
                 where,
@@ -241,7 +242,7 @@ class CentralSteering:
         if not (self._plans and lost):
             return False
         fixed = {name: msgspec.structs.replace(flow.by_name[name], pinned=where[name]) for name in {*free} - lost}
-        away = [name for name in flow.sinks if where[name] != out.host]  # R4: guests' sinks
+        away = [name for name in flow.sinks if where[name] != out.host]  # R4: sinks of guests count as at the client
         fixed |= {name: msgspec.structs.replace(flow.by_name[name], pinned=out.host) for name in away}
         where |= dict.fromkeys(away, out.host)
         out.emit(
@@ -307,7 +308,7 @@ class CentralSteering:
     def _propose(self, event: e.PlanReady) -> str:
         """Propose what was planned; return why it is dropped, empty where it is not."""
         placement, directory = event.placement or {}, self._directory
-        ways = None if event.ways is UNSET else event.ways  # R5
+        ways = None if event.ways is UNSET else event.ways  # R5: the plan may name other networks
         left = {*placement.values()} - (directory.hosts - directory.vacating)
         if left:  # one that was lost, or is to leave, may have been planned with
             return f"host {min(left)!r} has no part in the run, or is to leave it"
@@ -317,7 +318,8 @@ class CentralSteering:
         if event.dataflow is not None:
             return self._proposer.propose(placement, "a better plan", event.dataflow, event.free, ways)
         where = directory.where(directory.locations)
-        still = directory.senders if directory.subscribers else {}  # R4
+        # R4: the plan has the sinks of guests at the client, which is no move
+        still = directory.senders if directory.subscribers else {}
         moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
         if not moves:
             return SAME if ways is None else self._proposer.propose({}, "other networks", ways=ways)

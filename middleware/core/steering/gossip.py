@@ -9,7 +9,7 @@ R2. Hosts begin at different times, so that none is sounded by all at once.
 R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it was
     elsewhere counts until it is measured anew. Of one that the run does not have any more all is forgotten.
 R4. Where coordinates are wanted it sounds some hosts in turn instead of all (``place.neighbours``), and they tell
-    each other where they and others are (``places``).
+    each other where they and others are (``coordinate_table``).
 R5. The stripes of a stream take turns: with so many of them each sounds as many times less often.
 """
 
@@ -56,8 +56,9 @@ class Gossip:
             return
         hosts = sorted(self._directory.hosts)
         share = (hosts.index(self._out.host) + 1) / len(hosts)
-        turns = self._latency_prober.turns.setdefault(self._stream, [])  # R5
-        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * (share + len(turns)))  # R2
+        turns = self._latency_prober.turns.setdefault(self._stream, [])  # R5: the stripes of a stream take turns
+        # R2: not all hosts begin at once
+        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * (share + len(turns)))
         self._turn = len(turns)
         turns.append(self._out.run)
         if self._needs & {"hosts", "work"}:
@@ -76,14 +77,13 @@ class Gossip:
         """It is time to sound the next one."""
         out, hosts, situated = self._out, self._others(), "coordinates" in self._needs
         nodes = self._measured()
-        self._told = {
-            name: figures for name, figures in self._told.items() if name in self._tree.dataflow.by_name
-        }  # R3
+        # R3: nodes that have left the run are forgotten
+        self._told = {name: figures for name, figures in self._told.items() if name in self._tree.dataflow.by_name}
         if hosts:
             turn, self._turn = self._turn, self._turn + 1
             client = self._client != out.host and self._client in self._directory.hosts
             host = hosts[turn // (2 if client else 1) % len(hosts)]
-            if turn % 2 == 0 and client:  # R1
+            if turn % 2 == 0 and client:  # R1: the client plans, so every second message goes there
                 host = self._client
             latencies = self._latency_prober.latest() if "latency" in self._needs else ()
             self._latency_prober.sound(
@@ -101,7 +101,8 @@ class Gossip:
                 "work", node=name, value=figures.rate_hz, size_bytes=size, duration_s=figures.call_s, detail=detail
             )
         turns = self._latency_prober.turns.get(self._stream, ())
-        out.wake(Timer.SOUND, out.now + self._interval_s * max(1, len(turns)))  # R5
+        # R5: with more stripes each sounds less often
+        out.wake(Timer.SOUND, out.now + self._interval_s * max(1, len(turns)))
 
     def _others(self) -> list[str]:
         """Those that are sounded in turn."""
@@ -109,7 +110,7 @@ class Gossip:
         if "coordinates" not in self._needs:
             return sorted(hosts - {self._out.host})
         if self._neighbours[0] != hosts:
-            self._neighbours = frozenset(hosts), neighbours(self._out.host, hosts)  # R4
+            self._neighbours = frozenset(hosts), neighbours(self._out.host, hosts)  # R4: only some hosts are sounded
         return self._neighbours[1]
 
     def _measured(self) -> dict[str, NodeFigures]:
@@ -138,7 +139,7 @@ class Gossip:
         for report in nodes:
             node, where = self._tree.dataflow.by_name.get(report.node), self._directory.locations.get(report.node)
             if node is None or where is None or where.host != sender:
-                continue  # R3
+                continue  # R3: only the host of a node is believed about the node
             sizes = dict(zip(node.inputs, map(float, report.input_bytes), strict=False))
             figures = report.rate_micro_hz / 1e6, float(report.output_bytes), sizes, report.call_us / 1e6, report.count
             self._told[report.node] = NodeFigures(*figures)

@@ -37,7 +37,7 @@ def candidates(
     The others are drawn uniformly from ``all_hosts`` (in whatever order), anew for every operator, epoch and seed, and
     the same wherever it is worked out.
     """
-    near = dict.fromkeys([current, *producers_hosts, *consumers_hosts])  # R1
+    near = dict.fromkeys([current, *producers_hosts, *consumers_hosts])
 
     def rank(host: str) -> bytes:
         return hashlib.blake2b(repr((options.seed, node, epoch, host)).encode(), digest_size=16).digest()
@@ -103,7 +103,7 @@ def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: N
     def answer(move: bool, why: str, needs: frozenset[Link] = frozenset()) -> Decision:
         return Decision(best, current_s, best_s, costs, needs, move, why)
 
-    if open_links:  # R3
+    if open_links:  # R3: these links may change the decision, so they are measured first
         return answer(False, f"{len(open_links)} links are unknown", open_links)
     if not best_s < current_s:
         return answer(False, f"no better of {len(costs)} hosts")
