@@ -155,7 +155,7 @@ def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
         instance = _constructed(factory, code)
     finally:
         ALLOWED.reset(token)
-    if not isinstance(instance, OperatorCode | SourceCode):  # a registered function's
+    if not isinstance(instance, OperatorCode | SourceCode):  # a registered function may construct anything
         raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
     return instance
 
@@ -192,7 +192,8 @@ def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
         point = registered().get(use)
         if point is None:
             raise OperatorError(f"unknown operator {_short(use)}; {nearest(use[:SHOWN], sorted(registered()))}")
-        target, packages = _imported(f"{use!r} ({point.value})", point.load), ()  # R3
+        # R3: trusted, whatever package defines it
+        target, packages = _imported(f"{use!r} ({point.value})", point.load), ()
     if isinstance(target, type):
         _check_class(target, use, packages)
     factory: Callable[..., Any] = target
@@ -209,10 +210,10 @@ def find_code(path: str, allow: Allow | None = None) -> Any:
     quoted = _short(path)
     if not _IMPORT_PATH.fullmatch(path):
         raise OperatorError(f"{quoted} is not an import path of the form package.module:attribute")
-    if _PRIVATE.search(path):  # R1
+    if _PRIVATE.search(path):
         raise OperatorError(f"{quoted} is private; a dataflow names only what does not begin with an underscore")
     module, _, attribute = path.partition(":")
-    if not _is_allowed(module, packages):  # R1
+    if not _is_allowed(module, packages):
         client, top = allowed.client, module.partition(".")[0]
         if allowed.own:
             raise NotAllowedError(

@@ -121,7 +121,8 @@ class Join(Windowed):
                 numbered = _numbered(other, keys, position) if self.how == "inner" else other.select(keys)
                 joined = joined.join(numbered, keys, join_type=self.how, use_threads=False)
         orders = [name for name in joined.column_names if name not in keys]
-        joined = joined.sort_by([(name, "ascending") for name in (PANE, *orders)])  # R3
+        # R3 of ``windows``: by window, then in the order of the rows
+        joined = joined.sort_by([(name, "ascending") for name in (PANE, *orders)])
         made: dict[str, Any] = {START: self.starts(joined.column(PANE))}
         inner = [rows for rows in due if rows is not None][: len(orders)]
         renamed = self._renamed([rows.column_names[1:] for rows in inner])

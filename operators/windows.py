@@ -202,7 +202,7 @@ class Windowed(Records):
         span = self._in_units(self.step) if self.by_time else int(self.step)
         first = FAR if mark >= FAR else mark // span - self.panes + 1 if mark > -FAR else -FAR
         self.kept.passed = max(self.kept.passed, first)
-        if self.by_time:  # R4
+        if self.by_time:  # R4: the windows still to come begin at this pane or later
             passed_s = self.kept.passed * self.step
             self.watermark_s = math.inf if self.kept.passed >= FAR else passed_s if self.kept.passed > -FAR else None
         return self.kept.passed

@@ -360,8 +360,10 @@ def combined(effects: Iterable[Effect]) -> Effect:
     """What several effects at once come to, in the order of the file."""
     total = NEUTRAL
     for one in effects:
-        later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(one, name)) is not None}  # R1
-        total = total._replace(factor=total.factor * one.factor, cut=total.cut or one.cut, **later)  # R2, R3
+        # R1: later events win
+        later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(one, name)) is not None}
+        # R2, R3: factors multiply, and a cut wins
+        total = total._replace(factor=total.factor * one.factor, cut=total.cut or one.cut, **later)
     return total
 
 

@@ -101,6 +101,6 @@ class LinkTrace:
 
 def _effect(row: Mapping[str, float]) -> Effect:
     loss = row.get(LOSS)
-    if loss == 1.0:  # R2
+    if loss == 1.0:  # R2: an outage
         return Effect(cut=True, delay_s=row.get(DELAY))
     return Effect(delay_s=row.get(DELAY), loss=loss)

@@ -151,9 +151,10 @@ class ShapedLink:
             return 0, 0.0
         dice = Random(f"{self.key} {transfer.number}")
         packets = max(1, math.ceil(transfer.size_bytes / SEGMENT_BYTES))
-        extra, waits_s, time_out_s = round(packets * shape.duplicate), 0.0, self.time_out_s  # R4
+        # R4: a duplicate takes the link's rate as well
+        extra, waits_s, time_out_s = round(packets * shape.duplicate), 0.0, self.time_out_s
         while lost := _lost(packets, shape, spoilt, dice):
-            extra += lost  # R3
+            extra += lost  # R3: lost packets take the link's rate again
             waits_s += shape.delay_s + back_s
             if packets - lost < FEW_PACKETS:
                 waits_s, time_out_s = waits_s + time_out_s, 2 * time_out_s  # RFC 6298, section 5.5
@@ -166,7 +167,8 @@ class ShapedLink:
         delay_s = shape.delay_s
         if shape.jitter_s:
             delay_s += shape.jitter_s * _spread(shape.distribution, Random(f"{self.key} jitter {transfer.number}"))
-        arrives_s = max(sent_s + max(0.0, delay_s), self._last_s[connection])  # R1, R2
+        # R1, R2: after the delay, and not before the message in front
+        arrives_s = max(sent_s + max(0.0, delay_s), self._last_s[connection])
         self._last_s[connection] = arrives_s
         return arrives_s
 
@@ -226,7 +228,7 @@ class LinkModel(ABC):
         transfer.began_s = began_s
         transfer.ends_s = end_s
         transfer.took_s = end_s - began_s
-        if end_s < math.inf:  # R6
+        if end_s < math.inf:  # R6: else the link is cut for good, and the last byte never leaves
             self.schedule(end_s, self._through, transfer)
 
     def _left_s(self, transfer: Transfer, start_s: float) -> float:
@@ -261,7 +263,7 @@ class LinkModel(ABC):
         if not self._shaped:
             return 0, 0.0
         back = self._shaped[Link(transfer.target, transfer.source, transfer.via)]
-        transfer.back_s = back.shape_at(start_s).delay_s  # R5
+        transfer.back_s = back.shape_at(start_s).delay_s  # R5: the answer takes the delay of the way back
         return self._shaped[transfer.link].again(transfer, start_s, transfer.back_s)
 
     @abstractmethod
@@ -416,7 +418,7 @@ class SharedLinks(IndependentLinks):
         flow.entered = True
         extra_bytes, flow.waits_s = self._again(transfer, now)
         alone_s = link.transfer_time_s(transfer.size_bytes + extra_bytes, now)
-        if alone_s < math.inf:  # R6
+        if alone_s < math.inf:  # R6: else the link is cut for good, and the message stays
             flow.bits = link.bits_between(now, now + alone_s)
             self._flows.append(flow)
             self._share(now)

@@ -82,7 +82,7 @@ class RandomMover:
         self._take_stock(flow, placement)
         self._wait -= 1
         if self._open and self._wait > 0:
-            return  # R1
+            return  # R1: the last request has not come about yet
         if not self._open or self._tries == 0:
             self._choose(flow, placement)
         if self._open:
@@ -93,7 +93,7 @@ class RandomMover:
 
     def _take_stock(self, flow: Dataflow, placement: Placement) -> None:
         for name, host in list(self._asked.items()):
-            if placement.get(name, host) == host:  # R2
+            if placement.get(name, host) == host:  # R2: the run says that the operator is where it was asked to be
                 self._moves -= name in placement  # else it has gone with another tree
                 del self._asked[name]
         if self._before is not None and self._before is not flow:

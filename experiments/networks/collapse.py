@@ -41,7 +41,8 @@ class Collapse(msgspec.Struct, frozen=True):
 
     def changes(self, links: Iterable[Link]) -> list[LinkChange]:
         """What befalls those of ``links`` that the host has."""
-        spans = (self.at_s, Effect(self.factor, self.floor_bps)), (self.until_s, NEUTRAL)  # R1, R2
+        # R1, R2: for a limited time, and not below the floor
+        spans = (self.at_s, Effect(self.factor, self.floor_bps)), (self.until_s, NEUTRAL)
         mine = [link for link in links if self.host in link[:2]]
         return [LinkChange(at_s, link, effect) for at_s, effect in spans for link in mine]
 

@@ -138,13 +138,13 @@ def conclude(study: Study, results: Iterable[Result]) -> list[Verdict]:
 
 def clearly(ratio: Pooled) -> Shown:
     """Whether a ratio is above 1 by more than ``TIE`` and two standard errors between pools, or as far below."""
-    margin = max(TIE, ERRORS * (ratio.error or 0.0))  # R1
+    margin = max(TIE, ERRORS * (ratio.error or 0.0))  # R1: what is within this margin is not shown
     return ratio.mean > 1 if abs(ratio.mean - 1) > margin else "not shown"
 
 
 def more(ratio: float) -> bool:
     """The same of a single pool."""
-    return ratio > 1 + TIE  # R2
+    return ratio > 1 + TIE  # R2: a single pool has no standard error
 
 
 def together(parts: Iterable[Shown]) -> Shown:
@@ -239,7 +239,7 @@ def check(decides: Callable[Concatenate[Result, P], Finding]) -> Callable[P, Che
         def decide(result: Result) -> Finding:
             try:
                 return decides(result, *given, **named)
-            except NotTested as why:  # R3
+            except NotTested as why:  # R3: the results lack what the claim needs
                 return Finding(None, str(why))
 
         return decide

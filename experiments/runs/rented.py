@@ -67,11 +67,13 @@ def _scenario(problem: Problem, answer: Answer) -> dict[str, object]:
     for name, limit in limits.items():
         hosts.append({"name": name} | ({"interface_rate": round(8 * limit)} if math.isfinite(limit) else {}))
     cores = np.ones(len(instance.classes)) if instance.cores is None else instance.cores
-    for host, kind in zip(hosts[1 + len(instance.servers) :], answer.class_of.tolist(), strict=True):  # R1
+    # R1: of every machine, its speed in processors of the fastest kind
+    for host, kind in zip(hosts[1 + len(instance.servers) :], answer.class_of.tolist(), strict=True):
         cpus = float(instance.speed_mop_s[kind]) / problem.core_mop_s
         host |= {"cpus": cpus, "speed": cpus / float(cores[kind]), "cores": int(cores[kind])}
     rates = {}
-    for link, limit in links(instance, answer, CLIENT).items():  # R2
+    # R2: without a limit, the link carries what the cards at its ends do
+    for link, limit in links(instance, answer, CLIENT).items():
         ends = [limits.get(host, math.inf) for host in link]
         rates[link] = round(8 * (limit if math.isfinite(limit) else min(*ends, UNLIMITED_BYTES_S)))
     common = Counter(rates.values()).most_common(1)[0][0]

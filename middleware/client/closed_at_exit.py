@@ -71,5 +71,5 @@ def _forked() -> None:
         resource.forked()
 
 
-atexit.register(_close_all)  # R1
+atexit.register(_close_all)  # R1: close while threads still run
 in_forked_children(_forked)  # R2: a child has none of the threads

@@ -327,7 +327,7 @@ class _Watch:
     def subscribe(self, tell: Callable[[str, str], None]) -> None:
         with self._lock:
             self._subscribers.append(weakref.WeakMethod(tell))
-            for name, fate in self._fates.items():  # R1
+            for name, fate in self._fates.items():  # R1: report the earlier ends as well
                 tell(name, fate)
 
     def subscribe_to_starts(self, tell: Callable[[str, str], None]) -> None:

@@ -37,7 +37,7 @@ class Channel:
 
     def __init__(self, name: str, ahead: int, replay: int = 0) -> None:
         self.name, self.ahead = name, ahead
-        self.past: deque[Any] = deque(maxlen=replay)  # R4
+        self.past: deque[Any] = deque(maxlen=replay)  # R4: the last values taken, to be taken again
         self.values: deque[Any] = deque()
         self.first = 0  # the index of the first value that waits
         self.ended: str | None = None
@@ -79,7 +79,7 @@ class Channel:
             raise UsageError(f"nothing can be pushed to {self.name!r}, which is closed")
         if self.unwanted:
             raise RunError(f"nothing can be pushed to {self.name!r}: {self.unwanted}")
-        return len(self.values) < self.ahead  # R2
+        return len(self.values) < self.ahead  # R2: without room, the caller waits
 
     def take(self, taker: object, index: int) -> Any:
         """Value ``index``, when it is there; None after the last one. The first one has the index that is asked for.
@@ -146,7 +146,8 @@ class Feed:
         self.channel = CHANNELS[number] = Channel(name, ahead, replay)
         self.code = Code(PUSHED, {"feed": number})
         gone = f"the producer of {name!r} is gone: it was dropped before it was closed"
-        self._dropped = weakref.finalize(self, self.channel.end, gone)  # R3
+        # R3: a feed that is dropped before it is closed fails the run
+        self._dropped = weakref.finalize(self, self.channel.end, gone)
         self._dropped.atexit = False
 
     def put(self, value: Any, *, watermark_s: float | None = None, timeout_s: float | None = None) -> None:

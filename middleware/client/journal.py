@@ -233,7 +233,8 @@ class Journal:
             why = f"is of version {version}, and this client writes version {VERSION}; use another folder"
         except sqlite3.DatabaseError as error:
             file.close()
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:  # R5
+            # R5: the file may be sound, and is left as it is
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:
                 raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
             if not again and salvage(path):  # R1: the entries that are whole count
                 self.said = _DAMAGED.format(path)

@@ -67,7 +67,7 @@ class Run(Stream[T]):
         self._open, self._count = {0}, 0  # queries that go on, and that there have been
         self._left_over = {0}  # those of which something is left to be had
         self.attached: dict[int, Attached[Any]] = {}
-        self._failed: e.Fail | None = None  # all of them
+        self._failed: e.Fail | None = None  # the failure of all queries
         self._sharing = threading.Lock()  # of these four
 
     @property
@@ -107,7 +107,7 @@ class Run(Stream[T]):
     def take(self, command: e.Command) -> None:
         """A command for the application; any thread."""
         query = self._query_of(command)
-        if query and (other := self._queries.get(query)) is not None:  # R1
+        if query and (other := self._queries.get(query)) is not None:  # R1: the command is for another query
             other._missing = self._missing
             other.take(command)
         with self._news:

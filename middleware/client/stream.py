@@ -133,7 +133,7 @@ class Stream(ABC, Generic[T]):
     """
 
     _first = 0  # below 0 where that is not known yet
-    _after: Mapping[str, int] = {}  # R5
+    _after: Mapping[str, int] = {}  # R5: by sink, the last index that another client has had
 
     def __init__(
         self, home: ClientServices, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
@@ -226,13 +226,13 @@ class Stream(ABC, Generic[T]):
         """A command for who iterates; under the lock."""
         wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
         self._queue.append(_Queued(command, wanted, self._missing))
-        if wanted:  # R2
+        if wanted:  # R2: a thread waits: demand the next without waking the thread first
             self._demand(command)
         self._wake()
 
     def _wake(self) -> None:
         self._news.notify_all()
-        while self._awaiting:  # R1
+        while self._awaiting:  # R1: wake every task, as one of them may never wake up
             loop, arrived = self._awaiting.popitem()
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(arrived.set)
@@ -265,7 +265,8 @@ class Stream(ABC, Generic[T]):
                     if not demanded:
                         self._demand(command)
                     if isinstance(command, e.Deliver):
-                        if command.index <= self._after.get(command.sink, -1):  # R5
+                        # R5: another client has had this partition
+                        if command.index <= self._after.get(command.sink, -1):
                             continue
                         if _is_empty(command.value) and not self._nothing:
                             self.skipped += 1
@@ -305,7 +306,7 @@ class Stream(ABC, Generic[T]):
             self._finish(self._journal)
 
     def _delivered(self, command: e.Deliver, missing: Mapping[str, tuple[Gap, ...]]) -> Delivered[T]:
-        if self._journal is not None:  # R4
+        if self._journal is not None:  # R4: the application takes the next one, so it has had the one before
             if command.sink in self._handed and command.sink not in self._said:
                 self._had(self._journal, command.sink, self._handed[command.sink])
             self._handed[command.sink] = command.index

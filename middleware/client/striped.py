@@ -140,7 +140,7 @@ class StripedRun(Run[T]):
             if isinstance(command, e.Fail) and command.query:
                 self._leaves(command.query)
             return
-        with self._news:  # R1
+        with self._news:  # R1: news of a stripe, by its number, or of the nodes above
             if isinstance(command, e.TreesChanged):
                 self._taken_over(command)
                 return

@@ -2,14 +2,14 @@
 
 Operators with state have to see every partition in order, and so has all that is made of theirs: both are above. What
 is below goes over several trees, each a stripe (``protocol.stripes``) that ends in a sink of its own, which takes all
-that is taken above. There each of these nodes, of the *trunk*, is a source at the client, fed with what came
-(``core.upper_feed``).
+that is taken above. In the upper graph a source at the client, an *inlet*, stands for each of these nodes. It is fed
+with what came (``core.upper_feed``).
 
 Rules:
 
 P1. All sinks are above, so that others can take what the trees make. Where there is one, and nothing else is above, the
     trees are the graph as it is, with a sink that is called the same.
-P2. The nodes of the trunk have one order in all trees, whatever they are called: that in which nodes above take them.
+P2. The inlets have one order in all trees, whatever the nodes are called: that in which nodes above take them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PlacedGraph(NamedTuple):
 
 
 class SplitGraph(NamedTuple):
-    """A graph in two: ``below`` goes over several trees, ``above`` runs once; None: there is nothing above."""
+    """A graph in two: ``lower`` goes over several trees, ``upper`` runs once; None: there is nothing above."""
 
     lower: Dataflow
     upper: Dataflow | None = None
@@ -49,7 +49,7 @@ def is_inlet(node: Node) -> bool:
 
 
 def inlet_of(node: Node) -> int:
-    """Which part of the stream's partitions feeds a node of the trunk."""
+    """Return which part of the stream's partitions feeds an inlet."""
     assert node.code is not None
     return int(node.code.params["place"])
 
@@ -64,7 +64,8 @@ def split_graph(dataflow: Dataflow, remembering: Collection[str], client: str) -
     upper = {name for name in dataflow.by_name if not dataflow.below(name).isdisjoint(remembering)}
     upper |= {*dataflow.sinks}
     trunk = tuple(dict.fromkeys(name for name in _taken(dataflow, upper) if name not in upper))
-    below = dataflow if len(upper) == 1 else _ending(dataflow, upper, trunk, client)  # P1
+    # P1: above is one sink alone, so the trees are the graph as it is
+    below = dataflow if len(upper) == 1 else _ending(dataflow, upper, trunk, client)
     fed = [inlet_source(name, place, client, dataflow.by_name[name].ahead) for place, name in enumerate(trunk)]
     return SplitGraph(below, Dataflow((*fed, *(node for node in dataflow.nodes if node.name in upper))))
 
@@ -103,7 +104,7 @@ def resting(above: Dataflow, client: str) -> Placement:
 
 
 def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
-    """What is above, where nodes of the trunk have these names."""
+    """What is above, where inlets have these names."""
     nodes = []
     for node in above.nodes:
         inputs = tuple([names.get(producer, producer) for producer in node.inputs])
@@ -112,7 +113,7 @@ def renamed(above: Dataflow, names: Mapping[str, str]) -> Dataflow:
 
 
 def whole(below: PlacedGraph, above: PlacedGraph, places: Mapping[int, int] | None = None) -> PlacedGraph:
-    """A graph of both parts, with nodes of the trunk called as they are below; ``places``: as in ``feeding``."""
+    """A graph of both parts, with inlets called as their nodes are below; ``places``: as in ``feeding``."""
     (sink,) = below.dataflow.sinks
     fed_by = feeding(below.dataflow, places)
     names = {node.name: fed_by[inlet_of(node)] for node in above.dataflow.nodes if is_inlet(node)}
@@ -126,7 +127,7 @@ def whole(below: PlacedGraph, above: PlacedGraph, places: Mapping[int, int] | No
 
 
 def parted(placed: PlacedGraph, parts: SplitGraph, client: str) -> tuple[PlacedGraph, PlacedGraph]:
-    """A placed graph as its two parts, ``above`` where there is one; the sinks of both are at the client."""
+    """A placed graph as its two parts, lower and upper; the sinks of both are at the client."""
     assert parts.upper is not None
     (sink,) = parts.lower.sinks
     lower = {name: placed.placement[name] for name in parts.lower.by_name if name != sink}

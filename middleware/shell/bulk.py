@@ -2,11 +2,11 @@
 
 Rules:
 
-- R1: The last credit of a transfer waits ``CREDIT_HOLD_S`` for a message to ride on; all others go at once.
+- R1: The last credit of a transfer waits ``CREDIT_HOLD_S`` to be piggybacked; all others go at once.
 - R2: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
   for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
 - R3: What names a head (a schema) that this host does not know is refused, and comes again with it.
-- R4: What comes over relays is passed on (``relays``), or counts as what the host at its first hop sent.
+- R4: What comes over relays is passed on (``relays``), or counts as sent by its source.
 - R5: What does not get through (``stalls``) the core hears of every second, and says what to do about it.
 """
 
@@ -75,7 +75,8 @@ class Bulk:
         self._limits, self._time_scale = limits, time_scale
         self._outgoing: dict[int, Sending] = {}
         self._incoming: dict[tuple[bytes, int], Incoming] = {}
-        self._passing: dict[tuple[bytes, int], Passage] = {}  # as they come; those of ``_outgoing`` that are R4
+        # R4: transfers that are passed on, by connection and number as they come; they are in ``_outgoing`` as well
+        self._passing: dict[tuple[bytes, int], Passage] = {}
         self._ways: dict[str, ReturnWay] = {}
         self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
         self._heads: dict[str, bytes] = {}  # of parcels, by their digests
@@ -84,7 +85,7 @@ class Bulk:
         self.due_s = math.inf  # when ``send_credits`` is to be called
         self._stalls: Stalls | None = None  # R5: None until ``watch``
         self._control: Redialling | None = None
-        self.look_s = math.inf  # when ``look`` is to be called
+        self.look_s = math.inf  # when ``check`` is to be called
 
     def watch(self) -> None:
         """R5: have connections looked at, whose kernel tells what has got through."""
@@ -105,7 +106,7 @@ class Bulk:
         gap_s = min(m.MAX_GAP_S, now - before_s)
         self._arrived[identity] = now
         origin = sender
-        if type(chunk) is m.RelayedChunk:  # R4
+        if type(chunk) is m.RelayedChunk:  # R4: pass the chunk on, or take it as sent by its source
             if not chunk.offset and not self._core.passes(sender, chunk, NET if via is UNSET else via):
                 self._refuse(identity, sender, chunk, gap_s, now)
                 return
@@ -119,7 +120,7 @@ class Bulk:
                 return
             body = whole
         value = value_of(chunk.dtype, chunk.shape, body, self._heads)
-        if value is None:  # R3
+        if value is None:  # R3: the value names a schema that is not known here
             self._refuse(identity, sender, chunk, gap_s, now)
             return
         line = self._sockets.line(message.run, sender)
@@ -154,9 +155,11 @@ class Bulk:
             raise ProtocolError(f"a chunk of {origin!r} in a transfer of {incoming.what[0]!r}")
         if incoming is None:
             wanted = chunk.offset == 0 and self._core.wants(origin, chunk.message)
-            if not (wanted and self._has_room(origin, chunk)):  # R2
+            # R2: nothing here asked for it, or too much is under way
+            if not (wanted and self._has_room(origin, chunk)):
                 self._refuse(identity, sender, chunk, gap_s, now)
-                if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State):  # it is told why not
+                # the core tells the sender why it does not want the state
+                if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State):
                     self._shell.handle(e.MessageReceived(sender, chunk.message), now)
                 return None
             subject, passing = (origin, *what_is(chunk.message)), self._core.forwards(chunk.message)
@@ -315,7 +318,7 @@ class Bulk:
             return
         assert isinstance(out, Outgoing)
         if not arrived:
-            out.end.heads.clear()  # R3
+            out.end.heads.clear()  # R3: the receiver may lack a schema, so the next values have theirs again
             self._shell.handle(e.TransferFailed(out.peer, out.message, out.via), now)
             return
         if out.digest:
@@ -331,7 +334,8 @@ class Bulk:
         """Send the credits that have waited long enough."""
         sockets = self._sockets
         for line in list(sockets.holding):
-            while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R1
+            # R1: no message has come on which to piggyback the credit
+            while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:
                 if not sockets.post_held(line):
                     break
         due_s = min((line.credits[0][-1] for line in sockets.holding), default=math.inf) + CREDIT_HOLD_S

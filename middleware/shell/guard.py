@@ -97,7 +97,8 @@ class Guard:
     ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
     messages of each router the host could have taken so far, and whether it waits for one. While all is ``calm``, which
     begins before ``wake`` is called, it is to call ``glance`` at ``glance_s``, or up to ``EARLY_S`` sooner where it is
-    awake. Each of the two threads writes fields of its own. When ``news`` can be read, that thread is to ``hear``.
+    awake. Each of the two threads writes fields of its own. When ``news`` can be read, that thread is to call
+    ``handle_events``.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Guard:
         if descriptor is None:
             return None
         with contextlib.suppress(OSError, struct.error), self._socket(descriptor) as borrowed:
-            if borrowed.getpeername()[1] == int(endpoint.rpartition(":")[2]):  # not another's by now
+            if borrowed.getpeername()[1] == int(endpoint.rpartition(":")[2]):  # the number may be another's by now
                 info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
                 (unacked,) = struct.unpack_from("=I", info, UNACKED_AT)
                 (acked,) = struct.unpack_from("=Q", info, ACKED_AT)
@@ -269,13 +270,13 @@ class Guard:
             event, descriptor, _ = news_of(monitor.recv_multipart())
             if event == zmq.EVENT_ACCEPTED:
                 begun = self.taken.get(descriptor, 0)
-                self.unwanted.discard(descriptor)  # that was another's
+                self.unwanted.discard(descriptor)  # an earlier connection with the same number was unwanted
                 self._connections[descriptor] = _Connection(port, time.monotonic(), begun)
                 self._arm(self._epoll.register, descriptor)
                 soft, _ = descriptor_limits()
                 most = self._limits.max_connections
                 most = most if soft < 0 else max(2, min(most, soft // 2))
-                if len(self._connections) > most:  # R4
+                if len(self._connections) > most:  # R4: too many: cut the connection silent for longest
                     came = [number for number, connection in self._connections.items() if not connection.dialled]
                     if len(came) > most:
                         self._cut(min(came, key=self._worth))
@@ -289,13 +290,14 @@ class Guard:
     @staticmethod
     def _arm(how: Callable[[int, int], None], descriptor: int) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
-            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R7
+            # R7: one event, then none until the descriptor is armed anew
+            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _check(self, fired: Collection[int], now: float) -> None:
         while self._dialled:
             descriptor, port = self._dialled.popleft()
             with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
-                if borrowed.getpeername()[1] == port:  # not another's by now
+                if borrowed.getpeername()[1] == port:  # the number may be another's by now
                     begun = self.taken.get(descriptor, 0)
                     self._connections[descriptor] = _Connection(port, now, begun, dialled=True)
         turned, free = self._turns()
@@ -323,9 +325,9 @@ class Guard:
                 continue
             most = ANSWERS_BYTES if connection.dialled else self._limits.max_unread_bytes
             endless = connection.unread > most or connection.looks >= LOOKS or connection.swells >= SWELLS
-            if endless:  # R1, R2, R3, R6
+            if endless:  # R1, R2, R3, R6: what libzmq holds of the connection is memory to give back
                 self._trim = now
-            if endless or descriptor in self.unwanted:  # R5
+            if endless or descriptor in self.unwanted:  # R5: the key belongs to no member any more
                 self._cut(descriptor)
 
     def _swells(self, came_bytes: float) -> bool:

@@ -75,7 +75,7 @@ class NodeCode(ABC):
     state_bytes: int | None = None  # of the state that was last taken or given
     delta_bytes: int | None = None  # of the change that was last taken
     tells = False  # what has changed (``delta``)
-    marked = False  # R6
+    marked = False  # R6: whether the last state or change was taken for a replica
     last: tuple[bytes, str] | None = (
         None  # R6: the state that was taken for a replica, and the digest of what it went as
     )
@@ -148,8 +148,10 @@ class OwnCode(NodeCode):
 
     def _make_of_parcels(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         marks = [parcel.watermark_s if type(parcel) is Parcel else None for parcel in inputs]
-        watermark_s = None if None in marks else min(mark for mark in marks if mark is not None)  # R5
-        if all(map(is_nothing, inputs)) and not getattr(self.code, "on_nothing", False):  # R4
+        # R5: the earliest of the inputs' watermarks, none if an input has none
+        watermark_s = None if None in marks else min(mark for mark in marks if mark is not None)
+        # R4: no input has a value, so the output has none, unless the code asks to be called
+        if all(map(is_nothing, inputs)) and not getattr(self.code, "on_nothing", False):
             return NodeResult(marked(inputs[0], watermark_s), 0)
         for position, parcel in enumerate(inputs):
             self._check_schema(parcel, f"input {position}", index)
@@ -228,11 +230,11 @@ def open_node(opener: Opener, command: e.OpenNode) -> e.NodeOpened:
     try:
         code = opener()
         assert node.code is not None
-        if command.fresh and not code.reorderable:  # R3
+        if command.fresh and not code.reorderable:  # R3: ``fresh``: the code begins anew in another tree
             raise OperatorError(f"{node.code.use!r} is not reorderable")
-        if command.fresh and code.keeps_state and not command.merging:  # R3
+        if command.fresh and code.keeps_state and not command.merging:
             raise OperatorError(f"{node.code.use!r} has state, which would be lost")
-    except BaseException as error:  # R1
+    except BaseException as error:  # R1: the error is an answer, SystemExit too
         return e.NodeOpened(command.run, node.name, _reason(error))
     return e.NodeOpened(command.run, node.name)
 
@@ -241,7 +243,7 @@ def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
     """Construct code that belongs here: why it cannot be, if so."""
     try:
         opener()
-    except BaseException as error:  # R1
+    except BaseException as error:  # R1: the error is an answer, SystemExit too
         return e.OperatorFailed(command.run, command.node.name, _reason(error), _cause(error))
     return None
 
@@ -250,7 +252,7 @@ def make(code: NodeCode, command: e.RunOperator) -> NodeResult | e.OperatorFaile
     """Run the code once."""
     try:
         return code.make(command.index if command.stands_for is UNSET else command.stands_for, command.inputs)
-    except BaseException as error:  # R1
+    except BaseException as error:  # R1: the error is an answer, SystemExit too
         reason = _reason(error, f" at partition {command.of_stream}")
         return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.of_stream))
 
@@ -272,7 +274,8 @@ def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
     run, node, version, where = command.run, command.node, command.version, " in snapshot()"
     try:
         code, delta, digest = opener(), None, ""
-        if command.delta and code.marked:  # R6
+        # R6: the last state or change was taken for a replica, so a change can follow it
+        if command.delta and code.marked:
             where = " in delta()"
             delta = code.delta()
         if delta is None:
@@ -291,7 +294,7 @@ def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
         code.marked = command.replica
         state_version = code.state_version
         keeps = bool(state) or delta is not None or code.keeps_state or not command.replica
-    except BaseException as error:  # R1
+    except BaseException as error:  # R1: the error is an answer, SystemExit too
         return e.StateTaken(run, node, version, error=_reason(error, where), cause=_cause(error))
     return e.StateTaken(
         run, node, version, state, digest, state_version,
@@ -320,15 +323,15 @@ def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRes
             for inherited in deltas:
                 _check(code, inherited, "its")
                 code.apply(bytes(inherited.state))
-    except BaseException as error:  # R1
+    except BaseException as error:  # R1: the error is an answer, SystemExit too
         return e.StateRestored(command.run, command.node, command.version, _reason(error, where), _cause(error))
     return e.StateRestored(command.run, command.node, command.version)
 
 
 def _check(code: NodeCode, came: e.RestoreState | e.Inherited, whose: str) -> None:
-    if digest_of(came.state) != came.digest:  # R2
+    if digest_of(came.state) != came.digest:
         raise OperatorError(f"the {len(came.state)} bytes that came do not have the state's digest")
-    if came.state_version != code.state_version:  # R2
+    if came.state_version != code.state_version:
         why = f"{whose} state is of version {came.state_version}; the code here reads {code.state_version}"
         raise OperatorError(why)
 

@@ -45,7 +45,7 @@ class ValueReceiver(Protocol):
 def parcel_frames(value: Parcel, to: ValueReceiver | None) -> tuple[str, tuple[int, ...], memoryview]:
     """Kind and digest, length of the head and watermark, and bytes of a parcel, for ``to``."""
     kind, head, body = value.kind, value.head, value.body
-    if to is not None and value.digest and value.digest in to.heads:  # R7
+    if to is not None and value.digest and value.digest in to.heads:  # R7: the receiver knows the schema by its digest
         head = b""
     marks = () if value.watermark_s is None else (_micros(value.watermark_s),)
     whole = memoryview(b"".join((head, body)) if head else body)
@@ -83,7 +83,7 @@ def _micros(watermark_s: float) -> int:
 
 def parcel_of(value: Any) -> Parcel:
     """The parcel of a value that is neither ``bytes`` nor an array; OperatorError for one that cannot travel (R4)."""
-    if type(value) is Parcel:  # it was one already
+    if type(value) is Parcel:  # the value is a parcel already
         return value
     if value is NOTHING:
         return Parcel("nothing", opened=NOTHING)

@@ -98,7 +98,8 @@ class Recorder:
             return
         rows, self._rows = self._rows, []
         text = self._encoder.encode_lines(rows)
-        if self._handed_bytes + len(text) - self._log.taken_bytes > WAITING_BYTES:  # R3
+        # R3: the disk is too slow, and no more may wait
+        if self._handed_bytes + len(text) - self._log.taken_bytes > WAITING_BYTES:
             self._lost += len(rows)
             self._log.log_missing(TOO_SLOW)
             return
@@ -118,7 +119,7 @@ class Recorder:
             self._queue.put((b"", 0, self._lost))
         self._queue.put(None)
         self._writer.join(CLOSE_S)
-        if self._writer.is_alive():  # R3
+        if self._writer.is_alive():  # R3: the disk is too slow, and the end does not wait for it
             log.log_missing(TOO_SLOW)
             return
         log.close()
@@ -183,7 +184,7 @@ class Log:
         try:
             while written < len(text):
                 written += write_at(self._file, text[written:], at + written)
-        except OSError as error:  # R1
+        except OSError as error:  # R1: what is not written is counted, and nothing stops
             self._reason = error.strerror or str(error)
         return written
 
@@ -194,7 +195,8 @@ class Log:
         self._missing += rows - whole.count(b"\n")
         self._end += len(whole)
         lines, self._last = self._last + whole, b""
-        start = lines.rfind(b"\n", 0, max(0, len(lines) - GAP_BYTES)) + 1  # R2
+        # R2: the last lines, from here on, have room for the line about the gap
+        start = lines.rfind(b"\n", 0, max(0, len(lines) - GAP_BYTES)) + 1
         if self._gap >= 0:
             self._write_gap(self._gap)
         elif len(lines) - start >= GAP_BYTES:

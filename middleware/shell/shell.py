@@ -2,8 +2,8 @@
 
 Everything that decides is in the core; here are only bytes, clocks and threads. Rules:
 
-- R1: One thread is on duty (``duty``): it takes one message at a time from either router, tells the core, and does what
-  the core commands. Control is looked at before bulk, so it waits for one chunk at most.
+- R1: One thread is on duty (``standby_loop``): it takes one message at a time from either router, tells the core, and
+  does what the core commands. Control is looked at before bulk, so it waits for one chunk at most.
 - R2: A call of a node's code that has proved quick is made by the thread on duty; any other by a worker.
 - R3: No defect ends a host that other runs need. What the core raises over an event, or what doing a command raises,
   closes the run concerned, is recorded with its event and logged; memory that is not to be had is no exception to
@@ -253,7 +253,7 @@ class Shell:
             self._wake_up(now)
         while not self._stopping:
             self._turns += 1
-            if sockets.stirred:  # R4
+            if sockets.stirred:  # R4: a message may wait that the descriptor does not report again
                 sockets.stirred, at_control, at_bulk = False, 1, 1
                 at_others.update(sockets.others)
             if at_control:  # asked so because pyzmq looks an option's number up in Python
@@ -288,7 +288,7 @@ class Shell:
                 elif guard is not None:
                     guard.handle_events()
             self._asleep = False
-            if at_control:  # R1
+            if at_control:  # R1: control comes before bulk
                 try:
                     self._take_control()
                 except ProtocolError as error:
@@ -427,7 +427,7 @@ class Shell:
             self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic(), via)
         except ProtocolError:
             raise
-        except Exception as error:  # R3
+        except Exception as error:  # R3: the defect closes the run, and the host goes on
             self.break_run(chunk.message.run, chunk.message, error)
 
     def _undecoded(self, sender: str, frame: bytes, error: ProtocolError) -> None:
@@ -446,7 +446,7 @@ class Shell:
         scaled = (now - awake.epoch) * self._time_scale
         try:
             commands = self.core.handle(event, scaled)
-        except Exception as error:  # R3
+        except Exception as error:  # R3: the defect closes the run, and the host goes on
             commands = self._without_broken(event, error, scaled)
         for command in commands:
             try:
@@ -463,7 +463,7 @@ class Shell:
                     self._set_timer(command)
                 else:
                     self._rare(command)
-            except Exception as error:  # R3
+            except Exception as error:  # R3: the other commands are still carried out
                 self.break_run(getattr(command, "run", ""), command, error)
 
     def _without_broken(self, event: e.Event, error: Exception, scaled: float) -> list[e.Command]:
@@ -511,7 +511,7 @@ class Shell:
         slot = self._workers.slot(command)
         if slot is None:
             return
-        if slot.is_quick(command):  # R2
+        if slot.is_quick(command):  # R2: the call is too short for a hand-over to a worker
             self._quick.append((slot, command))
         else:
             self._workers.submit(slot, command)

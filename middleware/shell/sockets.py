@@ -232,7 +232,8 @@ class Sockets:
             if line is None or line.peer != peer or line.version != version:
                 line = self._line_in_place_of(line, HostConnections(run, peer, NET, version))
             lines[peer.name] = line  # the latest is the last
-        while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:  # R2
+        # R2: of the hosts of no run, the one met longest ago is hung up on
+        while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:
             self._forget(lines.pop(next(iter(lines))))
 
     def speak(self, run: str, version: int) -> None:
@@ -313,7 +314,7 @@ class Sockets:
             if line.via == NET:
                 line.control = self._dealer((line.peer.control, line.host))
             line.bulk = self._dealer((line.peer.ends[line.via], line.host), bulk=True)
-        except zmq.ZMQError as error:  # R1
+        except zmq.ZMQError as error:  # R1: no socket is to be had now, which ends nothing
             line.hang_up()
             self._log_once(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
             return False
@@ -338,7 +339,7 @@ class Sockets:
             check_leader(self._keys, member, message)
         except ProtocolError as error:
             reason = str(error)
-            if isinstance(message, m.AddMember):  # is told why
+            if isinstance(message, m.AddMember):  # the sender learns the reason
                 self.answer(identity, m.Detached(message.run, message.number, reason))
             elif not isinstance(message, m.Remove):
                 self.answer(identity, m.Installed(message.run, self._name, reason, message.number))

@@ -44,7 +44,7 @@ class StandbyLoop:
         self._taken = 0  # the number of the last call during which the duty was taken over
         self._watched = False  # the thread that stands by looks, or is about to
         self._watch = threading.Event()
-        self._look_s = limit_s  # R3: between two looks
+        self._look_s = limit_s  # R3: the time between two checks of the thread that stands by
         self._lost = 0  # threads in calls that lost them the duty
         self._standby = False  # a thread stands by, or is about to
         self._started = self._holder = 0
@@ -99,7 +99,7 @@ class StandbyLoop:
                 on_duty = self._loop()
             except BaseException as raised:
                 error, on_duty = raised, self._holder == me
-            if on_duty:  # R5
+            if on_duty:  # R5: the thread has not lost the duty: the loop itself has ended
                 try:
                     self._ended(error)
                 finally:
@@ -109,7 +109,7 @@ class StandbyLoop:
                 return
             with self._lock:
                 self._lost -= 1
-                if self._standby:  # R4
+                if self._standby:  # R4: another thread stands by, so this one is not needed
                     return
                 self._standby = True
 
@@ -117,7 +117,7 @@ class StandbyLoop:
         """True when this thread has taken the duty over, False when all is over."""
         self.present = True
         while True:
-            self._watch.wait()  # R3
+            self._watch.wait()  # R3: the thread sleeps while no calls are made
             if self.over.is_set():
                 return False
             looking, under_way = True, False
@@ -133,9 +133,9 @@ class StandbyLoop:
                         self._taken = seen
                         self._under_way = False
                         self._look_s = self._limit_s
-                        self.present = self._standby = False  # R2
+                        self.present = self._standby = False  # R2: no calls are made until another thread stands by
                         self._lost += 1
-                        if self._lost <= MOST_LOST:  # R4
+                        if self._lost <= MOST_LOST:  # R4: the call may never return, so another thread is to stand by
                             self._start(False)
                         return True
             self._watch.clear()

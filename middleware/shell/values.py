@@ -48,7 +48,7 @@ def returned_by(call: Callable[..., Any], given: tuple[Any, ...], inputs: Sequen
     if returned is None or type(returned) is bytes:
         return returned
     if isinstance(returned, bytes | bytearray | memoryview):
-        return bytes(returned)  # R2
+        return bytes(returned)  # R2: somebody else may write into this memory
     if isinstance(returned, np.generic):
         return _array_of(np.array(returned), (), True)
     return parcel_of(returned)
@@ -83,7 +83,7 @@ def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> n
         raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
     flags = array.flags.num
     if not plain or flags & ORDERLY != ORDERLY or not _is_settled(array, inputs, fresh, flags):
-        array = np.array(array, order="C", subok=False)  # R2
+        array = np.array(array, order="C", subok=False)  # R2: a copy, in memory that nobody else can write
         flags = WRITEABLE
     if flags & WRITEABLE:
         array.setflags(write=False)
@@ -107,11 +107,11 @@ def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, fl
         return fresh and bool(flags & OWN_MEMORY)
     kind: type = type(array.base)
     if kind is bytes:
-        return len(array.base) <= 2 * array.nbytes  # R5
+        return len(array.base) <= 2 * array.nbytes  # R5: a small view of large memory is copied
     base, holders = _base(array)
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:
-        return False  # R5
+        return False  # R5: a small view of large memory is copied
     if type(under) is bytes or any(root is _root(operand)[0] for operand in inputs if type(operand) is ndarray):
         return True
     if not (fresh and base is root and holders <= _BASE_ALONE and under is None and root.flags.owndata):

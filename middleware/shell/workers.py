@@ -333,7 +333,7 @@ class Workers:
         lane = slot.lane
         with self._lock:
             slot.calls.append(call)
-            if slot.busy or len(slot.calls) > 1:  # R1
+            if slot.busy or len(slot.calls) > 1:  # R1: an earlier call of the node is to end first
                 return
             slot.waits_s = now = time.monotonic()
             if lane.waiting or not self._begin(slot, grow=lane.busy < PROMPT):
@@ -381,7 +381,8 @@ class Workers:
         while (call := self._wait(box)) is not None:
             while call is not None:
                 event = call.make()
-                wanted = not (call.overdue or call.slot.gone)  # R4
+                # R4, R5: the answer of an abandoned or overdue call goes nowhere
+                wanted = not (call.overdue or call.slot.gone)
                 following = self._ended(call, box)
                 if wanted and event is not None:
                     self._done(event)

@@ -63,9 +63,11 @@ class ServiceDirectory:
         own, changed = self._entries[self._host], False
         for entry in message.entries:
             if entry.host == self._host:
-                if entry != own and entry.version >= own.version:  # R3
+                # R3: an entry of an earlier start of this host: outdo its version
+                if entry != own and entry.version >= own.version:
                     self._entries[self._host] = msgspec.structs.replace(own, version=entry.version + 1)
-            elif entry.host not in self._entries or entry.version > self._entries[entry.host].version:  # R1
+            elif entry.host not in self._entries or entry.version > self._entries[entry.host].version:
+                # R1: the entry of the higher version wins
                 self._entries[entry.host] = entry
                 changed = True
         if changed:

@@ -62,7 +62,7 @@ class Resources:
     ) -> bool:
         """Hold what a visit needs; False, and nothing is held for it, where that is not there."""
         held = self.held.get(key)
-        if held is not None and visit in held.capacity:  # R2
+        if held is not None and visit in held.capacity:  # R2: the visit holds its share already: prolong the lease
             held.until_s = until_s
             return True
         ways = [way for way in ways if way[2]]
@@ -96,7 +96,7 @@ class Resources:
         """Give back all that a key holds."""
         held = self.held.pop(key, None)
         if held is None:
-            return  # R1
+            return  # R1: the key holds nothing, or nothing any more
         self.used -= plain_sum(held.capacity.values())
         if not self.held:
             self.used = 0.0  # no rounding is left over

@@ -8,7 +8,7 @@ All is by neighbours' messages; a host knows its own resources, its dedicated li
   edge do nothing but pass it on, and none sends it straight back;
 - R3: over the public network goes what was extended by a component here, to hosts that have the next service, while the
   uplink has room for it; what came over it is extended or ends;
-- R4: pruning compares maps with as many components placed; the table is written when a map is extended;
+- R4: pruning compares maps with as many components placed; the table has the least cost of maps that went on from here;
 - R5: whoever makes a host busy with a task is its ``pred``, and is answered last, when all that the host sent was
   answered; all others at once. A host that sent nothing answers its ``pred`` at once;
 - R6: the specification goes with the first map to a neighbour over a network, and again after a final answer;
@@ -132,12 +132,12 @@ class MapManager:
             state = self._states[message.task] = _State(message.spec, now, self._directory.services)
         key = number * HOST_LIMIT + sender
         if key in state.seen:
-            return False  # R7
+            return False  # R7: the map has come before
         state.seen.add(key)
         if state.pred is not None:
             self._extend(state, message, out)
             return True
-        state.pred = Pred(sender, number, message.via)  # R5
+        state.pred = Pred(sender, number, message.via)  # R5: the sender makes this host busy, and is answered last
         self._extend(state, message, out)
         if not state.count:
             self._answer_pred(state, out)
@@ -149,7 +149,8 @@ class MapManager:
         if state is None:
             return None
         if message.final and message.via != CONTROL:
-            state.knows[message.via].discard(message.sender)  # R6
+            # R6: the sender may forget now, so its next map has the specification again
+            state.knows[message.via].discard(message.sender)
         return self._count(state, (message.number,), out)
 
     def on_answers(self, task: int, numbers: Iterable[int], out: list[Transmit]) -> Mapped | None:
@@ -166,7 +167,7 @@ class MapManager:
         before = len(state.count)
         state.count.difference_update(numbers)
         if len(state.count) == before or state.count or state.pred is None:
-            return None  # R7
+            return None  # R7: nothing waited for these answers, or further ones are to come
         if state.pred is ROOT:
             del self._states[state.task.number]
             return self._mapped(state)
@@ -210,7 +211,9 @@ class MapManager:
                 state.feasible.append((cost, len(state.feasible), end))
                 return
             cheaper = cost < table[placed]
-            if may_pass and (cheaper or (self._lax and self._passes(placed))):  # R3, R4
+            # R3: a map that came over the public network goes on only if it was extended here.
+            # R4: pruning compares maps with as many components placed.
+            if may_pass and (cheaper or (self._lax and self._passes(placed))):
                 if cheaper:
                     table[placed] = cost
                 sums = public, dedicated, links, load, hosts, seen
@@ -218,7 +221,7 @@ class MapManager:
                 empty = 0 if extended or stop is None else stop.empty + 1
                 self._pass_on(state, stop, placed, empty, sums, grown, used_before, out)
             if not fits[placed] or needs[placed] > room:
-                return  # R1
+                return  # R1: the next component is not served here, or does not fit
             room -= needs[placed]
             load += needs[placed] / capacity
             placed += 1
@@ -248,7 +251,7 @@ class MapManager:
         wait_s = waits.load_s * grown if grown > 0 else 0.0
         ways: list[tuple[Stop, list[Host]]] = []
         before_placed = 0 if before is None else before.placed
-        if empty <= task.most_empty:  # R2
+        if empty <= task.most_empty:  # R2: at most ``most_empty`` hosts of the edge only pass the map on
             back = before.host if empty and before is not None else -1
             stop = Stop(me, placed, DEDICATED, empty, public, dedicated + 1, links, load, hosts, seen, before)
             if used:
@@ -263,7 +266,7 @@ class MapManager:
                     host for host, free_bps in resources.free_bps.items() if free_bps >= least_bps and host != back
                 ]
             ways.append((stop, receivers))
-        if before_placed < placed:  # R3
+        if before_placed < placed:  # R3: only a map that was extended here goes over the public network
             rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
             if rate_bps * (1 - SLACK) <= resources.uplink_bps:
                 last = placed == len(task.services)
@@ -284,7 +287,7 @@ class MapManager:
             for host in receivers:
                 number += 1
                 spec = None
-                if host not in known:  # R6
+                if host not in known:  # R6: the first map to a neighbour has the specification
                     known.add(host)
                     spec = task
                 held_s = hold_s + links_s * self._links[host] if links_s else hold_s

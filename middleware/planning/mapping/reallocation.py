@@ -52,13 +52,14 @@ def reallocate(flows: Sequence[OutgoingFlow], room_bps: Mapping[Host, float], pe
     left = dict(room_bps)
     choices: dict[int, Choice] = {}
     for flow in sorted(flows, key=lambda flow: (-flow.priority(period_s), flow.kind != "direct", flow.key)):
-        if flow.rate_bps * (1 - SLACK) <= left.get(flow.to, 0.0):  # R1
+        # R1: by falling priority, while the direct link has room
+        if flow.rate_bps * (1 - SLACK) <= left.get(flow.to, 0.0):
             left[flow.to] -= flow.rate_bps
             choices[flow.key] = "direct"
         elif flow.kind == "relayed":
-            choices[flow.key] = "relayed"  # R2
+            choices[flow.key] = "relayed"  # R2: the flow keeps its dedicated path
         elif flow.most_empty > 0:
             choices[flow.key] = "search"
         else:
-            choices[flow.key] = "public"  # R3
+            choices[flow.key] = "public"  # R3: the budget pays for no host in between
     return choices

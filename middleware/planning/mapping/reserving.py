@@ -100,16 +100,16 @@ class Reservations:
         """Renew, give up, and release what nobody renews."""
         for running in [*self._running.values()]:
             if now - running.kept_s >= self.rules.lease_s:
-                self.end(running.task.number, now, out)  # R4
+                self.end(running.task.number, now, out)  # R4: the sink has not answered for the time of a lease
             elif now - running.renewed_s >= self.rules.lease_s / RENEWALS:
                 self._renew(running, now, out)
         for key in self._resources.expired(now):
-            self._free(key)  # R5
+            self._free(key)  # R5: the lease has ended without a renewal
         for number in [number for number, ended_s in self._over.items() if now - ended_s >= self.rules.patience_s]:
             del self._over[number]
         for number, seeking in [*self._seeking.items()]:
             if now - seeking.asked_s >= self.rules.probe_s:
-                self._next(number, now, out)  # R6
+                self._next(number, now, out)  # R6: the sink was not answered in time
 
     def handle(self, message: Message, now: float, out: list[Transmit]) -> None:
         """What a message on reservations makes it send."""
@@ -162,14 +162,14 @@ class Reservations:
         if (at == 0 and admitted) or not self._take(task, attempt, mapping, at, now + self.rules.probe_s):
             if at == 0 and (running := self._running.get(task.number)) is not None and running.attempt == attempt:
                 return  # the same probe once more
-            self._resources.release(key)  # R1
+            self._resources.release(key)  # R1: the visit cannot be reserved: a rollback goes towards the sink
             if at + 1 < len(mapping.legs):
                 out.append(self._onward(Rollback(task.number, attempt, mapping, at + 1), mapping, at, at + 1))
             else:
                 self._on_rollback(Rollback(task.number, attempt, mapping, at), now, out)
         elif at:
             out.append(self._onward(msgspec.structs.replace(message, at=at - 1), mapping, at, at - 1))
-        else:  # R2
+        else:  # R2: the probe has come to the source, which admits the task
             running = self._running[task.number] = _Running(task, attempt, mapping, now, now)
             self._note(TaskOutcome(task.number, "running", attempt, mapping))
             self._renew(running, now, out)
@@ -181,8 +181,9 @@ class Reservations:
     def _on_renew(self, message: Renew, now: float, out: list[Transmit]) -> None:
         task, attempt, mapping, at = message.task, message.attempt, message.found, message.at
         if at == 0 and task.number not in self._running:
-            return  # late: it has ended
-        if not self._take(task, attempt, mapping, at, now + self.rules.lease_s):  # R3
+            return  # late: the task has ended
+        # R3: the lease has ended, and there is no room now
+        if not self._take(task, attempt, mapping, at, now + self.rules.lease_s):
             self._notify_source(mapping, Broken(task.number, attempt), out)
         elif at + 1 < len(mapping.legs):
             out.append(self._onward(msgspec.structs.replace(message, at=at + 1), mapping, at, at + 1))
@@ -190,7 +191,7 @@ class Reservations:
             if self._seeking.pop(task.number, None) is not None:
                 self._admitted[task.number] = attempt
                 self._note(TaskOutcome(task.number, "admitted", attempt, mapping))
-            admitted = self._admitted.get(task.number) == attempt  # R4
+            admitted = self._admitted.get(task.number) == attempt  # R4: only the attempt that the sink knows to run
             if not admitted:
                 self._resources.release((task.number, attempt))
             self._notify_source(mapping, (RenewalDone if admitted else Broken)(task.number, attempt), out)

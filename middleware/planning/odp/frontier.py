@@ -232,7 +232,7 @@ class Frontier:
         instance, form, node = self.instance, self.form, step.node
         options = np.flatnonzero(instance.candidates[node])
         fits = states.room[:, options] >= instance.demand[node]
-        if step.twin is not None:  # R3
+        if step.twin is not None:  # R3: of operators that are alike, a later one is on no earlier host
             fits &= options >= states.hosts[:, step.twin, None]
         rows, chosen = np.nonzero(fits)
         chosen = options[chosen]
@@ -268,7 +268,8 @@ class Frontier:
         room[index, chosen] -= instance.demand[node]
         if form.host.any():
             used[index, chosen] = True
-        np.minimum(room, self.still[number] * (1 + SLACK), out=room)  # R2
+        # R2: states that differ only in room that nothing needs have the same room
+        np.minimum(room, self.still[number] * (1 + SLACK), out=room)
         return rows, chosen, States(after, done[good], room, used, over[good], cost[good]), bound[good]
 
     def _best_of_alike(self, states: States) -> Indices:

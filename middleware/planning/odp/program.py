@@ -75,11 +75,13 @@ class General:
             pairs.append((np.full(len(u), stream), u, v))
         return pairs
 
-    def _one_host_each(self) -> None:  # (12)
+    def _one_host_each(self) -> None:
+        """Put every operator on one host, (12)."""
         columns = self._x[self._node, self._host]
         self._program.rows(self._node, columns, np.ones(len(columns)), low=1.0, high=1.0)
 
-    def _streams_follow(self) -> None:  # (13), (14)
+    def _streams_follow(self) -> None:
+        """Have streams go between the hosts of their operators, (13) and (14)."""
         instance, hosts = self.instance, len(self.instance.hosts)
         for end, own in ((0, self._u), (1, self._v)):
             nodes = instance.edges[:, end] if len(instance.edges) else np.zeros(0, dtype=np.intp)
@@ -91,11 +93,12 @@ class General:
             values = np.concatenate((np.ones(len(self._y)), -np.ones(len(stream))))
             self._program.rows(rows, columns, values, low=0.0, high=0.0)
 
-    def _capacities(self) -> None:  # (11), R1 to R3
+    def _capacities(self) -> None:
+        """Keep the capacities of hosts (11), with stronger rows (R1 to R3)."""
         instance, program, hosts = self.instance, self._program, len(self.instance.hosts)
         columns, count = self._x[self._node, self._host], len(self._node)
         every = np.arange(hosts)
-        unit = float(instance.demand.max()) or 1.0  # R4
+        unit = float(instance.demand.max()) or 1.0  # R4: capacities are shares of the largest need, as needs are
         capacity = np.minimum(instance.capacity / unit, self._demand.sum())
         rows, z = np.concatenate((self._host, every)), self._z
         needs = np.concatenate((self._demand[self._node], -capacity))
@@ -129,7 +132,8 @@ class General:
                 forest.append(stream)
         return forest
 
-    def _responses(self) -> None:  # (10), by when operators are done
+    def _responses(self) -> None:
+        """Have R be at least the time at which every operator is done, (10)."""
         instance = self.instance
         took = (instance.execution_s[:, None] / instance.speed)[self._node, self._host] / self._time_s
         x = self._x[self._node, self._host]
@@ -151,7 +155,8 @@ class General:
     def _sum(self, columns: Sequence[Indices], values: Sequence[Floats]) -> None:
         self._program.row(np.concatenate(columns), np.concatenate(values), low=0.0)
 
-    def _bandwidths(self) -> None:  # (17)
+    def _bandwidths(self) -> None:
+        """Keep the bandwidths of links (17)."""
         instance, hosts = self.instance, len(self.instance.hosts)
         if not instance.limited:
             return

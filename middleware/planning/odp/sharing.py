@@ -44,7 +44,8 @@ def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -
     instance = goal.instance
     sent = np.bincount(instance.edges[:, 0], minlength=instance.count)
     shares = msgspec.structs.replace(instance, rate=instance.rate / sent[instance.edges[:, 0]])
-    least = solve(msgspec.structs.replace(goal, instance=shares), effort, start)  # R1
+    # R1: no placement is priced above its cost, so the optimum is a bound
+    least = solve(msgspec.structs.replace(goal, instance=shares), effort, start)
     if sent.max(initial=0) < 2:
         return least
     own = solve(goal, effort, start)
@@ -53,7 +54,7 @@ def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -
         for placement in (least.where, own.where, start)
         if placement is not None and not instance.shortfall(placement)
     ]
-    placements = np.array([_descended(goal, placement) for placement in starts])  # R2
+    placements = np.array([_descended(goal, placement) for placement in starts])  # R2: descend by true costs
     where: Indices = placements[int(costs_as_sent(goal, placements).argmin())]
     cost = float(costs_as_sent(goal, where[None], goal.main)[0])
     return Solved(where, cost, min(cost, least.bound), "as sent", least.looked_at + own.looked_at)

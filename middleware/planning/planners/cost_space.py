@@ -6,8 +6,9 @@ sent, where latency, and what others have left to send, is what a placement cost
 
 Rules:
 
-R1. Between few hosts all latencies are asked for. Between more, all hosts are ranked by the usage that their
-    coordinates let expect, and latencies are asked for between the ``measured`` best of each operator alone.
+R1. Between few hosts, or if as many are known already, all latencies are asked for. Otherwise all hosts are ranked by
+    the usage that their coordinates let expect, and latencies are asked for between the ``measured`` best of each
+    operator alone.
 R2. Of these the best is found exactly where the dataflow is a tree and that asks for ``EXACT`` pairs at most, else by
     coordinate descent, which asks for what it comes across. The present hosts are always among them.
 R3. A host's load makes it farther from all others, and where it lacks room for an operator it takes none that is not
@@ -84,7 +85,8 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         present = None if task.current is None else problem.where(task.current).tolist()
         before = problem.at_sink().tolist() if present is None else present
         rooms = _Rooms(problem, query, self.load_s, present)
-        if len(hosts) <= FEW * self.measured or len(task.view.latencies) >= math.comb(len(hosts), 2):  # R1
+        # R1: few hosts, or as many known latencies as pairs of hosts
+        if len(hosts) <= FEW * self.measured or len(task.view.latencies) >= math.comb(len(hosts), 2):
             known.require(combinations(range(len(hosts)), 2))
             chosen = rooms.fitting(lambda: _of_all(query, known, rooms, before))
         else:

@@ -11,7 +11,7 @@ R3. From the fastest networks on, the link that can save most first, each gets t
     ends keep the period.
 R4. Estimates vary: what a link goes over now stays, unless another saves more than ``GAIN`` of its price, or it misses
     the period by more than ``TOLERANCE``.
-R5. What a link was agreed to carry counts before a run; while it goes on, what was measured does.
+R5. Before a run the agreed rate of a link counts where none was measured; while the run goes on, measured rates alone.
 R6. A rented link's hours are paid, used or not: its price here is that of the bytes alone. Whether to rent is asked
     before, by who rents (``tariffs``: from how many bytes an hour on a port pays).
 R7. Instead of a network it may be a route over relays (``routes``). Routes may share a link with each other, or with
@@ -90,7 +90,8 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
     hourly = HOUR_S / wanted_s if 0 < wanted_s < math.inf else 0.0  # partitions
     options = {
         pair: [
-            _Option(over, bps, loads.price_of(loads.links(pair, over), edges.size_bytes[pair] * hourly))  # R6
+            # R6: a rented link's hours are paid anyway, so its price is that of the bytes
+            _Option(over, bps, loads.price_of(loads.links(pair, over), edges.size_bytes[pair] * hourly))
             for over, bps in known.items()
         ]
         for pair, known in rates.items()
@@ -106,10 +107,11 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
     def saves(pair: Pair) -> float:
         return chosen[pair].price - min(option.price for option in options[pair])
 
-    for pair in sorted(chosen, key=lambda pair: (-saves(pair), pair)):  # R3
+    for pair in sorted(chosen, key=lambda pair: (-saves(pair), pair)):  # R3: the link that can save most is first
 
         def preferred(option: _Option, now: Over = now[pair]) -> tuple[float, bool, float]:
-            return option.price * (1 - GAIN * (option.via == now)), option.via != now, -option.rate_bps  # R4
+            # R4: the present network stays, unless another saves more than ``GAIN``
+            return option.price * (1 - GAIN * (option.via == now)), option.via != now, -option.rate_bps
 
         size_bytes = edges.size_bytes[pair]
         loads.put(pair, chosen[pair].via, -size_bytes)
@@ -210,7 +212,8 @@ def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: LinkLoads) 
             estimate = known.get(link)
             if estimate is not None:
                 loads.links_bps[link] = estimate.rate_bps
-            elif link in agreed and task.current is None:  # R5
+            elif link in agreed and task.current is None:
+                # R5: before a run the agreed rate stands in for a measurement
                 loads.links_bps[link] = agreed[link]
             else:
                 needed.add(link)

@@ -5,7 +5,7 @@ units or two such trees; puts all of a machine on another; splits one; or has a 
 machines that it touches are priced again, and a step that is not taken is made backwards.
 
 - R1: what machines, links between them and operators' time lack is allowed, and costs: ``PENALTY`` times the largest
-  machine's price for every share that is short, and ``ANY`` more for a machine that is short of anything.
+  machine's price for every share that is short. A machine whose speed or card is short lacks ``ANY`` more of it.
 - R2: an answer counts if all constraints are kept, servers' among them, which steps do not see. Where so many as
   ``REFUSALS`` have failed by servers alone, no more are tried.
 """
@@ -110,7 +110,8 @@ class Walk:
 
     # --- what it costs --------------------------------------------------------------------------
 
-    def _price_of(self, group: int) -> float:  # R1
+    def _price_of(self, group: int) -> float:
+        """Return what a machine costs, with a penalty for what it lacks (R1)."""
         if not self._on[group]:
             return 0.0
         kind = self._kinds[self._kind[group]]
@@ -301,7 +302,8 @@ class Walk:
                 best, least = candidate, candidate[0]
         return best if best is not known else None
 
-    def _answer(self, now: float, least: float) -> tuple[float, Answer] | None:  # R2
+    def _answer(self, now: float, least: float) -> tuple[float, Answer] | None:
+        """Return the present answer, if it keeps all constraints and costs less than ``least`` (R2)."""
         if now >= least or self._refused >= REFUSALS or not self._kept():
             return None
         candidate = self.parts.answer(self._at, self._kind)

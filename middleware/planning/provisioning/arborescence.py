@@ -43,7 +43,8 @@ def busiest_s(parent: dict[int, int], took_s: Floats) -> float:
     return float(busy.max())
 
 
-def _by_edmonds(price: Floats, usable: np.ndarray, root: int) -> dict[int, int]:  # A1
+def _by_edmonds(price: Floats, usable: np.ndarray, root: int) -> dict[int, int]:
+    """Return the cheapest tree of the links that are fast enough (A1)."""
     import networkx
 
     graph = networkx.DiGraph()
@@ -57,7 +58,8 @@ def _by_edmonds(price: Floats, usable: np.ndarray, root: int) -> dict[int, int]:
     return {at: to for to, at in tree.edges}
 
 
-def _by_program(price: Floats, took_s: Floats, usable: np.ndarray, root: int, period_s: float) -> dict[int, int]:  # A2
+def _by_program(price: Floats, took_s: Floats, usable: np.ndarray, root: int, period_s: float) -> dict[int, int]:
+    """Return the cheapest tree in which every host has time to receive and send (A2)."""
     ends = np.argwhere(usable)
     source, target = ends.T
     program = Program()

@@ -68,7 +68,7 @@ class Fleet:
         parts = [added] if machine is None else [added, self.machines[machine]]
         if not self._carried(parts, {machine} if machine is not None else set()):
             return False
-        for other, sent in added.links.items():  # R2
+        for other, sent in added.links.items():  # R2: the stream is counted on the other machine's card as well
             if other != machine and not self._some_class(self.machines[other], sent):
                 return False
         return True
@@ -86,7 +86,7 @@ class Fleet:
             part.objects |= self._objects[node]
             for other, sent in self.beside[node]:
                 machine = self.at[other]
-                if machine is not None:  # R1
+                if machine is not None:  # R1: a stream to an operator without a machine is not counted
                     part.links[machine] = part.links.get(machine, 0.0) + sent
         return part
 
@@ -108,7 +108,7 @@ class Fleet:
         return self._class_for(part.mop_s, self._fetch(part.objects) + plain_sum(part.links.values()) + more)
 
     def _class_for(self, mop_s: float, card: float) -> bool:
-        return any(mop_s <= speed and card <= most for speed, most in self._largest)  # R3
+        return any(mop_s <= speed and card <= most for speed, most in self._largest)  # R3: some class carries it
 
     def _fetch(self, objects: int) -> float:
         rate_bytes_s = self._fetched.get(objects)

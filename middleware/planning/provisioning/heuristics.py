@@ -65,13 +65,13 @@ def _comm_greedy(fleet: Fleet, random: np.random.Generator) -> None:
         ends = [child, parents[child]]
         machines = {machine for machine in (fleet.at[end] for end in ends) if machine is not None}
         free = fleet.free(ends)
-        if not free and len(machines) == 2:  # (iii)
+        if not free and len(machines) == 2:  # (iii) both ends are on machines: one machine for all, if one carries all
             if fleet.joins(machines):
                 fleet.join(sorted(machines))
-        elif len(free) == 2:  # (i)
+        elif len(free) == 2:  # (i) both ends are free: one machine, or one for each
             for together in [ends] if fleet.fits(ends) else [[end] for end in ends]:
                 fleet.put(together)
-        elif free:  # (ii)
+        elif free:  # (ii) one end is free: it goes to the other's machine, or to one of its own
             (machine,) = machines
             fleet.put(free, machine if fleet.fits(free, machine) else None)
     for alone in fleet.free(range(instance.count)):  # a tree of one operator has no stream
@@ -91,7 +91,8 @@ def _object_greedy(fleet: Fleet, random: np.random.Generator) -> None:
 
 def _subtree_bottom_up(fleet: Fleet, random: np.random.Generator) -> None:
     sent = fleet.instance.sent_bytes_s
-    for node, children in enumerate(fleet.instance.children):  # R4
+    # R4: children come before their parents, so leaves are first
+    for node, children in enumerate(fleet.instance.children):
         own = fleet.put([node])
         falling = (fleet.at[child] for child in sorted(children, key=lambda child: -sent[child]))
         below = list(dict.fromkeys(machine for machine in falling if machine is not None))
@@ -166,13 +167,14 @@ def _begun(fleet: Fleet, node: int, sells: bool = True) -> int:
     """A machine for an operator, alone or with the one beside it that exchanges most with it (R1)."""
     together, name = [node], fleet.instance.operators[node]
     if not fleet.fits(together):
-        beside = [(sent, other) for other, sent in fleet.beside[node] if sells or fleet.at[other] is None]  # R5
+        # R5: a heuristic that begins with objects groups with free operators alone
+        beside = [(sent, other) for other, sent in fleet.beside[node] if sells or fleet.at[other] is None]
         if not beside:
             raise PlannerError(f"no machine can be bought for operator {name!r}, and none beside it is free")
         _, other = max(beside)
         if (held := fleet.at[other]) is not None:
             fleet.sell(held)
-        if fleet.sold > SALES:  # R2
+        if fleet.sold > SALES:  # R2: the heuristic goes round in circles
             raise PlannerError(f"machines are sold again and again for operator {name!r}")
         together = [node, other]
         if not fleet.fits(together):

@@ -5,8 +5,8 @@
 - R2: classes of which any number can be had, with the same links and the same egress, are one *kind*: only speed, card
   and price tell them apart, so a machine is of the cheapest that carries it. Other classes are a kind each, of which
   those that are alike are one.
-  Without ``overlap`` an operator's time depends on the class itself: every class is a kind, but those that another of
-  the same links and egress beats; and every operator is a unit.
+  Without ``overlap`` an operator's time depends on the class itself: every class is a kind, and every operator is a
+  unit. Of the single classes those are left out that a class without a limit, of the same links and egress, beats.
 - R3: where prices are those of a processor plus those of a card, and all pairs can be had, each is chosen alone.
 """
 
@@ -62,7 +62,8 @@ class Kind:
     def _menus(self) -> list[list[Option]]:
         prices = np.array(self.prices)
         first, rest = prices[:, :1], prices[:1] - prices[0, 0]
-        if np.isfinite(prices).all() and np.allclose(first + rest, prices, rtol=1e-12, atol=0.0):  # R3
+        # R3: every price is that of a processor plus that of a card
+        if np.isfinite(prices).all() and np.allclose(first + rest, prices, rtol=1e-12, atol=0.0):
             processors = [(speed, 0.0, own) for speed, own in zip(self.speeds, prices[:, 0].tolist(), strict=True)]
             cards = [(0.0, card, more) for card, more in zip(self.cards, rest[0].tolist(), strict=True)]
             return [processors, cards]
@@ -169,7 +170,7 @@ class ProblemUnits(msgspec.Struct, frozen=True):
         classes = np.full(count, -1, dtype=np.intp)
         for at, kind in enumerate(kinds):
             choice = self.kinds[kind].class_for(float(mop_s[at]), float(card[at]))
-            if choice >= 0 and left[choice] < 1:  # one that is like it
+            if choice >= 0 and left[choice] < 1:  # a class that is like it
                 choice = next(
                     (machine_class for machine_class in self.kinds[kind].classes if left[machine_class] >= 1), -1
                 )
@@ -241,7 +242,8 @@ def _inverse(rates: Floats) -> Floats:
     return inverse
 
 
-def _units(instance: ProvisioningInstance) -> list[int]:  # R1
+def _units(instance: ProvisioningInstance) -> list[int]:
+    """Return the unit of every operator: operators stay together if no link or card carries their stream (R1)."""
     card = instance.card_bytes_s
     if not instance.overlap:
         return list(range(instance.count))
@@ -255,7 +257,8 @@ def _units(instance: ProvisioningInstance) -> list[int]:  # R1
     return [number[representative] for representative in root]
 
 
-def _kinds(instance: ProvisioningInstance) -> list[Kind]:  # R2
+def _kinds(instance: ProvisioningInstance) -> list[Kind]:
+    """Return the kinds: classes that only speed, card and price tell apart, or single classes (R2)."""
     links = instance.machine_link_bytes_s
     figures = [instance.server_link_bytes_s.T, links, links.T]
     if (egress := instance.egress) is not None:

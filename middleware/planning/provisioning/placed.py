@@ -43,7 +43,8 @@ def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, clien
     """The graph, in which objects are served ρ times a second, and where its nodes are."""
     machines, nodes, placement = machine_hosts(answer), list[Node](), Placement()
     sources: dict[tuple[int, int], str] = {}
-    for leaf, server in sorted({(leaf, server) for _, leaf, server in fetched(answer)}):  # R1
+    # R1: one source, however many machines fetch the object
+    for leaf, server in sorted({(leaf, server) for _, leaf, server in fetched(answer)}):
         host = instance.servers[server]
         name = sources[leaf, server] = f"{instance.objects[leaf]}@{host}"
         code = code_of(instance.objects[leaf], float(instance.object_bytes[leaf]), 0.0)
@@ -52,11 +53,12 @@ def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, clien
     for node, name in enumerate(instance.operators):
         machine = int(answer.machine_of[node])
         objects = [sources[leaf, int(answer.server_of[machine, leaf])] for leaf in dict.fromkeys(instance.leaves[node])]
-        inputs = (*objects, *(instance.operators[child] for child in instance.children[node]))  # R2
+        # R2: objects come first, each once
+        inputs = (*objects, *(instance.operators[child] for child in instance.children[node]))
         code = code_of(name, float(instance.output_bytes[node]), float(instance.work_mop[node]))
         nodes.append(Node(name, "operator", inputs, code))
         placement[name] = machines[machine]
-    nodes.append(Node(SINK, "sink", (instance.operators[-1],), None, client))  # R3
+    nodes.append(Node(SINK, "sink", (instance.operators[-1],), None, client))
     return Dataflow(tuple(nodes)).validate(), placement | {SINK: client}
 
 

@@ -66,8 +66,8 @@ class Counted:
     ) -> None:
         self.parts, self.bound, self.below, self.gap = parts, bound, below, gap
         self.least, self.most = least, most
-        self.servers = self.links = False  # P5
-        self.forbidden: list[list[int]] = []  # P6: of every unit its machine
+        self.servers = self.links = False  # P5: their rows are left out until an answer breaks them
+        self.forbidden: list[list[int]] = []  # P6: groups that are excluded: of every unit its machine
         self.order = sorted(range(parts.count), key=lambda unit: (-parts.mop_s[unit], unit))
         self.slots = [
             (kind, number)
@@ -98,7 +98,7 @@ class Counted:
                 best, self.below = candidate, candidate[0]
             if candidate is not None and candidate[0] <= solution.value / self.scale * (1 + PROVEN):
                 return ProgramResult(best, min(candidate[0], self.bound), solution.optimal, took_s)
-            if not self.links and self._overfull(group_of):  # P5
+            if not self.links and self._overfull(group_of):  # P5: the answer overloads a link between machines
                 self.links = True
             elif not self.servers:
                 self.servers = True
@@ -132,7 +132,7 @@ class _Built:
         self._wanted = sorted({leaf for objects in parts.objects for leaf in objects})
         self._costs: list[tuple[int, float]] = []
         self._x = np.full((parts.count, len(slots)), -1, dtype=np.intp)
-        for rank, unit in enumerate(of.order):  # P1
+        for rank, unit in enumerate(of.order):  # P1: machine n of a kind has none of the n lowest units
             for slot, (kind, number) in enumerate(slots):
                 if rank >= number and parts.mop_s[unit] <= parts.kinds[kind].speeds[-1] * (1 + SLACK):
                     self._x[unit, slot] = self._new(integer=True)
@@ -183,7 +183,7 @@ class _Built:
         for unit in units:
             self._row([(x[unit], 1.0), (used, -1.0)], high=0.0)
         self._row([(used, 1.0), *((column, -1.0) for column in x.values())], high=0.0)
-        if number:  # P1
+        if number:  # P1: a unit is here only if a lower unit is on the machine before
             before = list[tuple[int, float]]()
             for unit in self._of.order:
                 if unit in x:
@@ -203,14 +203,14 @@ class _Built:
         for stream, (unit, other, sent) in enumerate(parts.streams):
             share = sent / self._card
             carries += [(x[end], share) for end in (unit, other) if end in x]
-            if unit in x and other in x:  # P2
+            if unit in x and other in x:  # P2: the stream may stay on this machine
                 self._stays[stream, slot] = column = self._new()
                 stays.append(column)
                 carries.append((column, -2.0 * share))
                 for end in (unit, other):
                     self._row([(column, 1.0), (x[end], -1.0)], high=0.0)
         self._row([(used, 1.0), *((column, 1.0) for column in stays), *((x[unit], -1.0) for unit in units)], high=0.0)
-        for leaf in self._wanted:  # P3
+        for leaf in self._wanted:  # P3: the machine fetches every object that a unit on it needs
             users = [unit for unit in units if leaf in parts.objects[unit]]
             if users:
                 self._fetches[leaf, slot] = column = self._new()
@@ -225,15 +225,16 @@ class _Built:
         of, slots = self._of, self._of.slots
         for row in self._x:
             self._row([(int(column), 1.0) for column in row if column >= 0], low=1.0, high=1.0)
-        for leaf in self._wanted:  # P3
+        for leaf in self._wanted:  # P3: some machine fetches the object
             fetches = [self._fetches[leaf, slot] for slot in range(len(slots)) if (leaf, slot) in self._fetches]
             self._row([(column, 1.0) for column in fetches], low=1.0)
         self._row([(column, 1.0) for column in self._used], low=of.least, high=of.most)
-        for group_of in of.forbidden:  # P6
+        for group_of in of.forbidden:  # P6: the same groups are not found again
             terms = [(int(self._x[unit, slot]), 1.0) for unit, slot in enumerate(group_of)]
             self._row(terms, high=len(terms) - 1.0)
 
-    def _between_kinds(self) -> None:  # P7
+    def _between_kinds(self) -> None:
+        """Add the streams between kinds: what they cost, and the time that they take (P7)."""
         parts, slots = self._parts, self._of.slots
         self._takes: list[list[tuple[int, float]]] = [[] for _ in range(parts.count)]
         takes = self._takes
@@ -271,7 +272,8 @@ class _Built:
                         terms.append((int(self._x[unit, slot]), parts.turns.own[unit][kind]))
                 self._row(terms, high=1.0)
 
-    def _links(self) -> None:  # P5
+    def _links(self) -> None:
+        """Add the links between machines, each with the streams that go over it (P5)."""
         slots = range(len(self._of.slots))
         sums: dict[tuple[int, int], list[tuple[int, float]]] = {}
         for stream, (unit, other, sent) in enumerate(self._parts.streams):
@@ -290,7 +292,8 @@ class _Built:
         for terms in sums.values():
             self._row(terms, high=1.0)
 
-    def _servers(self) -> None:  # P5
+    def _servers(self) -> None:
+        """Add the servers that objects come from, with the limits of their links and cards (P5)."""
         parts, instance = self._parts, self._parts.instance
         cards: list[list[tuple[int, float]]] = [[] for _ in instance.servers]
         for slot, (kind, _) in enumerate(self._of.slots):
@@ -310,7 +313,8 @@ class _Built:
                     self._pays(column, parts.fetch_cost(leaf, server, kind) - parts.fetched[leaf][kind])
                     if parts.turns is not None:
                         more[leaf].append((column, parts.turns.more[leaf][server][kind]))
-            for unit in self._units(slot) if parts.turns is not None else ():  # P7, while the unit is there
+            # P7: the row binds only if the unit is on this machine
+            for unit in self._units(slot) if parts.turns is not None else ():
                 slower = [term for leaf in parts.objects[unit] for term in more[leaf]]
                 big_m = LATE * len(parts.objects[unit])
                 self._row([*self._takes[unit], *slower, (int(self._x[unit, slot]), big_m)], high=1.0 + big_m)
@@ -324,7 +328,8 @@ class _Built:
             unit = most or 1.0
             self._row([(column, rate / unit) for column, rate in terms], high=most / unit)
 
-    def _bounds(self) -> None:  # P4
+    def _bounds(self) -> None:
+        """Set the objective, and keep the cost between the known bound and the best known answer (P4)."""
         of = self._of
         costs: dict[int, float] = {}
         for column, price in self._costs:

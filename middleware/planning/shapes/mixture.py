@@ -49,10 +49,10 @@ class Mixture:
         for tree in trees:
             total = total.plus(tree.busy)
         last = self.spent + looks
-        for _ in range(count - len(trees)):  # X1
+        for _ in range(count - len(trees)):  # X1: search for a further tree beside the trees before it
             trees.append(self._best(share, total, [], last))
             total = total.plus(trees[-1].busy)
-        for _ in range(ROUNDS):  # X2
+        for _ in range(ROUNDS):  # X2: search for every tree again, until a round changes none
             before = [tree.parent for tree in trees]
             for number, tree in enumerate(trees):
                 total = total.less(tree.busy)
