@@ -63,7 +63,8 @@ class Walk:
             self._near[other].append((unit, sent, False))
             self._below[other].append(unit)
         self._limited = plain_sum(sent for *_, sent in parts.streams) > min(map(min, parts.link))
-        dearest = max((price for kind in parts.kinds for price in kind.prices[-1]), default=0.0)
+        finite = (price for kind in parts.kinds for row in kind.prices for price in row if price < math.inf)
+        dearest = max(finite, default=0.0)  # of a speed and a card that a machine has together
         self._dear = dearest or 1.0
         group_of, kind_of = start or self._apart()
         self._left = [kind.limit for kind in parts.kinds]

@@ -140,6 +140,32 @@ def several() -> list[tuple[ProvisioningInstance, Rented]]:
     return [(instance, best(instance, ProvisioningLimits(steps=250, runs=1))) for instance in draws]
 
 
+def test_annealing_finds_the_best_where_no_class_has_both_the_highest_speed_and_the_widest_card() -> None:
+    everywhere = {"server_link_bytes_s": np.full((1, 2), 100.0), "machine_link_bytes_s": np.full((2, 2), 100.0)}
+    instance = ProvisioningInstance(
+        operators=("a", "b"),
+        parent=np.array([1, -1]),
+        leaves=((0,), (0,)),
+        work_mop=np.array([10.0, 10.0]),
+        output_bytes=np.array([1.0, 1.0]),
+        objects=("x",),
+        object_bytes=np.array([1.0]),
+        frequency_hz=np.array([1.0]),
+        servers=("s",),
+        holds=np.array([[True]]),
+        server_card_bytes_s=np.array([100.0]),
+        classes=("fast", "wide"),
+        speed_mop_s=np.array([40.0, 20.0]),
+        card_bytes_s=np.array([10.0, 20.0]),
+        price=np.array([3.0, 5.0]),
+        limit=np.full(2, math.inf),
+        throughput_hz=1.0,
+        **everywhere,
+    ).check()
+    annealed = anneal(parts_of(instance), runs=1)
+    assert annealed is not None and annealed[0] == cheapest_of_all(instance) == 3.0
+
+
 @pytest.mark.long
 def test_answers_to_the_papers_problems_are_proven(several: list[tuple[ProvisioningInstance, Rented]]) -> None:
     ratios = []
