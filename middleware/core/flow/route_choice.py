@@ -10,8 +10,8 @@ R2. A link is *stuck* when something is under way over it and nothing has come t
     asks again, the link is *down*: what is under way is to be sent again, over the next choice. Where there is no other
     choice, it is waited for.
 R3. Down is also a link that a transfer has failed on. It is up again when something comes through, be it a probe, or
-    what was stuck, and is tried again when what was known of it has timed out. Where all are down, that is tried which
-    was left first.
+    what was stuck, and is tried again when what was known of it has timed out. Where all are down, that is tried whose
+    time ends first.
 R4. That a link is stuck is a sample of it, of ``STUCK`` times as long as was waited: so the client hears, and plans
     without it. How long the link is waited for next time still goes by what it carried before, or by what the client
     said that it does. Of hops over relays it is not known here which one is stuck: the client hears that they are.
@@ -131,8 +131,8 @@ class RouteChoice:
         for via in over:
             if not self.is_down(to, via):
                 return via
-        # R3, R6: all are down: a route without a lost relay goes first, then the one that was left first
-        return min(over, key=lambda via: (self._is_cut(via), self._down.get((to, via), 0.0)))
+        # R3, R6: all are down: a route without a lost relay goes first, then the one whose time ends first
+        return min(over, key=lambda via: (self._is_cut(via), self._left_until_s(to, via)))
 
     def _choices(self, to: str, index: int | None) -> tuple[m.Via, ...]:
         """Return the networks and routes to a host, first choice first; empty if the client has named none (R1).
@@ -144,9 +144,11 @@ class RouteChoice:
 
     def is_down(self, to: str, via: m.Via) -> bool:
         """Whether nothing is sent over that link for now, where there is another."""
-        until_s = max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
-        # R3, R7: a route is left for a time after a failure or a false report. R6: a relay may be lost
-        return self._out.now < until_s or self._is_cut(via)
+        return self._out.now < self._left_until_s(to, via) or self._is_cut(via)  # R6: a relay may be lost
+
+    def _left_until_s(self, to: str, via: m.Via) -> float:
+        """R3, R7: until when a link is left after a failure or a false report; 0 if it never was."""
+        return max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
 
     def others(self, to: str, via: m.Via, index: int | None = None) -> list[m.Via]:
         """Return the other choices for a partition, or another message, without routes that are down.

@@ -188,6 +188,18 @@ def test_a_relay_that_says_that_all_is_there_and_drops_it_is_left_and_longer_eac
     assert sent(source.at(30.0 + 3 * again_s), 4) == [BY_CLIENT]
 
 
+def test_where_all_routes_are_left_a_false_one_is_not_the_first_that_is_tried(source: Playbook) -> None:
+    """A route with two false reports is left for longer than a network with one failure."""
+    again_s = source.core.config.monitor.max_age_s
+    dropped(source, 0, 10.0)
+    landed(source, 0, "net")
+    dropped(source, 1, 20.0 + again_s)
+    source.at(25.0 + again_s) << e.TransferFailed("h2", m.Partition("r", "s", "o", 1), "net") >> ANY
+    routes = source.core.runs["r"].directory.routes
+    assert routes.is_down("h2", BY_CLIENT) and routes.is_down("h2", "net")
+    assert sent(source.at(26.0 + again_s), 1, again=True) == ["net"]
+
+
 def test_what_is_asked_for_again_as_it_comes_costs_a_relay_nothing(source: Playbook) -> None:
     for index in range(10):
         assert sent(source.at(10.0 + index), index) == [BY_CLIENT]
