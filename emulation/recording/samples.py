@@ -12,7 +12,9 @@ from typing import NamedTuple
 FINEST_S = 0.1
 """The least time between two samples of a link."""
 LEVEL_ROWS = 20_000
-"""The rows of a level: 2 MB. Each level covers at least as much time as all finer ones together."""
+"""The rows of a level: 2 MB."""
+LINK_ROWS = 2
+"""The rows of a level for each of its links, if these are more. With fewer a level would join none."""
 
 
 class Sample(NamedTuple):
@@ -48,6 +50,11 @@ class _Level:
 
     def __len__(self) -> int:
         return len(self.rows) // WIDTH - self._head
+
+    @property
+    def full(self) -> bool:
+        """Whether the oldest sample is to leave. A level has room for its links, so that each meets its next sample."""
+        return len(self) > max(LEVEL_ROWS, LINK_ROWS * len(self._last))
 
     def add(self, row: tuple[float, ...] | array[float]) -> None:
         """Add a sample that is later than those of the same link here."""
@@ -91,7 +98,7 @@ class Samples:
         row: tuple[float, ...] | array[float] = sample
         for level in self._coarser():
             level.add(row)
-            if len(level) <= LEVEL_ROWS:
+            if not level.full:
                 return
             row = level.pop()
 

@@ -54,6 +54,18 @@ def test_memory_grows_with_the_logarithm_of_time() -> None:
 
 
 @pytest.mark.usefixtures("few")
+def test_memory_stays_bounded_with_more_links_than_rows_of_a_level() -> None:
+    links, sizes = 2 * ROWS, []
+    for count in (100, 200, 400, 800):
+        samples = Samples()
+        steady(samples, links, count)
+        sizes.append(len(samples))
+        assert sum(row.sent_bytes for row in rows_of(samples)) == 100 * links * count
+    room = module.LINK_ROWS * links
+    assert max(later - earlier for earlier, later in pairwise(sizes)) <= room + links
+
+
+@pytest.mark.usefixtures("few")
 def test_nothing_is_lost_and_recent_samples_stay_fine() -> None:
     samples = Samples()
     steady(samples, 3, 4_000)
