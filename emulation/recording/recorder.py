@@ -233,7 +233,8 @@ class Recorder:
         return entries[len(entries) // 2 :]
 
     def _leave_out(self, what: str, count: int) -> None:
-        self._left_out[what] = self._left_out.get(what, 0) + count
+        if count:
+            self._left_out[what] = self._left_out.get(what, 0) + count
 
     # --- giving it out --------------------------------------------------------------------------------
 
