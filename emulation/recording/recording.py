@@ -54,14 +54,15 @@ class Recording(msgspec.Struct):
     refusal: str
     cost_s: float
     begin_s: float = 0.0
-    """What was before is left out."""
+    """What ended before is left out, except ``changes``, which tell what was asked at that moment."""
 
     def since(self, begin_s: float) -> Recording:
-        """Return what went on from a moment on. Changes stay whole, as they tell what was asked at that moment."""
+        """Return what went on from a moment on."""
         begin_s = max(0.0, begin_s)
         return msgspec.structs.replace(
             self,
             samples=self.samples[self.column("end_s") > begin_s],
+            host_changes=[one for one in self.host_changes if one.at_s >= begin_s],
             processes=[one for one in self.processes if one.end_s is None or one.end_s >= begin_s],
             happenings=[one for one in self.happenings if one.end_s is None or one.end_s >= begin_s],
             begin_s=begin_s,
@@ -72,14 +73,19 @@ class Recording(msgspec.Struct):
         found: Column = self.samples[:, Sample._fields.index(name)]
         return found
 
+    def recent_changes(self) -> list[LinkChange]:
+        """Return the changes that were made since ``begin_s``."""
+        return [change for change in self.changes if change.at_s >= self.begin_s]
+
     def cuts(self) -> list[Cut]:
-        """Return when links passed nothing, by the time when that began."""
+        """Return when links passed nothing, by the time when that began. Cuts that ended before ``begin_s`` are left out."""
         found, since = list[Cut](), dict[int, LinkChange]()
         for change in self.changes:
             if change.after.passes and change.link in since:
                 began = since.pop(change.link)
-                link, numbers = self.links[change.link], (began.number, change.number)
-                found.append(Cut(link, began.at_s, change.at_s, began.by, *numbers))
+                if change.at_s >= self.begin_s:
+                    link, numbers = self.links[change.link], (began.number, change.number)
+                    found.append(Cut(link, began.at_s, change.at_s, began.by, *numbers))
             elif not change.after.passes:
                 since.setdefault(change.link, change)
         found += [Cut(self.links[one.link], one.at_s, None, one.by, one.number, None) for one in since.values()]

@@ -114,7 +114,7 @@ def _ends(link: Link) -> list[str | None]:
 
 
 def _changes(record: Recording) -> Iterable[list[Any]]:
-    for one in record.changes:
+    for one in record.recent_changes():
         before = one.before
         since = LinkShape(UNRATED_BPS) if before is None else before
         changed = [name for name in SHAPE if getattr(since, name) != getattr(one.after, name)]

@@ -80,10 +80,6 @@ class Scale:
         share = (time_s - self.begin_s) / (self.end_s - self.begin_s)
         return round(100 * min(max(share, 0.0), 1.0), 3)
 
-    def shows(self, begin_s: float, end_s: float | None) -> bool:
-        """Return whether some of a time is shown."""
-        return begin_s <= self.end_s and (end_s is None or end_s >= self.begin_s)
-
     def bar(self, begin_s: float, end_s: float | None, tint: str, title: str, text: str = "", row: int = 0) -> Bar:
         """Return a bar for a time."""
         left = self.at(begin_s)
@@ -172,7 +168,7 @@ class Group(msgspec.Struct, frozen=True):
 def groups(record: Recording) -> Iterator[Group]:
     """Yield the changes that people have made, or events, in the order of time. Steps of traces are left out."""
     together: dict[tuple[int, str, str], list[LinkChange]] = {}
-    for change in record.changes:
+    for change in record.recent_changes():
         if not (change.by == "play" and change.of_rate_alone):
             together.setdefault((change.number, change.by, _change_text(change)), []).append(change)
     for (_, by, text), changes in together.items():
@@ -191,12 +187,11 @@ def _change_text(change: LinkChange) -> str:
 
 def rows(record: Recording, scale: Scale, hosts: Sequence[str]) -> list[Row]:
     """Return the rows: cuts, changes, what was played, and the hosts with processes, in the order of ``hosts``."""
-    cuts = [cut for cut in record.cuts() if scale.shows(cut.begin_s, cut.end_s)]
+    cuts = record.cuts()
     found = [*_cut_rows(cuts, scale), *_change_rows(record, scale), *_happening_rows(record, scale)]
     by_host: dict[str, list[Process]] = {host: [] for host in hosts}
     for process in record.processes:
-        if scale.shows(process.begin_s, process.end_s):
-            by_host.setdefault(process.host, []).append(process)
+        by_host.setdefault(process.host, []).append(process)
     shown = [(host, processes) for host, processes in by_host.items() if processes]
     found += [_host_row(host, processes, cuts, scale) for host, processes in shown[:HOST_ROWS]]
     if len(shown) > HOST_ROWS:
@@ -241,12 +236,10 @@ def _change_rows(record: Recording, scale: Scale) -> Iterator[Row]:
     marks = [
         scale.bar(group.at_s, group.at_s, group.by, f"{moment(group.at_s)}: {group_text(group)}")
         for group in groups(record)
-        if scale.shows(group.at_s, group.at_s)
     ]
     marks += [
         scale.bar(one.at_s, one.at_s, "set", f"{moment(one.at_s)}: {one.host} {host_text(one.direction, one.rate_bps)}")
         for one in record.host_changes
-        if scale.shows(one.at_s, one.at_s)
     ]
     if marks:
         yield Row("changes", marks[-BARS:], kind="marks")
@@ -271,7 +264,7 @@ def _happening_rows(record: Recording, scale: Scale) -> Iterator[Row]:
         bars = [
             scale.bar(one.begin_s, one.end_s, kind, f"{name} from {moment(one.begin_s)}{_until(one.end_s)}", one.note)
             for one in record.happenings
-            if one.kind == kind and scale.shows(one.begin_s, one.end_s)
+            if one.kind == kind
         ]
         if bars:
             yield Row(name, bars[-BARS:], kind="going")

@@ -146,6 +146,18 @@ def test_the_last_seconds_alone_are_told_if_asked() -> None:
     page = read(record)
     assert "✂ a ⇄ b" in page.texts  # it was cut at that moment
     assert "the last 5.5 s of 10 s" in page.texts
+    assert "0.500 s" not in page.texts  # the moment of a change that was made before
+
+
+def test_the_tables_of_the_last_seconds_leave_out_what_ended_before(tmp_path: Path) -> None:
+    page = write_report(made_up(), ABOUT, tmp_path, last_s=3.5)
+    tables = {path.stem: pq.read_table(path).to_pylist() for path in page.parent.glob("*.parquet")}
+    assert [(row["at_s"], row["rate_before_bps"]) for row in tables["changes"]] == [(7.0, None), (8.0, 1e6)]
+    assert [row["begin_s"] for row in tables["cuts"]] == [7.0]
+    assert [row["at_s"] for row in tables["host_rates"]] == [9.0]
+    texts = Reader(page.read_text()).texts
+    assert "✂ a ⇄ b" not in texts
+    assert "3 shaped" in texts  # whenever they were
 
 
 def test_an_empty_record_makes_a_page() -> None:
