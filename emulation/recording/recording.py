@@ -78,7 +78,7 @@ class Recording(msgspec.Struct):
         return [change for change in self.changes if change.at_s >= self.begin_s]
 
     def cuts(self) -> list[Cut]:
-        """Return when links passed nothing, by the time when that began. Cuts that ended before ``begin_s`` are left out."""
+        """Return when links passed nothing, by the time when that began, except cuts that ended before ``begin_s``."""
         found, since = list[Cut](), dict[int, LinkChange]()
         for change in self.changes:
             if change.after.passes and change.link in since:

@@ -63,14 +63,16 @@ def write_report(record: Recording, about: About, folder: Path, last_s: float | 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another folder") from None
-    write_tables(record, folder)
+    made = tables(record)
+    write_tables(made, folder)
+    text = page_text(record, about, {name: table.num_rows for name, table in made.items()})
     with whole(page, "choose another folder", error=UsageError) as part:
-        part.write_text(page_text(record, about), encoding="utf-8", errors="replace")
+        part.write_text(text, encoding="utf-8", errors="replace")
     return page
 
 
-def page_text(record: Recording, about: About) -> str:
-    """Return the page."""
+def page_text(record: Recording, about: About, files: Mapping[str, int]) -> str:
+    """Return the page. ``files``: the numbers of rows of the tables beside it, by the names of their files."""
     scale = timeline.Scale(record.begin_s, record.now_s)
     found = plots.pairs(plots.sums(record, scale))
     asked, cuts = plots.Asked(record), record.cuts()
@@ -89,7 +91,7 @@ def page_text(record: Recording, about: About) -> str:
         "undrawn": len(found) - len(drawn),
         "tables": [*_sheets(record, found)],
         "unfolded": UNFOLDED,
-        "files": {name: table.num_rows for name, table in tables(record).items()},
+        "files": files,
         "begin_s": record.begin_s,
         "span_s": scale.end_s - scale.begin_s,
         "began_ms": record.began_unix_s * 1e3,

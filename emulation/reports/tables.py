@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,34 +48,38 @@ EVENTS = pa.schema([
 ])  # fmt: skip
 
 
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "counters.parquet": COUNTERS, "changes.parquet": CHANGES, "cuts.parquet": CUTS, "host_rates.parquet": HOST_RATES,
+    "processes.parquet": PROCESSES, "events.parquet": EVENTS,
+}  # fmt: skip
+"""All tables by the names of their files."""
+
+
 def tables(record: Recording) -> dict[str, pa.Table]:
     """Return all tables by the names of their files."""
-    return {
-        "counters.parquet": counters_table(record),
-        "changes.parquet": _table(CHANGES, record, _changes(record)),
-        "cuts.parquet": _table(
-            CUTS, record, ([cut.begin_s, cut.end_s, cut.begin_s, *_ends(cut.link), cut.by] for cut in record.cuts())
+    rows: dict[str, Iterable[Sequence[Any]]] = {
+        "changes.parquet": _changes(record),
+        "cuts.parquet": (
+            [cut.begin_s, cut.end_s, cut.begin_s, *_ends(cut.link), cut.by] for cut in record.cuts()
         ),
-        "host_rates.parquet": _table(
-            HOST_RATES, record,
-            ([one.at_s, one.at_s, one.host, one.via or None, one.direction, one.rate_bps]
-             for one in record.host_changes),
+        "host_rates.parquet": (
+            [one.at_s, one.at_s, one.host, one.via or None, one.direction, one.rate_bps] for one in record.host_changes
         ),
-        "processes.parquet": _table(
-            PROCESSES, record,
-            ([one.number, one.host, one.pid, one.command, one.begin_s, one.end_s, one.begin_s, one.status, one.cpu_s,
-              one.stays] for one in record.processes),
+        "processes.parquet": (
+            [one.number, one.host, one.pid, one.command, one.begin_s, one.end_s, one.begin_s, one.status, one.cpu_s,
+             one.stays] for one in record.processes
         ),
-        "events.parquet": _table(
-            EVENTS, record,
-            ([one.begin_s, one.end_s, one.begin_s, one.kind, one.note] for one in record.happenings),
+        "events.parquet": (
+            [one.begin_s, one.end_s, one.begin_s, one.kind, one.note] for one in record.happenings
         ),
     }  # fmt: skip
+    made = {name: _table(SCHEMAS[name], record, values) for name, values in rows.items()}
+    return {"counters.parquet": counters_table(record)} | made
 
 
-def write_tables(record: Recording, folder: Path) -> None:
-    """Write all tables into a folder, which exists. Raises UsageError if it cannot be written."""
-    for name, table in tables(record).items():
+def write_tables(made: Mapping[str, pa.Table], folder: Path) -> None:
+    """Write tables into a folder, which exists. Raises UsageError if it cannot be written."""
+    for name, table in made.items():
         with whole(folder / name, "choose another folder", error=UsageError) as part:
             pq.write_table(table, part, compression="zstd")
 

@@ -38,12 +38,13 @@ def report(
     Of the last five minutes: thalweg testbed report --last 5min
     """
     require("pyarrow", "jinja2")
+    from thalweg.emulation.reports.tables import SCHEMAS  # pyarrow, which may be missing
+
     with Testbed.attach(identity) as bed:
         page = bed.report(out, last=last, title=title)
-        answer = {"id": bed.id, "report": str(page), "tables": sorted(map(str, out.glob("*.parquet")))}
-    size_bytes = page.stat().st_size
-    text = f"report: {page} ({format_size(size_bytes)}), and {counted(len(answer['tables']), 'table')} beside it"
-    say(as_json, answer | {"size_bytes": size_bytes}, text)
+    files, size_bytes = sorted(str(page.with_name(name)) for name in SCHEMAS), page.stat().st_size
+    answer = {"id": bed.id, "report": str(page), "tables": files, "size_bytes": size_bytes}
+    say(as_json, answer, f"report: {page} ({format_size(size_bytes)}), and {counted(len(files), 'table')} beside it")
     if open_it:
         import webbrowser
 

@@ -94,7 +94,7 @@ class Reader(HTMLParser):
 
 
 def read(record: Recording) -> Reader:
-    return Reader(page_text(record, ABOUT))
+    return Reader(page_text(record, ABOUT, {}))
 
 
 def test_the_page_has_what_a_reader_looks_for_and_asks_for_nothing_from_elsewhere() -> None:
@@ -107,7 +107,7 @@ def test_the_page_has_what_a_reader_looks_for_and_asks_for_nothing_from_elsewher
 
 
 def test_what_went_wrong_stands_first() -> None:
-    wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page_text(made_up(), ABOUT))
+    wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page_text(made_up(), ABOUT, {}))
     assert wrong is not None
     items = re.findall(r"<li>(.*?)</li>", wrong[1])
     assert items == [
@@ -173,7 +173,7 @@ def test_many_links_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     record.samples = np.array([sample(i, 1, 2, 1_000 * (i + 1)) for i in range(380)])
     record.changes = [LinkChange(1, 0.5, "shape", i, None, SHAPE) for i in range(380)]
     monkeypatch.setattr(report, "LISTED", 300)
-    text = page_text(record, ABOUT)
+    text = page_text(record, ABOUT, {})
     assert len(text) < 600_000
     assert text.count('<figure class="plot">') == report.OPEN_PLOTS + report.FOLDED_PLOTS
     assert text.index("h19 → h18") < text.index("h0 → h1")  # the busiest first

@@ -95,6 +95,7 @@ def test_a_testbed_from_up_to_down(folder: Path, tmp_path: Path) -> None:
         "changes", "counters", "cuts", "events", "host_rates", "processes"
     ]  # fmt: skip
     assert f"testbed {made['id']}" in Path(told["report"]).read_text().lower()
+    (tmp_path / "report/other.parquet").touch()
     assert "and 6 tables beside it" in call("report", "--out", str(tmp_path / "report"))
     assert call_json("down") == {"removed": [made["id"]]}
     assert call_json("down") == {"removed": []}
