@@ -464,6 +464,8 @@ class Testbed:
         from thalweg.emulation.reports.report import About, last_lines, write_report  # a report alone needs it
 
         last_s = None if last is None else units.seconds(last)
+        if last_s == 0:
+            raise UsageError("the last 0 s cover no time; give a longer one, such as 5min")
         record = self._bed.recording()
         outputs = {} if self._outputs is None else self._outputs.by_pid()
         about = About(self.id, self._bed.backend, self._bed.hosts, title, last_lines(record, outputs))

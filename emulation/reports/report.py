@@ -25,7 +25,7 @@ PAGE = "index.html"
 OPEN_PLOTS, FOLDED_PLOTS = 8, 112
 LISTED = 1_000  # rows of a table of the page
 UNFOLDED = 20
-WRONG = 12  # lines about what went wrong
+WRONG = 8  # lines about what went wrong, of each kind
 
 
 class About(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def page_text(record: Recording, about: About, files: Mapping[str, int]) -> str:
         "title": about.title or f"Testbed {about.name}",
         "made": f"Made by thalweg {version('thalweg')} on {_date(record.began_unix_s + record.now_s)}.",
         "head": _head(record, about),
-        "wrong": [*_wrong(record, about)][:WRONG],
+        "wrong": [*_wrong(record, about)],
         "notes": [*_notes(record)],
         "rows": timeline.rows(record, scale, [*about.hosts]),
         "ticks": scale.ticks(),
@@ -129,10 +129,27 @@ def _counts(record: Recording) -> str:
 
 def _wrong(record: Recording, about: About) -> Iterator[str]:
     """Yield what a reader is to see first: failed processes, ended hosts, stopped replays, links that are still cut."""
+    kinds = {
+        "processes that failed": _failed(record, about), "events": _mishaps(record), "cuts": _still_cut(record),
+    }  # fmt: skip
+    for kind, found in kinds.items():
+        lines = [*found]
+        yield from lines[:WRONG]
+        if len(lines) > WRONG:
+            yield f"and {len(lines) - WRONG} more {kind}"
+    if record.refusal:
+        yield record.refusal
+
+
+def _failed(record: Recording, about: About) -> Iterator[str]:
     for process in record.processes:
         if timeline.tint_of(process) == "bad":
             last = [line for line in about.outputs.get(process.number, ()) if line.strip()][-1:]
             yield f"{process.host}: {timeline.process_text(process)}" + (f": {last[0].strip()}" if last else "")
+
+
+def _mishaps(record: Recording) -> Iterator[str]:
+    """Yield the hosts that ended by themselves or have no carrier, and the replays that stopped by themselves."""
     for one in record.happenings:
         if one.kind == "end":
             yield f"host {one.note} ended by itself at {moment(one.begin_s)}"
@@ -140,11 +157,12 @@ def _wrong(record: Recording, about: About) -> Iterator[str]:
             yield f"{one.note} has no carrier since {moment(one.begin_s)}"
         elif one.kind not in ("carrier", "reset") and one.note:
             yield f"{one.note}, at {moment(one.end_s or one.begin_s)}"
+
+
+def _still_cut(record: Recording) -> Iterator[str]:
     for links, cut in timeline.cut_groups(record.cuts()):
         if cut.end_s is None:
             yield f"{timeline.links_text(links)} {timeline.cut_text(cut)}"
-    if record.refusal:
-        yield record.refusal
 
 
 def _notes(record: Recording) -> Iterator[str]:

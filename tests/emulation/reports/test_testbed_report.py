@@ -117,6 +117,19 @@ def test_what_went_wrong_stands_first() -> None:
     ]
 
 
+def test_many_failed_processes_hide_nothing_else_that_went_wrong() -> None:
+    record = made_up()
+    record.processes = [Process(i, i, "a", "false", 1.0, 2.0, 1) for i in range(report.WRONG + 3)]
+    wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page_text(record, ABOUT, {}))
+    assert wrong is not None
+    items = re.findall(r"<li>(.*?)</li>", wrong[1])
+    assert items[report.WRONG :] == [
+        "and 3 more processes that failed",
+        "the replay has stopped: it failed, at 9.000 s",
+        "a → c over leased cut since 7.000 s (event)",
+    ]
+
+
 def test_the_tables_say_what_went_on(tmp_path: Path) -> None:
     page = write_report(made_up(), ABOUT, tmp_path / "new" / "report")
     assert page == tmp_path / "new" / "report" / "index.html"
@@ -250,6 +263,8 @@ def test_a_program_reports_its_testbed(tmp_path: Path, monkeypatch: pytest.Monke
         assert "✂ a ⇄ b" in texts
         with pytest.raises(UsageError, match="'soon' is not a time"):
             bed.report(tmp_path / "report", last="soon")
+        with pytest.raises(UsageError, match="the last 0 s cover no time; give a longer one, such as 5min"):
+            bed.report(tmp_path / "report", last="0ms")
         with monkeypatch.context() as bare:
             bare.setattr(errors, "absent", lambda modules: ["pyarrow", "jinja2"])
             with pytest.raises(CapabilityError, match=r"pyarrow and jinja2 are not installed; .*'thalweg\[records\]'"):
