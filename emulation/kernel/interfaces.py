@@ -137,18 +137,16 @@ def remove(index: int) -> bytes:
     return message(RTM_DELLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0))
 
 
-def _address(action: int, how: int, index: int, ip: str, prefix_length: int) -> bytes:
+def _address(action: int, how: int, index: int, ip: str, prefix_length: int, *attributes: bytes) -> bytes:
     body = _ADDRESS.pack(_family(ip), prefix_length, 0, 0, index)
-    return message(action, how, body + (b"" if ":" in ip else _ip(IFA_LOCAL, ip)) + _ip(IFA_ADDRESS, ip))
+    own = (_ip(IFA_ADDRESS, ip),) if ":" in ip else (_ip(IFA_LOCAL, ip), _ip(IFA_ADDRESS, ip))
+    return message(action, how, body + b"".join((*own, *attributes)))
 
 
 def address(index: int, ip: str, prefix_length: int) -> bytes:
     """Give an interface an address; one of IPv6 at once, without asking whether others have it."""
-    if ":" not in ip:
-        return _address(RTM_NEWADDR, MAKE, index, ip, prefix_length)
-    flags = number(IFA_FLAGS, IFA_F_NODAD)
-    body = _ADDRESS.pack(socket.AF_INET6, prefix_length, 0, 0, index) + _ip(IFA_ADDRESS, ip) + flags
-    return message(RTM_NEWADDR, MAKE, body)
+    flags = [number(IFA_FLAGS, IFA_F_NODAD)] if ":" in ip else []
+    return _address(RTM_NEWADDR, MAKE, index, ip, prefix_length, *flags)
 
 
 def _route(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> bytes:

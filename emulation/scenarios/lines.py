@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import Queue
-from thalweg.emulation.presets.table import PRESETS, between, by_lines, find_preset
+from thalweg.emulation.presets.table import PRESETS, between, by_lines, find_preset, preset_name
 from thalweg.emulation.scenarios.toml import Spot, Written
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link
@@ -27,10 +27,7 @@ EVERY = "*"
 class PresetName(str, metaclass=Written):
     """Name of a preset."""
 
-    @staticmethod
-    def read(value: Any) -> str:
-        find_preset(value)
-        return str(value)
+    read = preset_name
 
 
 class LineName(str, metaclass=Written):
