@@ -1,6 +1,7 @@
 """A redis replica over a WAN, through an outage: what it serves meanwhile, and that it catches up.
 
-With Thalweg and pytest installed, ``apt-get install redis-server``, ``pytest``. The fixture ``wan`` comes with Thalweg.
+With Thalweg, its extra ``records`` and pytest installed, ``apt-get install redis-server``, ``pytest``. The fixture
+``wan`` comes with Thalweg.
 """
 
 from __future__ import annotations
