@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.links.words import shape_text
 from thalweg.emulation.outputs import Outputs
+from thalweg.emulation.process_text import ending, short_command
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import ThalwegError, counted, one_line
 
@@ -52,23 +50,9 @@ def _named(links: list[str]) -> str:
 def _processes(outputs: Outputs) -> Iterator[str]:
     for process, lines in outputs.last_lines():
         status = process.poll()
-        state = "runs" if status is None else _end(status)
-        yield f"{process.host}: {_command(process.args)}: {state}"
+        state = "runs" if status is None else f"{'has' if status >= 0 else 'was'} ended {ending(status)}"
+        yield f"{process.host}: {short_command(process.args, COMMAND)}: {state}"
         for line in lines:
             yield f"    {process.host} | {line}"
     if outputs.dropped:
         yield f"{counted(outputs.dropped, 'command')} that failed before are left out"
-
-
-def _end(status: int) -> str:
-    if status >= 0:
-        return f"has ended with {status}"
-    with suppress(ValueError):  # a signal without a name
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
-
-
-def _command(words: Sequence[str]) -> str:
-    """A command in one line: its program without folders, and as much of its words as is told at a glance."""
-    text = one_line(" ".join([os.path.basename(words[0]), *words[1:]]))
-    return text if len(text) <= COMMAND else f"{text[: COMMAND - 1]}…"

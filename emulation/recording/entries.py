@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from thalweg.emulation.kernel.names import end_name
 from thalweg.emulation.links.shape import LinkShape
 
 
@@ -64,6 +65,11 @@ class HostChange(msgspec.Struct, array_like=True):
     via: str
     direction: str
     rate_bps: float | None
+
+    @property
+    def name(self) -> str:
+        """The host, or ``HOST.NETWORK`` where not all hosts share that network."""
+        return end_name((self.host, self.via) if self.via else self.host)
 
 
 class Happening(msgspec.Struct, array_like=True):

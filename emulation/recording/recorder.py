@@ -96,7 +96,7 @@ class Recorder:
         for cable in self._world.gone - self._gone:
             self._gone.add(cable)
             now_s = time.monotonic()
-            self._add(Happening("end", now_s, now_s, cable if isinstance(cable, str) else " over ".join(cable)))
+            self._add(Happening("end", now_s, now_s, end_name(cable)))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -244,8 +244,7 @@ def _change_rows(record: Recording) -> list[SheetRow]:
     ]
     for change in record.host_changes:
         text = timeline.host_text(change.direction, change.rate_bps)
-        host = f"{change.host} over {change.via}" if change.via else change.host
-        rows.append((change.at_s, _row(moment(change.at_s), "set", host, text)))
+        rows.append((change.at_s, _row(moment(change.at_s), "set", change.name, text)))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]
 
 
@@ -254,7 +253,7 @@ def _process_rows(record: Recording) -> list[SheetRow]:
     for one in sorted(record.processes, key=lambda one: (timeline.tint_of(one) != "bad", one.begin_s)):
         end_s = record.now_s if one.end_s is None else one.end_s
         rows.append(_row(
-            timeline.short_command(one), one.host, timeline.ended_text(one), moment(one.begin_s),
+            timeline.command_text(one), one.host, timeline.ended_text(one), moment(one.begin_s),
             "" if one.end_s is None else moment(one.end_s), format_time(end_s - one.begin_s),
             "" if one.cpu_s is None else format_time(one.cpu_s), tint=timeline.tint_of(one), of=2,
         ))  # fmt: skip

@@ -6,7 +6,6 @@ No input or output.
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import signal
 from collections import Counter
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from thalweg.emulation.links.words import shape_text
+from thalweg.emulation.process_text import ending, short_command
 from thalweg.emulation.recording.entries import LinkChange, Process
 from thalweg.emulation.recording.recording import Cut, Recording
 from thalweg.emulation.units import format_rate, format_time
@@ -26,7 +26,9 @@ STACKED = 8  # processes of a host above each other
 BARS = 400  # of a row
 COMMAND_CHARS = 90
 NAMED = 4  # links of a group that are named
-CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
+CRASHES = (
+    signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS,
+)  # fmt: skip
 TICKS = 6
 CLOCK_S = 120.0  # from then on moments are minutes and seconds
 STEPS_S = (
@@ -108,38 +110,27 @@ def moment(time_s: float, step_s: float = 0.001, *, clock: bool | None = None) -
 # --- words ------------------------------------------------------------------------------------------
 
 
-def short_command(process: Process, most: int = COMMAND_CHARS) -> str:
+def command_text(process: Process, most: int = COMMAND_CHARS) -> str:
     """Return the command of a process without the folder of its program."""
     try:
         words = shlex.split(process.command)
     except ValueError:  # it was shortened inside quotes
         words = process.command.split(" ")
-    text = " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return short_command(words, most)
 
 
 def ended_text(process: Process) -> str:
     """Return how a process ended: ``runs``, ``ended with 1``, ``ended by SIGTERM``."""
     if process.status is None:
         return "runs"
-    if process.status >= 0:
-        return f"ended with {process.status}"
-    return f"ended by {_signal_name(-process.status)}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"ended {ending(process.status)}"
 
 
 def tint_of(process: Process) -> str:
     """Return the class of a process: runs, good, bad, or ended by a signal that others send."""
     if process.status is None:
         return "runs"
-    if process.status > 0 or _signal_name(-process.status) in CRASHES:
+    if process.status > 0 or -process.status in CRASHES:
         return "bad"
     return "good" if process.status == 0 else "stopped"
 
@@ -238,7 +229,7 @@ def _change_rows(record: Recording, scale: Scale) -> Iterator[Row]:
         for group in groups(record)
     ]
     marks += [
-        scale.bar(one.at_s, one.at_s, "set", f"{moment(one.at_s)}: {one.host} {host_text(one.direction, one.rate_bps)}")
+        scale.bar(one.at_s, one.at_s, "set", f"{moment(one.at_s)}: {one.name} {host_text(one.direction, one.rate_bps)}")
         for one in record.host_changes
     ]
     if marks:
@@ -284,7 +275,7 @@ def _host_row(host: str, processes: Sequence[Process], cuts: Iterable[Cut], scal
         end_s = math.inf if process.end_s is None else process.end_s
         free_s[row : row + 1] = [end_s]
         bars.append(scale.bar(process.begin_s, process.end_s, tint_of(process), process_text(process),
-                              short_command(process, 60), row))  # fmt: skip
+                              command_text(process, 60), row))  # fmt: skip
     concerned = [cut for cut in cuts if host in cut.link.hosts]
     return Row(host, bars, max(1, len(free_s)), shades(concerned, scale), "host")
 
@@ -292,7 +283,7 @@ def _host_row(host: str, processes: Sequence[Process], cuts: Iterable[Cut], scal
 def process_text(process: Process) -> str:
     """Return a process in words: command, how it ended, and when."""
     when = f"from {moment(process.begin_s)}{_until(process.end_s)}"
-    return f"{short_command(process)}: {ended_text(process)} ({when})"
+    return f"{command_text(process)}: {ended_text(process)} ({when})"
 
 
 def shades(cuts: Iterable[Cut], scale: Scale) -> list[Bar]:

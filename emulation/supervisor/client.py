@@ -251,7 +251,13 @@ class SupervisorClient:
             self._number += 1
             number = self._number
         asked = msgspec.structs.replace(request, id=number, fds=len(descriptors))
-        if len(line := msgspec.json.encode(asked)) > MAX_LINE_BYTES:
+        try:
+            line = msgspec.json.encode(asked)
+        except UnicodeEncodeError as error:  # an argument or a variable of bytes that are not UTF-8
+            raise UsageError(
+                f"a request to the testbed's supervisor has {error.object!r}, which is not UTF-8"
+            ) from None
+        if len(line) > MAX_LINE_BYTES:
             raise UsageError(f"a request to the testbed's supervisor has {len(line)} bytes, over {MAX_LINE_BYTES}")
         with self._send_lock:
             self._connection.send(line, descriptors)

@@ -365,9 +365,11 @@ def test_descriptors_that_nobody_claims_cost_their_connection(bed: Bed) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_request_that_is_too_long_is_refused_where_it_is_made(bed: Bed) -> None:
+def test_a_request_that_cannot_be_sent_is_refused_where_it_is_made(bed: Bed) -> None:
     with pytest.raises(UsageError, match=r"a request to the testbed's supervisor has \d+ bytes, over 16777216"):
         bed.client.call(requests.Spawn("a", ["x" * MAX_LINE_BYTES], {}, "/"))
+    with pytest.raises(UsageError, match=r"a request to the testbed's supervisor has 'caf\\udce9', which is not UTF-8"):
+        bed.client.call(requests.Spawn("a", ["cat", os.fsdecode(b"caf\xe9")], {}, "/"))
     assert bed.status()["processes"] == []
 
 
