@@ -215,7 +215,7 @@ class World(FaultyWorld):
             partitions=self.partitions,
             moves=self.adaptation if isinstance(self.adaptation, LocalMoves) else None,
         )
-        return m.AheadInstall.of(install, self.depth)
+        return msgspec.structs.replace(install, ahead=self.depth)
 
     def _make_stale(self, host: str) -> None:
         """Let a host forget the latest moves, except that one which a node left knows where to."""

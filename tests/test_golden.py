@@ -40,11 +40,11 @@ from thalweg.middleware.protocol import messages as m
 ROOT = Path(__file__).parents[1]
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "35d18c5b42c8c9587e2eb3b81224ac2e1b6481087b6aac56cb8437e146946a12",
-    "--placement local --period 60 --seed 1 --k 2": "09b126912edc1771a06d304b29868a23bd091e609acb28515c42317fe9a1a0cf",
-    "--placement thalweg --period 60 --seed 2": "45b480eb131ea2ad2fbb46a62f15640782f6accca92790714a29189da0c7f7b5",
-    "--placement random-moves --moves 20 --seed 4": "37286f0795c812cbf2bd574a29fc02755555257aa40e5b88177e1c41c0605eb8",
-    "--placement one-shot --bytes --seed 1": "aa2d15d9d534196d393a38c62357b40041ce71013b8a0b6e6ffa02029a256323",
+    "--placement global --period 60 --seed 3": "0031424daebdf88557c3f523481b20e14d7b1bb94b191c31c5031d2280efe082",
+    "--placement local --period 60 --seed 1 --k 2": "c209159b36fd51bd8a1ec979fe341f4d2ca02e16cfc5dd1d20ed49ffdf79afc2",
+    "--placement thalweg --period 60 --seed 2": "daa868746ca28861b251aab197ba57f5058527da2d283fc6f404331d0e31691c",
+    "--placement random-moves --moves 20 --seed 4": "c544af54b3090b62609bfe0482ecea003cc59784d742a50a9a2dbbfc5931ca4d",
+    "--placement one-shot --bytes --seed 1": "66fc307f6fcd25348e9f3322b1bb612c2af722742ae601a1777c4a4b5628960e",
 }
 FAULTS = {22: "a80ebc7a046ca932c5bbc92d9b1d905084eb6570bc4c067511f78535f125c532"}
 
@@ -173,7 +173,7 @@ def test_a_checkout_with_other_names_and_more_fields_does_the_same(tmp_path: Pat
     for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
     shutil.copytree(ROOT / "tests", tmp_path / "tests")
-    renamed = {"Demand": "Wanted2", "FailoverInstall": "Outlives", "StateMissing": "Lacking", "changes": "moving_words"}
+    renamed = {"Demand": "Wanted2", "Install": "Begins", "StateMissing": "Lacking", "changes": "moving_words"}
     protocol = tmp_path / "middleware/protocol"
     (protocol / "changes.py").rename(protocol / "moving_words.py")
     for path in tmp_path.rglob("*.py"):

@@ -428,11 +428,9 @@ class World:
 
     def find(self, wanted: Iterable[Link], patience_s: float) -> dict[str, Place]:
         """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
-        return {link.source: found for link, found in self.probe(wanted, patience_s, coordinates=True).items()}
+        return {link.source: found for link, found in self.probe(wanted, patience_s, "coordinates").items()}
 
-    def probe(
-        self, wanted: Iterable[Link], patience_s: float, *, latency: bool = False, coordinates: bool = False
-    ) -> dict[Link, Any]:
+    def probe(self, wanted: Iterable[Link], patience_s: float, quantity: m.Quantity = "bandwidth") -> dict[Link, Any]:
         """Measure these links, before a run: estimates, or latencies. Those that took longer than ``patience_s`` are
         left out, and those of networks that not all share."""
         client = self.hosts[self.client]
@@ -441,16 +439,17 @@ class World:
         links = {link for link in wanted if len(link) == 2}
         self._reports.clear()
         for source, target in sorted(links):
-            if coordinates or not (target in by_source and peers[source] in by_source[target]):  # the echo measures it
+            measured = target in by_source and peers[source] in by_source[target]  # by the echo
+            if quantity == "coordinates" or not measured:
                 by_source.setdefault(source, []).append(peers[target])
         for source, targets in by_source.items():
             there = tuple(targets), peers[self.client]
-            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *there, latency, coordinates))
+            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *there, quantity))
         until_s = self.now + patience_s
         self._schedule(until_s, lambda _: None, None)  # so that nothing that comes later is waited for
-        if latency:
+        if quantity == "latency":
             links = {link for link in links if peers[link[1]] in by_source.get(link[0], ())}
-        if coordinates:
+        if quantity == "coordinates":
             links = {Link(source, source) for source in by_source}
         self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
         return dict(self._reports)
@@ -521,9 +520,7 @@ class World:
             news=self.needs or isinstance(adaptation, Adaptation),
             call_timeout_s=self.config.call_timeout_s,
         )
-        install = m.AheadInstall.of(install, self.config.ahead)
-        if self.failover is not None:
-            install = m.FailoverInstall.of(install, self.failover)
+        install = msgspec.structs.replace(install, ahead=self.config.ahead, failover=self.failover)
         free = self._reorderable
         return e.RunRequested(install, adaptation, free.codes, tuple((known or {}).items()), free.merging)
 

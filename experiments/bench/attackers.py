@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import msgspec
 import zmq
@@ -125,8 +126,8 @@ def new_names(orders: Orders, chance: Random) -> Iterator[Attack]:
         me = _nowhere(f"stranger-{number}", chance)
         host = chance.randrange(len(orders.hosts))
         yield _bulk(me.name, host, m.Probe(BEFORE_RUNS, number, me, True, 7), number, 0, b"")
-        for request in (m.ProbeRequest, m.LatencyRequest):
-            yield me.name, host, CONTROL, [frames.encode(request(BEFORE_RUNS, (me,), me))]
+        for quantity in get_args(m.Quantity):
+            yield me.name, host, CONTROL, [frames.encode(m.ProbeRequest(BEFORE_RUNS, (me,), me, quantity))]
 
 
 def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
@@ -137,8 +138,8 @@ def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
         yield _bulk(me.name, number % len(orders.hosts), m.Probe(run, number, me, True, 7), number, 0, b"")
         if number % 1000 == 0:
             targets = tuple(_nowhere(f"far-{each}", chance) for each in range(m.MAX_TARGETS))
-            for request in (m.ProbeRequest, m.LatencyRequest):
-                yield _from(me.name, orders, request(run, targets, me), chance)
+            for quantity in get_args(m.Quantity):
+                yield _from(me.name, orders, m.ProbeRequest(run, targets, me, quantity), chance)
         if number % 8 == 0:
             yield _from(me.name, orders, m.Echo(run, number, source=me, host=m.HostReport(1, 1, 0)), chance)
 

@@ -152,7 +152,7 @@ def plan_ahead(
         while True:
             answers: Answers = world.find(wanted, PATIENCE_S) if isinstance(wanted, Unplaced) else {}
             if not isinstance(wanted, Unplaced):
-                answers = world.probe(wanted, PATIENCE_S, latency=isinstance(wanted, Unheard))
+                answers = world.probe(wanted, PATIENCE_S, "latency" if isinstance(wanted, Unheard) else "bandwidth")
             wanted = search.send(answers)
     except StopIteration as done:
         plan: ProbedPlan = done.value
@@ -168,7 +168,7 @@ def depth_ahead(work: Work, plan: ProbedPlan, links: Mapping[Link, LinkRate], co
     rates = dict(plan.view.estimates)
     if unknown := wanted - rates.keys():
         rates |= world.probe(unknown, PATIENCE_S)
-    view = NetworkView(rates, world.probe(wanted, PATIENCE_S, latency=True) if wanted else {})
+    view = NetworkView(rates, world.probe(wanted, PATIENCE_S, "latency") if wanted else {})
     told = [each.hints or hints_of_code(each.dataflow, work.allow) for each in (plan.result, *plan.result.beside)]
     return max(depth_of(tree, hints, view) for tree, hints in zip(trees, told, strict=True))
 

@@ -394,7 +394,7 @@ class Client:
             call_timeout_s=call_timeout_s,
         )
         depth = ahead if isinstance(ahead, int) else self._planning.depth(going.whole, hints, measured)
-        install = m.AheadInstall.of(install, depth)
+        install = msgspec.structs.replace(install, ahead=depth)
         above = self._planning.above(install, going, failover, start)
         if failover is not None or (lasting and not several):
             install = self._planning.outlasting(install, failover, 0 if several else start)
@@ -415,8 +415,8 @@ class Client:
             run.keep(
                 ResumableStream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover)
             )
-        asks = e.RunRequested if self._journal is None or several else e.KeptRunRequested
-        request = asks(install, adaptation, free.codes, tuple(measured.items()), free.merging)
+        journaled = self._journal is not None and not several
+        request = e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging, journaled)
         if isinstance(run, StripedRun):
             run.began(request)
         self.shell.queue_event(request_of(request, going, window, start, above))

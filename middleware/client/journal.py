@@ -52,7 +52,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import term_of
 
-VERSION = 1
+VERSION = 2
 FILE, LOCK, MARK = "journal.sqlite", "lock", "mark"
 LAST = 8  # entries of a run and kind that are kept
 PRUNE = 64  # of them, before that is seen to

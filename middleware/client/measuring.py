@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from thalweg.middleware.client.host_registry import HostRegistry
@@ -16,6 +16,7 @@ from thalweg.middleware.protocol import messages as m
 
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
 PROBE_TRIES = 3
+QUANTITIES: Mapping[type[Any], m.Quantity] = {LinkEstimate: "bandwidth", Latency: "latency", Place: "coordinates"}
 
 Measured = TypeVar("Measured", LinkEstimate, Latency, Place)
 
@@ -87,7 +88,7 @@ class MeasurementRequests:
             for _ in range(PROBE_TRIES):
                 if not vain():
                     still = {link for link in asked if not {link, Link(link.source, link.source)} & reports.keys()}
-                    self._request_probes(still, latency=kind is Latency, coordinates=kind is Place)
+                    self._request_probes(still, QUANTITIES[kind])
                 known = -1
                 while known < len(reports):
                     known = len(reports)
@@ -104,13 +105,13 @@ class MeasurementRequests:
         where = f"from {source!r} to {target!r}" + ("" if link.via == NET else f" over {link.via!r}")
         raise HostLostError(f"the link {where} could not be measured; is {source!r} still there?")
 
-    def _request_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
+    def _request_probes(self, links: set[Link], quantity: m.Quantity) -> None:
         peers = self._registry.peers
         by_source: dict[tuple[str, str], list[m.Peer]] = {}
         for link in sorted(links):
             (a, b), via = link.hosts, link.via
-            if coordinates or peers[a] not in by_source.get((b, via), ()):  # the echo measures it
+            if quantity == "coordinates" or peers[a] not in by_source.get((b, via), ()):  # the echo measures it
                 by_source.setdefault((a, via), []).append(peers[b])
         for (source, via), targets in by_source.items():
             fields = tuple(targets), self._me
-            self._tell(e.ProbesRequested(BEFORE_RUNS, peers[source], *fields, latency, coordinates, via))
+            self._tell(e.ProbesRequested(BEFORE_RUNS, peers[source], *fields, quantity, via))

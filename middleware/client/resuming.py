@@ -131,7 +131,7 @@ class ResumedRun(msgspec.Struct, frozen=True):
     ``ways`` and ``networks``: over which networks links go at first, and which were asked for.
     """
 
-    install: m.FailoverInstall
+    install: m.Install
     where: Placement
     starts: dict[str, int]
     queries: dict[int, JournaledQuery]
@@ -142,11 +142,12 @@ class ResumedRun(msgspec.Struct, frozen=True):
     networks: Mapping[str, Network]
     kept: e.ResumableRun
 
-    def request(self, sinks: Collection[str]) -> e.KeptRunRequested:
+    def request(self, sinks: Collection[str]) -> e.RunRequested:
         """What the client's core is asked for; ``sinks``: those of the run itself that are left."""
         queries = {number: query.sinks for number, query in self.queries.items()}
         recovery = msgspec.structs.replace(self.kept, queries=({0: tuple(sinks)} if sinks else {}) | queries)
-        return e.KeptRunRequested(self.install, self.moves, self.free.codes, (), self.free.merging, kept=recovery)
+        moves = self.moves, self.free.codes, (), self.free.merging
+        return e.RunRequested(self.install, *moves, journaled=True, kept=recovery)
 
 
 def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMoves, by: Resumer) -> ResumedRun:

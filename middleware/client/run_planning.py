@@ -78,7 +78,7 @@ class RunPlanning:
     def outlasting(self, install: m.Install, failover: m.Failover | None, start: int) -> m.Install:
         """The same for a run that outlives its hosts, whose nodes begin at the index ``start``."""
         asked = check_failover(failover or m.Failover(), len(install.peers), self._registry.known)
-        install = msgspec.structs.replace(m.FailoverInstall.of(install, asked), version=self._registry.version)
+        install = msgspec.structs.replace(install, failover=asked, version=self._registry.version)
         if not start:
             return install
         first = tuple([m.Start(node.name, start) for node in install.dataflow.nodes])

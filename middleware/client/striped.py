@@ -31,7 +31,6 @@ from thalweg.middleware.errors import DataflowError, UsageError, expect
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.split_graph import PlacedGraph, inlet_of, is_inlet, renamed, whole
 from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
 
@@ -98,7 +97,7 @@ class StripedRun(Run[T]):
     def _there(self) -> list[int]:
         """The trees that carry the stream: where it does not outlive its hosts, those of which none is lost."""
         known, like = {*self._home.hosts()}, self._like
-        lasts = like is not None and isinstance(like.install, m.FailoverInstall)
+        lasts = like is not None and like.install.failover is not None
         intact = [number for number, tree in enumerate(self._trees) if {*tree.lower.placement.values()} <= known]
         return intact if intact and not lasts else [*range(len(self._trees))]
 

@@ -308,7 +308,7 @@ class HostCore(Runs):
         self.silence.begin_checks()
         waiting = False
         for current in self._each():
-            if current.context.failover_install is not None:
+            if current.context.fails_over:
                 waiting = current.flow.check_waiting() or waiting
         for run_id, host in list(self.silence.of):
             self._at_work, run = run_id, self.runs.get(run_id)
@@ -411,7 +411,7 @@ class HostCore(Runs):
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
         run = self._open(event.install, event)
-        if run.context.failover_install is not None:
+        if run.context.fails_over:
             self._failover_runs.begin(event, run)
         self._pass_notes(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
 
@@ -458,7 +458,7 @@ class HostCore(Runs):
     def _visit(self, install: m.Install, visit: RunSubscriptions, before: str) -> None:
         """Take part in another client's run, or go on in its next generation (``run_subscriptions``, R5)."""
         old, wanted = self.runs.get(before), list[str]()
-        if old is not None and isinstance(install, m.FailoverInstall):
+        if old is not None and install.failover is not None:
             starts = {start.node: start for start in install.starts}
             for name in visit.sinks & old.flow.nodes.keys() & starts.keys():
                 node = old.flow.nodes[name]
@@ -504,26 +504,10 @@ class HostCore(Runs):
             self._on_peer_joined(joined)
 
     def _on_ping(self, sender: str, message: m.Ping) -> None:
-        run = self.runs.get(message.run)
-        if run is not None:
-            run.heard_s = self.context.now
-            run.out.send(sender, m.Pong(message.run))
-        elif message.run:
-            self._knows_not(sender, message.run)
-        else:  # by a run of both, if there is one: so it shows that the way back is open, too
+        if not message.run:  # by a run of both, if there is one: so it shows that the way back is open, too
             both = next((run.out for run in self.runs.values() if run.knows(sender)), self.out)
             both.send(sender, m.Pong(""))
-
-    def _knows_not(self, sender: str, run_id: str) -> None:
-        """Say so of a run that is not here."""
-        out, why, led = self.out.of(run_id), self._broken.get(run_id), self._led_by_another(sender, run_id)
-        if led:
-            self._fence(sender, run_id, led)
             return
-        # R4: the client of a run that was dropped is told why
-        out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))
-
-    def _on_pings(self, sender: str, message: m.Pings) -> None:
         known = []
         for run_id in (message.run, *message.beside):
             run = self.runs.get(run_id)
@@ -536,6 +520,15 @@ class HostCore(Runs):
             self._handle_message(sender, lost, None, 0)
         if known:
             known[0].out.send(sender, m.Pong(known[0].id))
+
+    def _knows_not(self, sender: str, run_id: str) -> None:
+        """Say so of a run that is not here."""
+        out, why, led = self.out.of(run_id), self._broken.get(run_id), self._led_by_another(sender, run_id)
+        if led:
+            self._fence(sender, run_id, led)
+            return
+        # R4: the client of a run that was dropped is told why
+        out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
         self.coordinator.answered(sender, message.run)
@@ -565,7 +558,7 @@ class HostCore(Runs):
             run = run if error else self._open(message)
         elif run is not None:
             run.flow.room.bound(message.peers)
-            self.out.emit(e.Meet(message.run, message.peers if run.context.failover_install else run.install.peers))
+            self.out.emit(e.Meet(message.run, message.peers if run.context.fails_over else run.install.peers))
         else:
             error = self.ended_runs.full(message.client) or self._why_not(sender, message)
             if not error:
@@ -575,9 +568,8 @@ class HostCore(Runs):
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
             run = self.runs.get(message.run)
-        reply = m.Installed(message.run, self.host, error, message.number)
-        if run is not None and run.flow.kept:
-            reply = m.GoesOn(message.run, self.host, error, message.number, run.flow.kept)
+        carried_over = () if run is None else run.flow.kept
+        reply = m.Installed(message.run, self.host, error, message.number, carried_over)
         self.out.of(message.run).send(sender, reply)
 
     def _led_by_another(self, client: str, run_id: str) -> int:
@@ -609,8 +601,8 @@ class HostCore(Runs):
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
         if run is not None and run.context.leads:
-            if isinstance(message, m.GoesOn) and sender in run.members:
-                run.recovery.installed(message.nodes)
+            if message.carried_over and sender in run.members:
+                run.recovery.installed(message.carried_over)
             run.handle_notes(run.subscribers.entered(sender, message))
             run.handle_notes(run.proposer.membership.entered(sender, message))
             if sender in run.directory.hosts:
@@ -671,7 +663,6 @@ class HostCore(Runs):
         e.PeerJoined: _on_peer_joined,
         e.DrainRequested: _on_drain_requested,
         e.RunRequested: _on_run_requested,
-        e.KeptRunRequested: _on_run_requested,
         e.StripesRequested: _on_stripes_requested,
         e.TreesRequested: _on_trees_requested,
         e.RunAbandoned: Runs._on_abandoned,
@@ -683,14 +674,9 @@ class HostCore(Runs):
         m.Hello: _on_hello,
         m.Welcome: _on_welcome,
         m.Ping: _on_ping,
-        m.Pings: _on_pings,
         m.Pong: _on_pong,
         m.Install: _on_install,
-        m.AheadInstall: _on_install,
-        m.FailoverInstall: _on_install,
-        m.AheadFailoverInstall: _on_install,
         m.Installed: _on_installed,
-        m.GoesOn: _on_installed,
         m.Remove: _on_remove,
         m.Removed: _on_removed,
         m.Failed: _on_failed,

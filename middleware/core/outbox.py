@@ -187,9 +187,9 @@ class RunContext(msgspec.Struct, frozen=True):
         return self.install.client == self.out.host
 
     @property
-    def failover_install(self) -> m.FailoverInstall | None:
-        """How the run outlives its hosts; None: it does not."""
-        return self.install if isinstance(self.install, m.FailoverInstall) else None
+    def fails_over(self) -> bool:
+        """Whether the run outlives its hosts."""
+        return self.install.failover is not None
 
     @property
     def only_subscribes(self) -> bool:

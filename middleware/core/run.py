@@ -122,10 +122,8 @@ MESSAGE_HANDLERS: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.CheckpointsObsolete: Checkpoints.on_settled,
     m.StripeIndices: Flow.on_given,
     m.Propose: Member.on_propose,
-    m.ProposeWays: Member.on_propose,
     m.Vote: Proposer.on_vote,
     m.Commit: Member.on_commit,
-    m.CommitWays: Member.on_commit,
     m.Abort: Member.on_abort,
     m.Retire: Member.on_retire,
     m.Done: Proposer.on_done,
@@ -140,15 +138,15 @@ MESSAGE_HANDLERS: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
 }
 FROM_CLIENT = frozenset(
     {
-        m.Install, m.AheadInstall, m.FailoverInstall, m.AheadFailoverInstall, m.Ping, m.Pings,
-        m.Remove, m.Commit, m.CommitWays, m.Abort, m.Retire, m.Detach, m.Lost, m.AddMember,
+        m.Install, m.Ping,
+        m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost, m.AddMember,
         m.InstallSubscriber, m.SubscriptionEnded, m.Stay, m.CheckpointsObsolete, m.StripeIndices,
     }
 )  # fmt: skip
 TO_CLIENT = frozenset(
     {m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.MoveRequest, m.Leave, m.CheckpointStored, m.Impassable}
 )
-FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.GoesOn, m.Failed, m.Pong, m.Removed})
+FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
 
 
 class RunCore:
@@ -167,8 +165,7 @@ class RunCore:
         self.heard_s = out.now  # from the client
         self._host, self._shared = out.host, shared
         self._alarm = Alarm(out, Timer.MOVE)
-        starts = context.failover_install.starts if context.failover_install is not None else ()
-        first = {start.node: start.index for start in starts if 0 < start.index < LAST}
+        first = {start.node: start.index for start in install.starts if 0 < start.index < LAST}
         self.tree = tree = Tree(install.dataflow, first)  # R2: from here on each part gets those that it may call
         self.directory = directory = Directory(context, shared.monitor)
         self.members = directory.members
@@ -230,7 +227,7 @@ class RunCore:
         """Take part in the run; with ``event`` as its client. ``carried_over`` go on from the generation before."""
         self.flow.take_over(survivors)
         self.out.emit(e.Meet(self.id, self.install.peers))
-        over = self.context.failover_install is not None  # of some nodes, as this is a later generation
+        over = self.context.fails_over  # of some nodes, as this is a later generation
         here = [name for name, node in self.flow.nodes.items() if not (over and node.state is ENDED)]
         here = [name for name in here if name not in survivors]
         self.out.emit(e.OpenRun(self.install, tuple(here)))
@@ -252,7 +249,7 @@ class RunCore:
         self.gossip.close()
         self.recovery.close()
 
-    def requests_recovery_plan(self, install: m.FailoverInstall, lost: Set[str]) -> bool:
+    def requests_recovery_plan(self, install: m.Install, lost: Set[str]) -> bool:
         """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
         recovery = self.recovery
         if recovery.asking is None:

@@ -25,7 +25,7 @@ from thalweg.middleware.protocol.fields import (
     Text,
     WireMessage,
 )
-from thalweg.middleware.protocol.installing import AnyInstall
+from thalweg.middleware.protocol.installing import Install
 
 # --- an operator changes hosts (core.relocation.handover) -----------------------------------------
 
@@ -109,21 +109,14 @@ class Relocated(RunMessage, frozen=True):
 
 
 class Propose(ProposalMessage, frozen=True):
-    """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``."""
+    """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``.
+
+    ``ways``: the networks between hosts from then on, the one that all share where none is given; None: as they were.
+    """
 
     moves: tuple[Move, ...]
     shape: Shape | None = None
-
-    @property
-    def ways(self) -> tuple[RoutePreference, ...] | None:
-        """The networks between hosts from then on, the one that all share where none is told; None: as they were."""
-        return None
-
-
-class ProposeWays(Propose, frozen=True):
-    """The same, with other networks between hosts."""
-
-    ways: tuple[RoutePreference, ...] = ()
+    ways: tuple[RoutePreference, ...] | None = None
 
 
 class Impassable(RunMessage, frozen=True):
@@ -145,27 +138,16 @@ class Vote(ProposalMessage, frozen=True):
 
 
 class Commit(ProposalMessage, frozen=True):
-    """From the client to all: proposal ``number`` takes place after partition ``iteration``."""
+    """From the client to all: proposal ``number`` takes place after partition ``iteration``.
+
+    ``ways``: the networks between hosts from then on; None: as they were.
+    """
 
     iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
     moves: tuple[Move, ...]
     reason: Text = ""
     shape: Shape | None = None
-
-    @property
-    def ways(self) -> tuple[RoutePreference, ...] | None:
-        """As of Propose."""
-        return None
-
-
-class CommitWays(Commit, frozen=True):
-    """The same, with other networks between hosts."""
-
-    ways: tuple[RoutePreference, ...] = ()
-
-
-AnyPropose = Propose | ProposeWays  # wherever one is said, any of them may be
-AnyCommit = Commit | CommitWays
+    ways: tuple[RoutePreference, ...] | None = None
 
 
 class Abort(ProposalMessage, frozen=True):
@@ -238,7 +220,7 @@ class InstallSubscriber(RunMessage, frozen=True, tag="Enrol"):
 
     number: Index
     sink: Name
-    install: AnyInstall
+    install: Install
 
 
 class Unsubscribe(RunMessage, frozen=True):

@@ -13,9 +13,7 @@ from thalweg.middleware.network.history import PlanningHistory
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
 from thalweg.middleware.protocol.messages import (
-    AheadFailoverInstall,
     Cause,
-    FailoverInstall,
     Install,
     Message,
     Peer,
@@ -36,7 +34,7 @@ class ResumableRun(msgspec.Struct, frozen=True):
     ``queries``: by number the sinks of those that go on, where that is known.
     """
 
-    install: FailoverInstall | AheadFailoverInstall
+    install: Install
     known: dict[str, dict[int, tuple[str, ...]]] = {}
     stateless: tuple[Code, ...] = ()
     bases: dict[str, int] = {}

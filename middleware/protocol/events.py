@@ -20,6 +20,7 @@ from thalweg.middleware.protocol.messages import (
     Partition,
     Peer,
     Probe,
+    Quantity,
     RoutePreference,
     State,
     Via,
@@ -212,6 +213,7 @@ class RunRequested(Event, frozen=True):
     ``adaptation``: what decides on moves while it runs; ``free``: the codes that are reorderable, where it asks, and
     ``merging``: those with state among them. ``known``: what was measured of links before, beyond what this host's
     monitor knows; where links begin anew with the run (``Install.afresh``) it is of now, and all there is.
+    ``journaled``: the application is told what another client would need (``Keep``). ``kept``: this is that client.
     """
 
     install: Install
@@ -219,14 +221,7 @@ class RunRequested(Event, frozen=True):
     free: tuple[Code, ...] = ()
     known: tuple[tuple[Link, LinkEstimate], ...] = ()
     merging: tuple[Code, ...] = ()
-
-
-class KeptRunRequested(RunRequested, frozen=True):
-    """The same of a run of which the application is told what another client would need (``Keep``).
-
-    ``kept``: this is that other client.
-    """
-
+    journaled: bool = False
     kept: ResumableRun | None = None
 
 
@@ -396,14 +391,13 @@ class RunBroken(Event, frozen=True):
 
 
 class ProbesRequested(Event, frozen=True, omit_defaults=True):
-    """The application's planner needs the bandwidth from ``source`` to each of ``targets`` over ``via``, or the
-    ``latency``, or the ``coordinates`` of ``source``, which measures to these.
+    """The application's planner needs a ``quantity`` of the links from ``source`` to each of ``targets`` over ``via``,
+    or the coordinates of ``source``, which measures to these.
     """
 
     run: str
     source: Peer
     targets: tuple[Peer, ...]
     requester: Peer
-    latency: bool = False
-    coordinates: bool = False
+    quantity: Quantity = "bandwidth"
     via: str = NET

@@ -11,44 +11,6 @@ from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
 from thalweg.middleware.protocol.fields import Generation, Index, Location, Name, Peer, RunMessage, Text
 
 
-class Install(RunMessage, frozen=True):
-    """Everything a host needs to take part in a run. Repeated until answered by Installed."""
-
-    dataflow: Dataflow
-    locations: tuple[Location, ...]
-    peers: tuple[Peer, ...]
-    client: Name
-    partitions: Index | None = None
-    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
-    epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
-    moves: LocalMoves | SpaceMoves | None = None  # operators decide for themselves where they run
-    news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
-    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
-    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
-    number: Index = 0  # of the AddMember by which the others hear of a host that joins
-
-    @property
-    def ahead(self) -> int:
-        """How many partitions are under way over an edge at most."""
-        return 1
-
-
-Ahead = Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)]
-
-
-class AheadInstall(Install, frozen=True):
-    """The Install of a run in which up to ``ahead`` partitions are under way over each edge."""
-
-    ahead: Ahead = 1
-
-    @classmethod
-    def of(cls, install: Install, ahead: int) -> Install:
-        """The same run with so many; with one as it is."""
-        if ahead == 1:
-            return install
-        return cls(**{name: getattr(install, name) for name in install.__struct_fields__}, ahead=ahead)
-
-
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How a run outlives its hosts: what ``Client.run(…, failover=Failover())`` says.
 
@@ -104,33 +66,35 @@ class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
     least: Index = 0
 
 
-class FailoverInstall(Install, frozen=True, tag="Lasting"):
-    """The Install of a run that outlives its hosts; of a later generation with where each node starts.
+Ahead = Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)]
 
-    ``kept_from``: operators go on as they are where they are, if they were so in that generation or a later one.
-    ``version``: of the protocol, which hosts that come back have to speak as well; 0: any.
+
+class Install(RunMessage, frozen=True):
+    """Everything a host needs to take part in a run. Repeated until answered by Installed.
+
+    ``failover``: how the run outlives its hosts; None: the run does not. In a later generation of the run ``starts``
+    says where each node starts. ``kept_from``: operators go on as they are where they are, if they were so in that
+    generation or a later one. ``version``: of the protocol, which hosts that come back have to speak as well; 0: any.
     """
 
-    failover: Failover = Failover()
+    dataflow: Dataflow
+    locations: tuple[Location, ...]
+    peers: tuple[Peer, ...]
+    client: Name
+    partitions: Index | None = None
+    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
+    epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
+    moves: LocalMoves | SpaceMoves | None = None  # operators decide for themselves where they run
+    news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
+    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
+    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
+    number: Index = 0  # of the AddMember by which the others hear of a host that joins
+    ahead: Ahead = 1  # partitions that are under way over an edge at most
+    failover: Failover | None = None
     starts: tuple[Start, ...] = ()
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
     history_gaps: tuple[HistoryGap, ...] = ()
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
-
-    @classmethod
-    def of(cls, install: Install, failover: Failover) -> FailoverInstall:
-        """The same run, to outlive its hosts."""
-        kind = AheadFailoverInstall if install.ahead > 1 else FailoverInstall
-        return kind(**{name: getattr(install, name) for name in install.__struct_fields__}, failover=failover)
-
-
-class AheadFailoverInstall(FailoverInstall, frozen=True, tag="AheadLasting"):
-    """The same of an ``AheadInstall``."""
-
-    ahead: Ahead = 1
-
-
-AnyInstall = Install | AheadInstall | FailoverInstall | AheadFailoverInstall  # wherever one is said, any of them may be
 
 
 class CheckpointStored(RunMessage, frozen=True, tag="Stable"):
@@ -162,20 +126,16 @@ class CheckpointsObsolete(RunMessage, frozen=True, tag="Settled"):
 
 
 class Installed(RunMessage, frozen=True):
-    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install."""
+    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install.
+
+    ``carried_over``: in a later generation the operators that go on there as they were in the one before. Each has got
+    all partitions before its ``index``.
+    """
 
     host: Name
     error: Text = ""
     number: Index = 0
-
-
-class GoesOn(Installed, frozen=True):
-    """The Installed of a later generation in which these operators go on there as they were in the one before.
-
-    Each has got all partitions before its ``index``.
-    """
-
-    nodes: tuple[Start, ...] = ()
+    carried_over: tuple[Start, ...] = ()
 
 
 class Remove(RunMessage, frozen=True):

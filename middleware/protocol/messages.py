@@ -34,16 +34,33 @@ class Welcome(WireMessage, frozen=True):
     speaks: Speaks = (8, 8)  # of hosts that do not say
 
 
+class Lost(RunMessage, frozen=True):
+    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
+
+    ``number``: of the last AddMember before. Who was let in by a later one has joined again.
+    """
+
+    host: Name
+    locations: tuple[Location, ...]
+    number: Index = 0
+
+
 class Ping(WireMessage, frozen=True):
-    """From a run's client: still there, still wants ``run``; empty, from any host that asks for a sign of life."""
+    """From a run's client: still there, still wants ``run``; without a run, from any host that asks for a sign of life.
+
+    ``beside``: further runs that it is about, where the run is a stream's stripe. ``lost``: of hosts that are gone, as
+    ``Lost`` says of a run alone.
+    """
 
     run: str
+    beside: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_BESIDE)] = ()
+    lost: tuple[Lost, ...] = ()
 
 
 class Pong(WireMessage, frozen=True):
     """Answer to Ping; ``known`` is False when the host has no part in that run (any more).
 
-    To ``Pings`` one of those runs that the host has a part in answers for all of them.
+    Of several runs of a Ping one that the host has a part in answers for all of them.
     """
 
     run: str
@@ -68,7 +85,7 @@ class Demand(RunMessage, frozen=True):
     critical: bool = False
     news: Piggyback | None = None
     again: bool = False
-    commit: AnyCommit | None = None
+    commit: Commit | None = None
 
 
 class Partition(RunMessage, frozen=True):
@@ -84,7 +101,7 @@ class Partition(RunMessage, frozen=True):
     end: End = False
     forwards: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     news: Piggyback | None = None
-    commit: AnyCommit | None = None
+    commit: Commit | None = None
 
 
 class Located(RunMessage, frozen=True):
@@ -114,27 +131,6 @@ class StripeIndices(RunMessage, frozen=True, tag="Given"):
 
     first: Index
     indices: Annotated[tuple[Index, ...], msgspec.Meta(max_length=MOST_GIVEN)]
-
-
-class Lost(RunMessage, frozen=True):
-    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
-
-    ``number``: of the last AddMember before. Who was let in by a later one has joined again.
-    """
-
-    host: Name
-    locations: tuple[Location, ...]
-    number: Index = 0
-
-
-class Pings(RunMessage, frozen=True):
-    """A ``Ping`` for each of the runs that are a stream's stripes, ``beside`` the first, and what else is said with it.
-
-    ``lost``: of hosts that are gone, as ``Lost`` says of a run alone.
-    """
-
-    beside: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_BESIDE)]
-    lost: tuple[Lost, ...] = ()
 
 
 class Credit(WireMessage, frozen=True):
@@ -176,10 +172,8 @@ Control = (
     Hello
     | Welcome
     | Ping
-    | Pings
     | Pong
-    | AnyInstall
-    | GoesOn
+    | Install
     | CheckpointStored
     | StateMissing
     | CheckpointsObsolete
@@ -201,9 +195,9 @@ Control = (
     | Resumed
     | MoveRequest
     | Relocated
-    | AnyPropose
+    | Propose
     | Vote
-    | AnyCommit
+    | Commit
     | Impassable
     | Abort
     | Retire
@@ -221,14 +215,10 @@ Control = (
     | Leave
     | Stay
     | ProbeRequest
-    | ProbeOver
     | ProbeResult
-    | LatencyRequest
     | LatencyReply
     | Echo
-    | CoordinatesRequest
     | CoordinatesReply
-    | Situated
     | Credit
     | Partition  # only an end-of-stream marker, which has no bytes
 )

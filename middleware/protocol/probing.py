@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
+from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol.fields import (
     MAX_PLACES,
     MAX_TARGETS,
@@ -21,18 +22,20 @@ from thalweg.middleware.protocol.fields import (
     RunMessage,
 )
 
+Quantity = Literal["bandwidth", "latency", "coordinates"]
+
 
 class ProbeRequest(RunMessage, frozen=True):
-    """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
+    """Asks a host to measure to each of ``targets``, and to answer ``requester`` with a Measured for each.
+
+    ``quantity``: the bandwidth of the link to the target and back over the network ``via`` (a 16 KB round trip each),
+    how long empty messages take, or the host's own coordinates by both.
+    """
 
     targets: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_TARGETS)]
     requester: Peer
-
-
-class ProbeOver(ProbeRequest, frozen=True):
-    """The same of the links over the network ``via``."""
-
-    via: Name
+    quantity: Quantity = "bandwidth"
+    via: Name = NET
 
 
 class Probe(RunMessage, frozen=True):
@@ -50,10 +53,6 @@ class ProbeResult(RunMessage, frozen=True):
     estimate: Estimate
 
 
-class LatencyRequest(ProbeRequest, frozen=True, tag="SoundRequest"):
-    """Asks a host how long empty messages take to each of ``targets`` and back."""
-
-
 class LatencyReply(RunMessage, frozen=True, tag="Sounded"):
     """What came of it, to who asked."""
 
@@ -63,7 +62,8 @@ class LatencyReply(RunMessage, frozen=True, tag="Sounded"):
 class Echo(RunMessage, frozen=True):
     """Next to nothing, answered at once by the same, ``back``. Before runs its ``source`` says where to.
 
-    Where somebody decides by them it tells the ``latencies`` of the sender's links, and of the ``nodes`` there.
+    Where somebody decides by them it tells the ``latencies`` of the sender's links, and of the ``nodes`` there. Where
+    coordinates are wanted, the sender's own are among the ``places``, and others that it knows; else these are None.
     """
 
     number: Index
@@ -72,21 +72,10 @@ class Echo(RunMessage, frozen=True):
     host: HostReport | None = None
     latencies: Annotated[tuple[LinkLatency, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
     nodes: Annotated[tuple[NodeReport, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
-
-
-class CoordinatesRequest(ProbeRequest, frozen=True, tag="FindRequest"):
-    """Asks a host to find its coordinates by measuring to ``targets``."""
+    places: Annotated[dict[Name, PlaceReport], msgspec.Meta(max_length=MAX_PLACES)] | None = None
 
 
 class CoordinatesReply(RunMessage, frozen=True, tag="Found"):
     """What came of it, to who asked."""
 
     place: PlaceReport
-
-
-class Situated(Echo, frozen=True):
-    """An Echo where coordinates are wanted: the sender's own are among the ``places``, and others that it knows."""
-
-    places: Annotated[dict[Name, PlaceReport], msgspec.Meta(max_length=MAX_PLACES)] = msgspec.field(
-        default_factory=dict
-    )

@@ -73,9 +73,7 @@ SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
 BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
 BULK_UNREAD = 8  # that wait for this host; changed while there are connections, libzmq would let some wait for good
 ANSWERS_QUEUED = 64  # where they are sent
-ANSWERS = frozenset(
-    {m.Welcome, m.Installed, m.GoesOn, m.Removed, m.Pong, m.Failed, m.Credit, m.SubscriptionEnded, m.Unsubscribe}
-)
+ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit, m.SubscriptionEnded, m.Unsubscribe})
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
 TOLD_S = 60.0  # between two lines that say the same
 URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)

@@ -23,12 +23,11 @@ from thalweg.middleware.protocol import messages as m
 def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     """A node that begins with the run, or in a later generation of it."""
     limit, consumers = install.partitions, tree.consumers[node.name]
-    lasting = install if isinstance(install, m.FailoverInstall) else None
-    starts = {} if lasting is None else {start.node: start for start in lasting.starts}
+    starts = {start.node: start for start in install.starts}
     start = starts.get(node.name)
-    guests = set() if lasting is None else {name for name in consumers if is_of_guest(name, tree, lasting)}
-    if lasting is not None and lasting.kept_from is not None and start is not None and consumers:
-        core = NodeCore.anew(node, limit, start, firsts(consumers, tree, lasting))
+    guests = {name for name in consumers if install.failover is not None and is_of_guest(name, tree, install)}
+    if install.kept_from is not None and start is not None and consumers:
+        core = NodeCore.anew(node, limit, start, firsts(consumers, tree, install))
     elif guests and start is not None and start.index < LAST:  # R3: begin at the guest's own partition
         begins_at = {name: None if name in guests else starts[name].index for name in consumers}
         core = NodeCore.anew(node, limit, start, begins_at)
@@ -45,13 +44,13 @@ def is_of_guest(name: str, tree: Tree, install: m.Install) -> bool:
     return node.kind == "sink" and node.pinned not in (None, install.client)
 
 
-def firsts(consumers: Iterable[str], tree: Tree, lasting: m.FailoverInstall) -> dict[str, int | None]:
+def firsts(consumers: Iterable[str], tree: Tree, install: m.Install) -> dict[str, int | None]:
     """With which partition these consumers go on in that generation; None: each says so itself (R2)."""
-    several = len(lasting.dataflow.sinks) > 1 or bool(lasting.dataflow.several)
-    sinks = {start.node: start.index for start in lasting.starts if several}
+    several = len(install.dataflow.sinks) > 1 or bool(install.dataflow.several)
+    sinks = {start.node: start.index for start in install.starts if several}
     known = {
         name for name in consumers
-        if sinks.get(name) == LAST or (tree.node_of(name).kind == "sink" and not is_of_guest(name, tree, lasting))
+        if sinks.get(name) == LAST or (tree.node_of(name).kind == "sink" and not is_of_guest(name, tree, install))
     }  # fmt: skip
     return {name: sinks.get(name) if name in known else None for name in consumers}
 
@@ -60,5 +59,5 @@ def equip(node: NodeCore, tree: Tree, install: m.Install) -> None:
     """Tell a node how many partitions may be under way, and have it keep its outputs (R1)."""
     node.depth = install.ahead
     kinds = {tree.node_of(name).kind for name in tree.consumers[node.node.name]}
-    if isinstance(install, m.FailoverInstall) and node.node.kind == "operator" and "operator" in kinds:
+    if install.failover is not None and node.node.kind == "operator" and "operator" in kinds:
         node.log = Retained(install.failover.retained_bytes)

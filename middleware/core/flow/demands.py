@@ -143,7 +143,7 @@ class Demands:
         self.laggards = Laggards(context, directory, self.nodes)
         if directory.subscribers:  # a later generation
             self.laggards.watch()
-        self._lasts, self._leads = context.failover_install is not None, context.leads
+        self._lasts, self._leads = context.fails_over, context.leads
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
                 self.nodes[node.name] = begun(node, tree, context.install)

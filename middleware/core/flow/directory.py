@@ -84,7 +84,7 @@ class Directory:
         self.fell: set[str] = set()  # those that had a part in this generation when they were, also if they are back
         self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
-        self._lasts, self.doomed = context.failover_install is not None, False  # something is on a host that is lost
+        self._lasts, self.doomed = context.fails_over, False  # something is on a host that is lost
         self.routes = RouteChoice(context)
         self.states = StateTransfers(context.out, self.routes, self.peers, monitor)
         self.switch: Switch | None = None

@@ -24,7 +24,7 @@ class Failures:
     __slots__ = ("_directory", "_lasts", "_out", "_to", "said")
 
     def __init__(self, context: RunContext, directory: Directory) -> None:
-        self._out, self._to, self._lasts = context.out, context.install.client, context.failover_install is not None
+        self._out, self._to, self._lasts = context.out, context.install.client, context.fails_over
         self._directory = directory
         self.said: dict[str, m.Failed | m.StateMissing] = {}
 

@@ -59,7 +59,7 @@ class Flow(Demands):
 
     # --- generations ----------------------------------------------------------------------------------
 
-    def survivor(self, name: str, node: Node, install: m.FailoverInstall) -> CarriedOver | None:
+    def survivor(self, name: str, node: Node, install: m.Install) -> CarriedOver | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
         if name in self.tails.kept or name in self._failures.said:
@@ -82,9 +82,7 @@ class Flow(Demands):
         In a graph all say at once where they go on, and those that begin anew gather.
         """
         flow = self._tree.dataflow
-        graph = (
-            isinstance(self._install, m.FailoverInstall) and self._install.kept_from is not None and bool(flow.several)
-        )
+        graph = self._install.kept_from is not None and bool(flow.several)
         for name, survivor in survivors.items():
             node = survivor.node
             if survivor.run is not None:

@@ -88,7 +88,7 @@ class Tails:
 
     def __init__(self, context: RunContext, silence: Suspicions, tree: Tree, directory: Directory) -> None:
         self._out, self._host, self._to = context.out, context.out.host, context.install.client
-        self._retry_max_s, self._lasts = context.limits.retry_max_s, context.failover_install is not None
+        self._retry_max_s, self._lasts = context.limits.retry_max_s, context.fails_over
         self._silence, self._tree, self._directory = silence, tree, directory
         self.left: dict[str, Tail] = {}
         self.kept: dict[str, RemoteTail] = {}

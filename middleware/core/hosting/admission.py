@@ -41,7 +41,7 @@ def _check_install(install: m.Install, *, full: bool) -> str:
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
         # Queries may have left what connected them.
-        begun = isinstance(install, m.FailoverInstall) and bool(install.starts)
+        begun = bool(install.starts)
         apart = begun or any(map(is_inlet, flow.nodes))  # or it is connected below
         known = hosts.union(*(node.stand_ins for node in flow.nodes))  # of these some may be away
         flow.validate(known if full else None, connected=full and not apart)

@@ -41,7 +41,7 @@ class FailoverRuns:
     def begin(self, event: e.RunRequested, run: RunCore) -> None:
         """At its client a run begins."""
         self.led[base_of(run.id)] = event, run.id
-        if isinstance(event, e.KeptRunRequested):
+        if event.journaled:
             run.recovery.keeps = True
             if event.kept is not None:
                 run.recovery.adopt(event.kept)
@@ -67,7 +67,7 @@ class FailoverRuns:
         """What the coordinator asks of a run; ``over``: whether its application has got all that it will get."""
 
         def recovers(host: str, *, again: bool, wait: bool) -> bool:
-            if run.context.failover_install is None or run.out.failed or over(run.id):
+            if not run.context.fails_over or run.out.failed or over(run.id):
                 return False
             if wait and not again and not generation_of(run.id):  # it lacks the code, as others may
                 return False
@@ -99,7 +99,7 @@ class FailoverRuns:
         """R2: somebody is asked before it does."""
         self._fallen[run.id] = detected_s
 
-    def again(self, old: RunCore, install: m.FailoverInstall) -> e.RunRequested:
+    def again(self, old: RunCore, install: m.Install) -> e.RunRequested:
         """R2: with what a run begins anew."""
         base = base_of(old.id)
         request = msgspec.structs.replace(self.led[base][0], install=install, known=())

@@ -60,9 +60,9 @@ class Links:
         """The application, or a run, wants links measured."""
         if event.source.name == self._host and not self._known(event.run):
             return
-        if event.coordinates:
+        if event.quantity == "coordinates":
             self.coordinate_search.request(event)
-        elif event.latency:
+        elif event.quantity == "latency":
             self.latency_prober.request(event)
         else:
             yield from self.prober.request(event)
@@ -129,7 +129,14 @@ class Links:
         return self.MESSAGES[type(message)](self, sender, message)
 
     def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> Notes:
-        if message.requester.name == sender and self._known(message.run):
+        if message.requester.name != sender or not self._known(message.run):
+            return
+        if message.quantity == "coordinates":
+            if message.run == BEFORE_RUNS:
+                self.coordinate_search.on_request(message)
+        elif message.quantity == "latency":
+            self.latency_prober.on_request(message, self._hosts_of(message.run))
+        else:
             yield from self.prober.on_request(message, self._hosts_of(message.run))
 
     def on_probe(self, sender: str, message: m.Probe, via: str = NET) -> None:
@@ -144,11 +151,6 @@ class Links:
         if sender in message.estimate.link.hosts:
             yield from self.prober.on_result(message)
 
-    def _on_sound_request(self, sender: str, message: m.LatencyRequest) -> Notes:
-        if message.requester.name == sender and self._known(message.run):
-            self.latency_prober.on_request(message, self._hosts_of(message.run))
-        return ()
-
     def _on_echo(self, sender: str, message: m.Echo) -> Notes:
         if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
             if message.nodes and message.run in self._runs:
@@ -156,11 +158,6 @@ class Links:
             yield from self.latency_prober.on_echo(sender, message, self._hosts_of(message.run))
             if message.back:
                 self.coordinate_search.on_answer(sender)
-
-    def _on_find_request(self, sender: str, message: m.CoordinatesRequest) -> Notes:
-        if message.requester.name == sender and message.run == BEFORE_RUNS:
-            self.coordinate_search.on_request(message)
-        return ()
 
     def _on_found(self, sender: str, message: m.CoordinatesReply) -> Notes:
         if message.run == BEFORE_RUNS:
@@ -172,13 +169,9 @@ class Links:
 
     MESSAGES: ClassVar[dict[type[Any], Callable[[Links, str, Any], Notes]]] = {
         m.ProbeRequest: _on_probe_request,
-        m.ProbeOver: _on_probe_request,
         m.Probe: _on_probe,
         m.ProbeResult: _on_probe_result,
-        m.LatencyRequest: _on_sound_request,
         m.Echo: _on_echo,
         m.LatencyReply: _on_sounded,
-        m.CoordinatesRequest: _on_find_request,
         m.CoordinatesReply: _on_found,
-        m.Situated: _on_echo,
     }

@@ -223,8 +223,7 @@ class Stripes:
             if pair is not None:
                 striping, stripe = pair
                 run = self._now(stripe.run)
-                lasting = None if run is None else run.context.failover_install
-                starts = () if lasting is None else lasting.starts
+                starts = () if run is None else run.install.starts
                 striping.on_follows(stripe, min([start.index for start in starts], default=0))
             return command
         if pair is not None:

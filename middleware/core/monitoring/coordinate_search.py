@@ -36,14 +36,14 @@ class CoordinateSearch:
 
     def request(self, event: e.ProbesRequested) -> None:
         """Have a host find where it is."""
-        request = m.CoordinatesRequest(event.run, event.targets, event.requester)
+        request = m.ProbeRequest(event.run, event.targets, event.requester, "coordinates")
         if event.source.name == self._out.host:
             self.on_request(request)
         else:
             self._out.emit(e.Meet(event.run, (event.source,)))
             self._out.of(event.run).send(event.source.name, request)
 
-    def on_request(self, message: m.CoordinatesRequest) -> None:
+    def on_request(self, message: m.ProbeRequest) -> None:
         """R1, R2: begin to find out, or tell."""
         asker, places = message.requester.name, self._table
         self._out.emit(e.Meet(BEFORE_RUNS, (*message.targets, message.requester)))

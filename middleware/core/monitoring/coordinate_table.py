@@ -84,7 +84,7 @@ class CoordinateTable:
             place = as_place(report)
             if why := place.odd(self._config.dimensions):  # R3: not finite, or of other dimensions
                 problem = f"coordinates of {name}: {why}"
-                self._out.record("unexpected", peer=sender, detail={"message": "Situated", "what": problem})
+                self._out.record("unexpected", peer=sender, detail={"message": "Echo", "what": problem})
             elif name == sender:
                 self._said_s[name] = now
                 self._keep(name, place)

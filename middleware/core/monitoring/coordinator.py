@@ -34,7 +34,7 @@ R10. That another host is lost, as one of the run says (``Failed``), ends the ru
     has failed, or what feeds it has ended, the host of the node or of an input may say; that it cannot go on itself,
     any host, which is then lost, where the run outlives that. So is the first that says that another process leads the
     run, if others are there and the run can go on without it: where that is so, a second one says it as well.
-R11. The stripes of a stream are asked after together: one ``Pings`` to each host, however many there are, whose answer
+R11. The stripes of a stream are asked after together: one ``Ping`` to each host, however many there are, whose answer
     counts for all of them; a host that does not know one of the runs says so for that run alone. A host that is away is
     asked once for all of them who it is.
 R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, what all hosts are told of a query, of
@@ -131,15 +131,15 @@ class _Led:
     def pace_s(self, limits: CoreConfig) -> tuple[float, float, float]:
         """R3, R9: how often hosts are asked, and for how long they may be silent at least, and at most."""
         silent_s = limits.patience * limits.liveness_s
-        if not isinstance(self.install, m.FailoverInstall):
+        if self.install.failover is None:
             return min(limits.ping_s, silent_s / 2), silent_s, silent_s
         least_s = min(silent_s, limits.patience * limits.detect_s)
         return min(limits.ping_s, least_s / PINGS), least_s, silent_s
 
     def patience_s(self, silent_s: float) -> float:
         """How long a host may take to install the run."""
-        lasting = self.install if isinstance(self.install, m.FailoverInstall) else None
-        return max(silent_s, lasting.failover.wait_s) if lasting is not None and lasting.starts else silent_s
+        failover = self.install.failover
+        return max(silent_s, failover.wait_s) if failover is not None and self.install.starts else silent_s
 
 
 class Coordinator:
@@ -257,8 +257,7 @@ class Coordinator:
 
     def _may_join(self, led: _Led, sender: str, message: m.Welcome) -> bool:
         """R8: whether a host that was lost may take part again, as it is now."""
-        lasting, (oldest, newest) = led.install, message.speaks
-        version = lasting.version if isinstance(lasting, m.FailoverInstall) else 0
+        version, (oldest, newest) = led.install.version, message.speaks
         if version and not oldest <= version <= newest:
             if led.strange.get(sender) != message.instance:
                 led.strange[sender] = message.instance
@@ -297,8 +296,7 @@ class Coordinator:
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
             peers = tuple(now if member is peer else member for member in led.install.peers)
-            lasting = led.install if isinstance(led.install, m.FailoverInstall) else None
-            anew = lasting is None or not lasting.starts  # else what it was to start with is gone
+            anew = not led.install.starts  # else what it was to start with is gone
             if sender in led.installing and led.needed and anew:  # R2: no operator can have moved to its last process
                 led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
                 if limit < peer.max_partition_bytes:
@@ -328,7 +326,7 @@ class Coordinator:
         if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
             return
-        lasts = isinstance(led.install, m.FailoverInstall)
+        lasts = led.install.failover is not None
         if lasts and not (message.lost or message.led):
             # R10: the sender says that a node, or the sender itself, cannot go on
             if not message.node and sender != led.out.host:
@@ -534,7 +532,7 @@ class Coordinator:
         begun = [led.directory for led in asked if led.directory and host not in led.installing]
         lost = [directory.lost_message(lost_host) for directory in begun for lost_host in directory.lost]
         if beside:
-            first.out.send(host, m.Pings(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
+            first.out.send(host, m.Ping(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
             return
         first.out.send(host, m.Ping(first.out.run))
         for message in lost:  # again: any of these may get lost, and there is no answer to it
@@ -583,7 +581,7 @@ class Coordinator:
             yield HostLost(host, how)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
-        if isinstance(led.install, m.FailoverInstall):  # R8: a host that is lost again and again joins no more
+        if led.install.failover is not None:  # R8: a host that is lost again and again joins no more
             in_vain = led.hooks.fell(host, late=late, blamed=not late or led.needed <= {host})
             if in_vain >= MOST_IN_VAIN:
                 how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
@@ -604,7 +602,7 @@ class Coordinator:
         out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
             self._report_lost(led, other)
-        if gone and isinstance(led.install, m.FailoverInstall):  # R8: the host is asked to join again
+        if gone and led.install.failover is not None:  # R8: the host is asked to join again
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
         yield HostLost(host)

@@ -95,7 +95,7 @@ class LatencyProber:
 
     def request(self, event: e.ProbesRequested) -> None:
         """Have a host find out how long its messages to others take."""
-        request = m.LatencyRequest(event.run, event.targets, event.requester)
+        request = m.ProbeRequest(event.run, event.targets, event.requester, "latency")
         if event.source.name == self._out.host:
             self.on_request(request)
         else:
@@ -109,9 +109,9 @@ class LatencyProber:
             if source in peers and target in peers and not (source > target and (target, source) in links):
                 targets.setdefault(source, []).append(peers[target])
         for source, receivers in targets.items():
-            self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, latency=True))
+            self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, "latency"))
 
-    def on_request(self, message: m.LatencyRequest, hosts: Collection[str] | None = None) -> None:
+    def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> None:
         """``hosts``: those of the run, if another host asks."""
         if message.run == BEFORE_RUNS:
             hosts = None
@@ -161,11 +161,10 @@ class LatencyProber:
         source = self._me if sounding.run == BEFORE_RUNS else None
         me = None if told is None else self._reports_of_me()
         latencies, nodes = told or PiggybackedFigures()
+        places = None
         if sounding.situated:
             places = self._table.news() if told is not None else self._table.own_news()
-            self._send(host, m.Situated(sounding.run, self._count, False, source, me, latencies, nodes, places))
-        else:
-            self._send(host, m.Echo(sounding.run, self._count, False, source, me, latencies, nodes))
+        self._send(host, m.Echo(sounding.run, self._count, False, source, me, latencies, nodes, places))
 
     def _send(self, to: str, message: m.Echo) -> None:
         if message.run != BEFORE_RUNS:
@@ -185,17 +184,13 @@ class LatencyProber:
             if len(self.hosts) >= MOST:
                 del self.hosts[next(iter(self.hosts))]  # R4: the oldest entry is forgotten
             self.hosts[sender] = as_figures(message.host)
-        situated = isinstance(message, m.Situated)
-        if isinstance(message, m.Situated):
+        if message.places is not None:
             self._table.handle_reports(sender, message.places, hosts)
         if not message.back:
             if message.source is not None and message.run == BEFORE_RUNS and message.source.name == sender:
                 out.emit(e.Meet(message.run, (message.source,)))
-            answer = m.Echo(message.run, message.number, True, host=self._reports_of_me())
-            if situated:
-                own = self._table.own_news()
-                answer = m.Situated(message.run, message.number, True, host=self._reports_of_me(), places=own)
-            self._send(sender, answer)
+            own = None if message.places is None else self._table.own_news()
+            self._send(sender, m.Echo(message.run, message.number, True, host=self._reports_of_me(), places=own))
             return
         sounding = self.under_way.get(sender)
         if sounding is None or (sounding.run, sounding.number) != (message.run, message.number):
@@ -206,7 +201,7 @@ class LatencyProber:
             self._next()
             return
         latency = self._measured(sender, took_s)
-        if situated:
+        if message.places is not None:
             self._table.measured(sender, took_s / 2)
         sounding.left -= 1
         if sounding.left:

@@ -101,9 +101,7 @@ class Prober:
 
     def request(self, event: e.ProbesRequested) -> Notes:
         """Have a host measure its links to others."""
-        request = m.ProbeRequest(event.run, event.targets, event.requester)
-        if event.via != NET:
-            request = m.ProbeOver(event.run, event.targets, event.requester, event.via)
+        request = m.ProbeRequest(event.run, event.targets, event.requester, via=event.via)
         if event.source.name == self._out.host:
             yield from self.on_request(request)
         else:
@@ -129,8 +127,7 @@ class Prober:
         for target in message.targets:
             if target.name != self._out.host and (hosts is None or target.name in hosts):
                 # R4: within a run only its hosts are probed
-                via = message.via if isinstance(message, m.ProbeOver) else NET
-                yield from self._request_probe(message.run, self._to(target.name, via), message.requester.name)
+                yield from self._request_probe(message.run, self._to(target.name, message.via), message.requester.name)
         self._next()
 
     def _to(self, host: str, via: str) -> Link:

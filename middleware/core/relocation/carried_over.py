@@ -16,7 +16,7 @@ R3. An operator keeps its outputs from where its consumer would start (``flow.re
     dropped (``CheckpointsObsolete``); that is so as long as no state is lost with all its replicas.
 R4. Where an output is not there nevertheless (there were too many bytes of them, or the operator has come from another
     host since, where they stayed), the host says so (``StateMissing``), and the run begins wholly anew. What was in a
-    generation before that one does not go on in a later one (``FailoverInstall.kept_from``).
+    generation before that one does not go on in a later one (``Install.kept_from``).
 R5. Where nodes have several consumers, each of these goes on with a partition of its own. So that nobody waits for the
     word of who has all that it wants, all say it at once (``flow.demands``), and what begins anew gathers at once.
 R6. What takes from a source that is missing, or is back, begins anew (``flow.absent_sources``): the rest goes on.
@@ -46,7 +46,7 @@ def carried_over(
         context, tree, flow: of the generation before.
         waiting: operators whose state is still to come.
     """
-    if not isinstance(install, m.FailoverInstall) or install.kept_from is None or tree.former is not None:
+    if install.kept_from is None or tree.former is not None:
         return {}
     if not install.kept_from <= generation_of(context.install.run) < generation_of(install.run):
         return {}

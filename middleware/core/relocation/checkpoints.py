@@ -118,18 +118,18 @@ class Checkpoints:
         self._out, self._limits, self._client = context.out, context.limits, context.install.client
         self._tree, self._directory, self._flow, self._departures = tree, directory, flow, departures
         self._monitor = shared.monitor
-        lasting = context.failover_install
-        self._options = None if lasting is None else lasting.failover
-        most = () if lasting is None else (lasting.failover.every_bytes, lasting.failover.retained_bytes // TURNS)
+        install = context.install
+        self._options = options = install.failover
+        most = () if options is None else (options.every_bytes, options.retained_bytes // TURNS)
         self._most_bytes = min(most, default=0)
-        self.replicas: Replicas = shared.replicas_of(context.install) if lasting is not None else {}
+        self.replicas: Replicas = shared.replicas_of(install) if options is not None else {}
         self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
         self.waiting: dict[str, AwaitedReplica] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
         self._failed = Counter[tuple[str, str]]()  # R9: failed transfers in a row
-        self._cuts = {} if lasting is None else {cut.node: cut for cut in lasting.history_gaps}
-        self._starts: Mapping[str, m.Start] = {} if lasting is None else {start.node: start for start in lasting.starts}
+        self._cuts = {cut.node: cut for cut in install.history_gaps}
+        self._starts: Mapping[str, m.Start] = {start.node: start for start in install.starts}
 
     def begin(self, survivors: Collection[str] = ()) -> None:
         """R4: have the operators that are here wait for the replicas with which they start."""

@@ -56,7 +56,7 @@ class Membership:
 
     def _as_it_is(self, peer: m.Peer, number: int) -> m.Install:
         directory, install = self._directory, self._context.install
-        if isinstance(install, m.FailoverInstall):  # with where the nodes of later queries begin
+        if install.failover is not None:  # with where the nodes of later queries begin
             known = {start.node for start in install.starts}
             more = [m.Start(name, first) for name, first in self._tree.first.items() if name not in known]
             install = msgspec.structs.replace(install, starts=(*install.starts, *more))
@@ -93,7 +93,7 @@ class Membership:
         host = peer.name
         yield NotJoined(peer)
         held = [name for name, entry in self._directory.locations.items() if entry.host == host]
-        lasting = self._context.failover_install is not None
+        lasting = self._context.fails_over
         self._directory.lose(host, how)
         self._directory.doomed = self._directory.doomed or (lasting and bool(held))  # R5: operators moved there
         goes = "begins anew" if lasting and held else "goes on"
@@ -110,7 +110,7 @@ class Membership:
             out.send(sender, m.Remove(out.run))
             return
         here = [name for name, entry in directory.locations.items() if entry.host == sender]
-        remaining, lasting = directory.hosts - directory.vacating - {sender}, self._context.failover_install is not None
+        remaining, lasting = directory.hosts - directory.vacating - {sender}, self._context.fails_over
         fixed = [self._tree.node_of(name) for name in here if name in directory.senders]
         still = next((node for node in fixed if not (lasting and remaining.intersection(node.stand_ins))), None)
         if still is not None:

@@ -81,12 +81,10 @@ class Proposer:
         self.next: WaitingPlacement | None = None
         self._first = 0  # R10: changes that go before the next host
         self._count = 0
-        self._lasts = context.failover_install is not None
-        lasting = context.failover_install
+        self._lasts = context.fails_over
         # R13: no host has said yet which operators go on
-        self._starting = lasting is not None and lasting.kept_from is not None
-        starts = () if lasting is None else lasting.starts
-        begin = {start.index for start in starts if start.index != LAST and not start.free}
+        self._starting = context.install.kept_from is not None
+        begin = {start.index for start in context.install.starts if start.index != LAST and not start.free}
         self._lagging = self._starting or len(begin) > 1
         if len(begin) > 1:  # R13: a node that is behind is made for the consumers that the tree has now
             flow.reach(max(begin))
@@ -377,7 +375,7 @@ class Proposer:
 
     def _proposal_message(self, proposal: Proposal) -> m.Propose:
         fields = self._out.run, proposal.number, proposal.moves, proposal.shape
-        return m.Propose(*fields) if proposal.ways is None else m.ProposeWays(*fields, proposal.ways)
+        return m.Propose(*fields, proposal.ways)
 
     def _attached(self, proposal: Proposal, query: QueryToStart) -> None:
         """R7: a query begins, as all have agreed."""
@@ -560,7 +558,7 @@ class Proposer:
         word: m.Commit | m.Retire | m.Abort
         if proposal.state is ProposalState.COMMITTED:
             fields = run, number, proposal.iteration, proposal.moves, proposal.reason, proposal.shape
-            word = m.Commit(*fields) if proposal.ways is None else m.CommitWays(*fields, proposal.ways)
+            word = m.Commit(*fields, proposal.ways)
         elif proposal.state is ProposalState.RETIRING:
             word = m.Retire(run, number)
         else:

@@ -125,7 +125,7 @@ def resumed(
     client: str,
     process: int = 0,
     term: int = 0,
-) -> m.FailoverInstall:
+) -> m.Install:
     """R7: the generation with which another client goes on.
 
     Args:
@@ -182,7 +182,7 @@ class Recovery:
         self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
         self.bases: dict[str, int] = {}
         self.rejoin_policy = RejoinPolicy()
-        starts = context.failover_install.starts if context.failover_install is not None else ()
+        starts = context.install.starts
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
         self._begun_s = context.out.now
         self._late: dict[str, str] = {}  # R12: silent hosts that were lost, and their instances
@@ -207,7 +207,7 @@ class Recovery:
         node = self._tree.dataflow.by_name.get(message.node)
         if node is None and self._tree.former is not None:
             node = self._tree.former.by_name.get(message.node)
-        if self._context.failover_install is None or node is None or node.code is None:
+        if not self._context.fails_over or node is None or node.code is None:
             return
         owner = self._directory.locations[message.node].host
         # R9: only a host that has the replica, or the operator's own host, is believed
@@ -228,8 +228,8 @@ class Recovery:
 
     def emit_resumable(self) -> None:
         """R7: what another client would need."""
-        install = self._context.failover_install
-        if not self.keeps or install is None:
+        install = self._context.install
+        if not self.keeps or install.failover is None:
             return
         flow = self._based(own=True)
         now = msgspec.structs.replace(
@@ -256,7 +256,7 @@ class Recovery:
 
     def settle(self, *, again: bool = False) -> None:
         """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
-        if self._context.failover_install is None or not self._context.leads or not (self.known or self.stateless):
+        if not self._context.fails_over or not self._context.leads or not (self.known or self.stateless):
             return
         flow, locations = self._graph(), self._directory.locations
         starts = self._restart(self._directory.hosts, known=self._behind())
@@ -296,20 +296,17 @@ class Recovery:
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
-        lasting, here, directory = (
-            self._context.failover_install,
-            self._directory.locations.get(message.node),
-            self._directory,
-        )
-        if lasting is None or here is None or sender not in directory.hosts:
+        install, directory = self._context.install, self._directory
+        here = directory.locations.get(message.node)
+        if install.failover is None or here is None or sender not in directory.hosts:
             return
-        if lasting.kept_from is not None and not message.index and sender == here.host:
+        if install.kept_from is not None and not message.index and sender == here.host:
             # R10: an operator that has gone on lacks outputs that its consumer goes on with
             if self._wary:
                 return  # it was said in this generation, which is as good as over
             self._wary = True
         else:
-            named = (start for start in lasting.starts if (start.node, start.index) == (message.node, message.index))
+            named = (start for start in install.starts if (start.node, start.index) == (message.node, message.index))
             start = next((start for start in named if start.holder and sender in (start.holder, here.host)), None)
             if start is None:  # R8: only a host that keeps the replica, or starts with it, may say so
                 return
@@ -380,8 +377,8 @@ class Recovery:
             self._late[host] = self._directory.peers[host].instance
         if not blamed:
             return 0
-        limits, lasting = self._context.limits, self._context.failover_install
-        wait_s = 0.0 if lasting is None else lasting.failover.wait_s
+        limits, failover = self._context.limits, self._context.install.failover
+        wait_s = 0.0 if failover is None else failover.wait_s
         return self.rejoin_policy.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
 
     def on_not_joined(self, note: NotJoined) -> None:
@@ -476,10 +473,10 @@ class Recovery:
         """Whether the application has all that it will get."""
         return all(index == LAST for index in self._sinks(self._graph(own=True)).values())
 
-    def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.FailoverInstall | str:
+    def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Install | str:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
-        install, directory = self._context.failover_install, self._directory
-        assert install is not None
+        install, directory = self._context.install, self._directory
+        assert install.failover is not None
         self._see_again(peers)
         remaining, barred = directory.hosts - lost.keys(), self.rejoin_policy.barred
         able = {*remaining}  # whose replicas can be had
@@ -545,8 +542,7 @@ class Recovery:
 
     def _kept_from(self, starts: Mapping[str, m.Start]) -> int | None:
         """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
-        install = self._context.failover_install
-        assert install is not None
+        install = self._context.install
         early = any(start.index < self._told.get(name, 0) for name, start in starts.items())
         flow = self._tree.dataflow
         deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # who has which of them nobody says
@@ -585,14 +581,13 @@ class Recovery:
         names = self._tree.dataflow.by_name
         self.known = {name: replicas for name, replicas in before.known.items() if name in names}
         self._forget_of(lost)
-        nodes, install = before._flow.nodes, self._context.failover_install
+        nodes, install = before._flow.nodes, self._context.install
         self._missed = frozenset(lost)
         self._wary = before._wary and self._missed <= before._missed
-        if install is not None and install.kept_from is not None:
+        if install.kept_from is not None:
             self._told = {name: index for name, index in before._told.items() if name in names}
         self._demanded = [*before._demanded, *(n for n, node in nodes.items() if node.state is GATHERING)]
         self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
-        assert install is not None
         moved = {entry.node: entry.host for entry in install.locations
                  if before._directory.locations[entry.node].host != entry.host}  # fmt: skip
         fell = {host: how for host, how in lost.items() if host in before._directory.fell}
@@ -610,8 +605,8 @@ class Recovery:
 
     def go_on(self) -> Notes:
         """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""
-        install = self._context.failover_install
-        if install is not None and install.kept_from is not None:
+        install = self._context.install
+        if install.kept_from is not None:
             yield from self._demand()
 
     def _demand(self) -> Notes:
@@ -628,8 +623,7 @@ class Recovery:
 
     def _again(self) -> dict[str, int]:
         """How many partitions of each node are made again, as far as the sinks' next ones tell."""
-        install = self._context.failover_install
-        assert install is not None
+        install = self._context.install
         flow = install.dataflow
         starts, least = {start.node: start for start in install.starts}, dict.fromkeys(flow.sinks, self._wanted)
         for name in reversed(flow.upward):

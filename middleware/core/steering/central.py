@@ -233,7 +233,7 @@ class CentralSteering:
             "fault", peer=sender, duration_s=for_s, detail={"what": "route left", **route_fields(message.hops)}
         )
 
-    def request_recovery_plan(self, install: m.FailoverInstall, there: Set[str]) -> bool:
+    def request_recovery_plan(self, install: m.Install, there: Set[str]) -> bool:
         """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
         out, gossip, directory = self._out, self._gossip, self._directory
         flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}

@@ -70,7 +70,7 @@ class Recorded(World):
             case e.MessageReceived(message=m.Partition(producer="o", end=False, index=index), via=via):
                 if index == len(self.came):  # what was stuck comes late, and again
                     self.came.append((self.now, via if isinstance(via, str) else NET))
-            case e.MessageReceived(message=m.ProposeWays(number=number)):
+            case e.MessageReceived(message=m.Propose(number=number)):
                 self.proposed.add(number)
         super()._handle(host, event)
 

@@ -52,7 +52,7 @@ class Application:
         self.keep(0)
 
     def keep(self, known: int) -> None:
-        install = m.FailoverInstall(RUN, FLOW, (), (), "client")
+        install = m.Install(RUN, FLOW, (), (), "client")
         self.book.keep(RUN, e.ResumableRun(install, {"o": {known: ("h1", "h2")}}, (), {"u": 0}))
 
     def work(self, count: int) -> None:

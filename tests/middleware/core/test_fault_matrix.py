@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from adversary import (
     GRAPH_DATAFLOW,
@@ -260,7 +261,7 @@ class Lasting(Scripted):
     """The run outlives its hosts."""
 
     def _install(self) -> m.Install:
-        return m.FailoverInstall.of(super()._install(), m.Failover(every=2, wait_s=2.0))
+        return msgspec.structs.replace(super()._install(), failover=m.Failover(every=2, wait_s=2.0))
 
 
 LASTING = [("epoch", *cell) for cell in cells(EPOCH_DEATHS)] + [("barrier", *cell) for cell in cells(BARRIER_DEATHS)]

@@ -115,7 +115,7 @@ class Lasting(Scripted):
         self.padding, self.pace_s = PADDING, 0.4
 
     def _install(self) -> m.Install:
-        return m.FailoverInstall.of(super()._install(), m.Failover(every=2, wait_s=3.0))
+        return msgspec.structs.replace(super()._install(), failover=m.Failover(every=2, wait_s=3.0))
 
     def right(self) -> list[Any]:
         """What was to be delivered."""

@@ -127,13 +127,6 @@ def test_every_message_with_every_subtype_in_every_field_comes_back_as_it_went(k
         assert type(decode(frames.encode(message))) is type(message)
 
 
-def test_the_samples_have_an_install_of_each_kind_in_an_enrolment_and_every_commit_on_a_demand() -> None:
-    """What the test above is for: a run of any options may be subscribed to, and any change may ride on a demand."""
-    enrolled = {type(sample.install) for sample in of_struct(m.InstallSubscriber)}
-    assert enrolled == {m.Install, *subtypes(m.Install)} == set(get_args(m.AnyInstall))
-    assert {type(sample.commit) for sample in of_struct(m.Demand)} == {type(None), m.Commit, m.CommitWays}
-
-
 def test_every_message_is_decoded_somewhere() -> None:
     assert set(CONCRETE) == {*get_args(m.Control), m.Probe, m.Chunk, m.RelayedChunk}
 

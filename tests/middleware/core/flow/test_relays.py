@@ -27,7 +27,7 @@ def relay(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     """Host h2, which the client has told of a route over it."""
     book = make_book("h2")
     book << got("client", install) >> ANY
-    book << got("client", m.CommitWays("r", 1, 0, (), ways=WAYS)) >> ANY
+    book << got("client", m.Commit("r", 1, 0, (), ways=WAYS)) >> ANY
     return book
 
 
@@ -50,16 +50,16 @@ def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to
 def test_the_receiver_takes_it_as_its_source_said_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
     book, hops = make_book("h2"), (m.LinkEnd("client", "fast"), m.LinkEnd("h2", "slow"))
     book << got("client", install) >> ANY
-    book << got("client", m.CommitWays("r", 1, 0, (), ways=(m.RoutePreference("h1", "h2", (hops,)),))) >> ANY
+    book << got("client", m.Commit("r", 1, 0, (), ways=(m.RoutePreference("h1", "h2", (hops,)),))) >> ANY
     came = chunk(hops=hops, at=1)
     assert book.core.passes("client", came, "slow")
     assert not book.core.passes("h1", came, "slow") and not book.core.passes("client", came, "fast")
 
 
 def test_the_routes_before_the_last_change_count_as_well_and_those_before_it_do_not(relay: Playbook) -> None:
-    relay << got("client", m.CommitWays("r", 2, 3, (), ways=())) >> ANY
+    relay << got("client", m.Commit("r", 2, 3, (), ways=())) >> ANY
     assert relay.core.passes("h1", chunk(), "fast")  # it has been on its way since
-    relay << got("client", m.CommitWays("r", 3, 4, (), ways=())) >> ANY
+    relay << got("client", m.Commit("r", 3, 4, (), ways=())) >> ANY
     assert not relay.core.passes("h1", chunk(), "fast")
 
 
@@ -68,7 +68,7 @@ def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(r
     ways = (m.RoutePreference("h1", "client", (other,)),)
 
     def riding(number: int) -> m.RelayedChunk:
-        commit = m.CommitWays("r", number, 4, (), ways=ways)
+        commit = m.Commit("r", number, 4, (), ways=ways)
         return chunk(hops=other, message=m.Partition("r", "s", "t", 5, commit=commit))
 
     assert relay.core.passes("h1", riding(2), "slow")  # the next that the client says
@@ -96,8 +96,8 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
         m.RoutePreference("h1", "h2", ((m.LinkEnd("client", "fast"), m.LinkEnd("h2", "fast")), "net"), (100_000, 0)),
     )
     book << got("client", install) >> ANY
-    book << got("client", m.ProposeWays("r", 1, (), None, ways)) >> ANY
-    book << got("client", m.CommitWays("r", 1, -1, (), ways=ways)) >> ANY
+    book << got("client", m.Propose("r", 1, (), None, ways)) >> ANY
+    book << got("client", m.Commit("r", 1, -1, (), ways=ways)) >> ANY
 
     def sent(*, again: bool) -> list[m.Via]:
         book << got("h2", m.Demand("r", "s", "o", 0, version=1, again=again)) >> ANY
@@ -119,8 +119,8 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
 def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playbook], install: m.Install) -> None:
     book, over = make_book("h1"), (m.LinkEnd("h2", "fast"), m.LinkEnd("client", "fast"))
     book << got("client", install) >> ANY
-    book << got("client", m.ProposeWays("r", 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
-    book << got("client", m.CommitWays("r", 1, -1, (), ways=(m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
+    book << got("client", m.Propose("r", 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
+    book << got("client", m.Commit("r", 1, -1, (), ways=(m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
     directory = book.core.runs["r"].directory
     assert directory.routes.via("client", 1) == over
     peer = directory.peers["h2"]
@@ -142,8 +142,8 @@ def source(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     """Host h1, which sends to h2 over the client, as long as that is of use."""
     book, ways = make_book("h1"), (m.RoutePreference("h1", "h2", (BY_CLIENT, "net"), (100_000, 0)),)
     book << got("client", install) >> ANY
-    book << got("client", m.ProposeWays("r", 1, (), None, ways)) >> ANY
-    book << got("client", m.CommitWays("r", 1, -1, (), ways=ways)) >> ANY
+    book << got("client", m.Propose("r", 1, (), None, ways)) >> ANY
+    book << got("client", m.Commit("r", 1, -1, (), ways=ways)) >> ANY
     return book
 
 

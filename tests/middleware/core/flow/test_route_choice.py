@@ -24,7 +24,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     book = make_book("h1")
     book << got("client", install) >> ANY
     assert [send.via for send in sent(book, 0)] == ["net"]
-    book << got("client", m.ProposeWays("r", 1, (), None, WAYS)) >> ANY
+    book << got("client", m.Propose("r", 1, (), None, WAYS)) >> ANY
     assert m.Vote("r", 1, "h1", 0) in book.sent("client")
     return book
 
@@ -40,25 +40,25 @@ def sent(book: Playbook, index: int, *, again: bool = False) -> list[e.Send]:
 
 
 def test_networks_change_after_the_partition_that_was_agreed_on_and_nothing_moves(book: Playbook) -> None:
-    book << got("client", m.CommitWays("r", 1, 1, (), ways=WAYS)) >> ANY
+    book << got("client", m.Commit("r", 1, 1, (), ways=WAYS)) >> ANY
     assert book.sent("client") == [m.Done("r", 1, "h1")]
     book << e.OperatorFinished("r", "s", 1, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 1)] == ["net"]
     book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
     (part,) = sent(book, 2)
-    assert part.via == "fast" and part.message.commit == m.CommitWays("r", 1, 1, (), ways=WAYS)
+    assert part.via == "fast" and part.message.commit == m.Commit("r", 1, 1, (), ways=WAYS)
     assert book.core.runs["r"].directory.routes.via("client", 9) == "net"
 
 
 def test_networks_that_were_not_voted_on_are_not_taken(book: Playbook) -> None:
-    book << got("client", m.CommitWays("r", 1, 1, (), ways=WAYS[:1])) >> ANY
+    book << got("client", m.Commit("r", 1, 1, (), ways=WAYS[:1])) >> ANY
     assert book.recorded() == ["unexpected"] and book.core.runs["r"].directory.routes.table == ()
 
 
 @pytest.fixture
 def over_fast(book: Playbook) -> Playbook:
     """It has sent partition 1 over the fast network at 10 s."""
-    book << got("client", m.CommitWays("r", 1, 0, (), ways=WAYS)) >> ANY
+    book << got("client", m.Commit("r", 1, 0, (), ways=WAYS)) >> ANY
     book.at(10.0) << e.OperatorFinished("r", "s", 1, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 1)] == ["fast"]
     return book
@@ -95,8 +95,8 @@ def test_a_network_in_which_a_transfer_fails_is_left_for_a_while(over_fast: Play
 def test_after_a_change_to_one_network_nothing_stuck_is_sent_again_for_a_choice_of_before(over_fast: Playbook) -> None:
     book, part = over_fast, m.Partition("r", "s", "o", 1)
     book << e.TransferMeasured("h2", part, 10_000, 0.1, "fast") >> ANY
-    book << got("client", m.ProposeWays("r", 2, (), None, WAYS[2:])) >> ANY
-    book << got("client", m.CommitWays("r", 2, 1, (), ways=WAYS[2:])) >> ANY
+    book << got("client", m.Propose("r", 2, (), None, WAYS[2:])) >> ANY
+    book << got("client", m.Commit("r", 2, 1, (), ways=WAYS[2:])) >> ANY
     book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 2)] == ["net"]
     assert sent(book.at(20.0), 2, again=True) == []

@@ -118,7 +118,7 @@ def _begun(make_book: Any, make_install: Any) -> Playbook:
     book: Playbook = make_book("client")
     install = make_install(others=("h3",))
     peers = [msgspec.structs.replace(peer, instance="1") for peer in install.peers]
-    install = m.FailoverInstall.of(msgspec.structs.replace(install, peers=tuple(peers)), m.Failover())
+    install = msgspec.structs.replace(msgspec.structs.replace(install, peers=tuple(peers)), failover=m.Failover())
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed("r", host)) >> ANY

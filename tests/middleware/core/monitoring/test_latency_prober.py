@@ -78,7 +78,7 @@ def is_latency(a: str, b: str, found: Latency | None, *, most_s: float = 1e-3, l
 @pytest.mark.parametrize("interface", ["independent", "single"])
 def test_before_a_run_latencies_are_those_of_the_links(interface: str) -> None:
     world = World(HOSTS, shaped(), lambda _: Busy(), WorldConfig(interface, startup_s=0.0, validate=True))
-    found = world.probe({Link("h1", "h2"), Link("h2", "h1"), Link("h2", "client")}, 60.0, latency=True)
+    found = world.probe({Link("h1", "h2"), Link("h2", "h1"), Link("h2", "client")}, 60.0, "latency")
     assert set(found) == {("h1", "h2"), ("h2", "client")}  # one stands for both directions
     for link, latency in found.items():
         is_latency(*link, latency)
@@ -174,7 +174,7 @@ def test_what_is_no_latency_is_no_message(latency: Any) -> None:
 def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1")
     peers = tuple(m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(3 * AT_ONCE))
-    request = m.LatencyRequest("probe", peers, m.Peer("client", "tcp://c:1", "tcp://c:2"))
+    request = m.ProbeRequest("probe", peers, m.Peer("client", "tcp://c:1", "tcp://c:2"), "latency")
     book << got("client", request) >> ANY
     first = {each.to: each.message for each in book.only(e.Send)}
     assert len(first) == AT_ONCE

@@ -63,7 +63,7 @@ def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
 def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
     """The client of a run that outlives its hosts, whose hosts answer every ping until second 60."""
     book = make_book("client", CoreConfig())
-    install = m.FailoverInstall.of(make_install(others=("h3",)), m.Failover())
+    install = msgspec.structs.replace(make_install(others=("h3",)), failover=m.Failover())
     book << e.RunRequested(install) >> ANY
     for name in ("h1", "h2", "h3"):
         book << got(name, m.Installed("r", name)) >> ANY

@@ -228,7 +228,7 @@ TO_H1 = e.Send("r", "h1", m.Ping(""))
 def lasting_book(make_book: Book, make_install: Make, **limits: float) -> Playbook:
     """h2, whose operator demands its input from h1 at 0 s, and has not waited for anything before."""
     book = make_book("h2", msgspec.structs.replace(LASTING, **limits))
-    book << got(CLIENT, m.FailoverInstall.of(make_install(), m.Failover())) >> ANY
+    book << got(CLIENT, msgspec.structs.replace(make_install(), failover=m.Failover())) >> ANY
     book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
     assert e.SetTimer("silence", 1.0) in book.commands
     assert TO_H1 in book.commands  # how long does an answer take?

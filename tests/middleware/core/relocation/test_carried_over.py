@@ -27,14 +27,14 @@ WHERE = {"s": "h1", "o": "h2", "p": "h3", "t": "client"}
 PEERS = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2", "h3", "h4")])
 
 
-def generation(number: int, *starts: Start, where: dict[str, str] | None = None, **more: Any) -> m.FailoverInstall:
+def generation(number: int, *starts: Start, where: dict[str, str] | None = None, **more: Any) -> m.Install:
     """``s`` on h1 -> ``o`` on h2 -> ``p`` on h3 -> ``t`` on the client, as its ``number``-th generation."""
     locations = tuple([m.Location(name, host, 1) for name, host in (WHERE | (where or {})).items()])
     install = m.Install("r" + (f"~{number}" if number else ""), FLOW, locations, PEERS, "client")
-    return replace(m.FailoverInstall.of(install, Failover(every=4)), starts=starts, **more)
+    return replace(replace(install, failover=Failover(every=4)), starts=starts, **more)
 
 
-def follows(number: int = 1, at: int = 2, **more: Any) -> m.FailoverInstall:
+def follows(number: int = 1, at: int = 2, **more: Any) -> m.Install:
     """h3 is lost: ``p`` begins anew on h4, from partition ``at``."""
     starts = Start("s", at, free=True), Start("o", at), Start("p", at), Start("t", at)
     return generation(number, *starts, **{"where": {"p": "h4"}, "kept_from": 0} | more)
@@ -66,7 +66,7 @@ def test_an_operator_goes_on_with_its_state_and_gives_again_what_its_consumer_la
     book << got("client", follows()) >> ANY
     assert book.only(e.CloseRun) == [e.CloseRun("r", "r~1", ("o",))]
     assert [(each.install.run, each.nodes) for each in book.only(e.OpenRun)] == [("r~1", ())]
-    assert book.sent("client") == [m.GoesOn("r~1", "h2", nodes=(Start("o", 5),))]
+    assert book.sent("client") == [m.Installed("r~1", "h2", carried_over=(Start("o", 5),))]
     assert [(each.producer, each.index) for each in book.sent("h1")] == [("s", 5)]
     book << got("h3", m.Demand("r", "o", "p", 5, version=1)) >> []  # a host of the generation before
     for index in (2, 3, 4):
@@ -111,9 +111,7 @@ def test_code_that_raises_over_a_call_of_the_generation_before_ends_the_run(book
         follows(where={"p": "h4", "o": "h4"}),
     ],
 )
-def test_an_operator_that_is_not_the_same_or_may_not_be_sound_begins_anew(
-    book: Playbook, install: m.FailoverInstall
-) -> None:
+def test_an_operator_that_is_not_the_same_or_may_not_be_sound_begins_anew(book: Playbook, install: m.Install) -> None:
     book << got("client", install) >> ANY
     assert book.only(e.CloseRun) == [e.CloseRun("r", install.run, ())]
     assert [type(each) for each in book.sent("client")][-1] is m.Installed
@@ -130,7 +128,7 @@ def test_where_an_output_is_gone_the_run_begins_wholly_anew(book: Playbook, make
     client = make_book("client")
     client << e.RunRequested(follows(), None) >> ANY
     client << got("h2", refuse) >> ANY
-    (begun,) = [each for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
+    (begun,) = [each for each in client.sent("h2") if isinstance(each, m.Install)]
     assert (begun.run, begun.kept_from) == ("r~2", None)
 
 
@@ -146,11 +144,11 @@ def test_all_begin_anew_where_a_state_is_lost_with_what_is_needed_to_make_it_aga
     client << got("h4", m.CheckpointStored("r", "o", 5, ("h4", "h2"))) >> ANY
     assert client.sent("h2") == [m.CheckpointsObsolete("r", (Start("o", 5),))]
     client << e.PeerLost("r", "h3", "is gone") >> ANY
-    (once,) = [each for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
+    (once,) = [each for each in client.sent("h2") if isinstance(each, m.Install)]
     assert (once.kept_from, {each.node: each.index for each in once.starts}["p"]) == (0, 5)
     assert {each.node for each in once.starts if each.free} == {"s"}
     client << e.PeerLost("r~1", "h4", "is gone") >> ANY  # the last that had it
-    (again,) = [each for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
+    (again,) = [each for each in client.sent("h2") if isinstance(each, m.Install)]
     assert (again.kept_from, {each.node: each.index for each in again.starts}["p"]) == (None, 0)
 
 

@@ -43,7 +43,7 @@ class Origin:
 
 def test_replicas_of_which_no_word_comes_are_sent_again_instead_of_others(make_book: Any, make_install: Any) -> None:
     """What went to a host that was not there yet is lost; once it is, all goes on."""
-    install = m.FailoverInstall.of(make_install(others=("h3",)), Failover(every=1, domains={"h1": "a", "h2": "a"}))
+    install = replace(make_install(others=("h3",)), failover=Failover(every=1, domains={"h1": "a", "h2": "a"}))
     origin = Origin(make_book, install)
     indices = [[each.index for each in origin.make(bytes([number]))] for number in range(MOST + 3)]
     assert indices == [[number + 1] for number in range(MOST)] + [[MOST]] * 3
@@ -53,7 +53,7 @@ def test_replicas_of_which_no_word_comes_are_sent_again_instead_of_others(make_b
 
 def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: Any) -> None:
     book = make_book("h3")
-    book << got("client", m.FailoverInstall.of(make_install(others=("h3",)), Failover())) >> ANY
+    book << got("client", replace(make_install(others=("h3",)), failover=Failover())) >> ANY
     for payload in (b"xy", None):  # the second time it is not let in, as it is there
         book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), payload) >> ANY
         assert book.sent("client") == [m.CheckpointStored("r", "o", 4, ("h3", "h2"))]
@@ -65,7 +65,7 @@ def test_of_operators_without_state_that_follow_each_other_one_says_what_can_be_
 ) -> None:
     """Each says once that it has none; from then on the last one of the same code says enough."""
     flow = chain(Code("some"), Code("some"), Code(last), client="client").validate()
-    install = m.FailoverInstall.of(make_install({"p": "h3"}, dataflow=flow), Failover(every=4))
+    install = replace(make_install({"p": "h3"}, dataflow=flow), failover=Failover(every=4))
     book, said = make_book("h2"), list[int]()
     book << got("client", install) >> ANY
     for index in range(8):
@@ -83,7 +83,7 @@ def test_an_operator_without_state_says_no_more_often_that_it_has_none_when_a_ho
     make_book: Any, make_install: Any
 ) -> None:
     """Once, as others may have to begin anew, and then as often as before."""
-    install = m.FailoverInstall.of(make_install(others=("h3", "h4")), Failover(every=4))
+    install = replace(make_install(others=("h3", "h4")), failover=Failover(every=4))
     origin, said = Origin(make_book, install), list[int]()
     for index in range(12):
         if index == 5:
@@ -101,7 +101,7 @@ def test_an_operator_without_state_says_no_more_often_that_it_has_none_when_a_ho
 def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_partitions(
     make_book: Any, make_install: Any
 ) -> None:
-    install = m.FailoverInstall.of(make_install(others=("h3",)), Failover(every=8, every_bytes=5))
+    install = replace(make_install(others=("h3",)), failover=Failover(every=8, every_bytes=5))
     origin = Origin(make_book, install)
     for number in range(14):
         origin.make(bytes([number]))
@@ -114,7 +114,7 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
     client = make_book("client")
     (
         client
-        << e.RunRequested(m.FailoverInstall.of(make_install({"p": "h3"}, dataflow=flow), Failover(every=4)), None)
+        << e.RunRequested(replace(make_install({"p": "h3"}, dataflow=flow), failover=Failover(every=4)), None)
         >> ANY
     )
     for host in ("h1", "h2", "h3"):
@@ -135,7 +135,7 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
 def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tuple[m.HistoryGap, ...] = ()) -> Playbook:
     """``h3``, which keeps a replica of ``o`` at partition 4, in the generation in which ``o`` on ``h2`` starts so."""
     book: Playbook = make_book("h3")
-    install = m.FailoverInstall.of(make_install(others=("h3",)), Failover())
+    install = replace(make_install(others=("h3",)), failover=Failover())
     book << got("client", install) >> ANY
     book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), b"xy") >> ANY
     if settled:
@@ -156,7 +156,7 @@ def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
     make_book: Any, make_install: Any
 ) -> None:
     """What comes late is of a generation before, or of another partition."""
-    book, install = make_book("h2"), m.FailoverInstall.of(make_install(others=("h3", "h4")), Failover())
+    book, install = make_book("h2"), replace(make_install(others=("h3", "h4")), failover=Failover())
     starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
     book << got("client", replace(install, run="r~1", starts=starts)) >> ANY
     book << got("h3", m.StateMissing("r~1", "o", 3, "it says")) >> []
@@ -182,7 +182,7 @@ def test_a_host_keeps_the_replica_at_the_line_at_which_a_restart_would_begin(
     assert [type(each) for each in book.sent()] == [m.State if there else m.StateMissing]
 
 
-def begun(make_book: Any, install: m.FailoverInstall, taken: int) -> Playbook:
+def begun(make_book: Any, install: m.Install, taken: int) -> Playbook:
     """The client of a run whose hosts have it all, and whose application has taken so many partitions."""
     client: Playbook = make_book("client")
     client << e.RunRequested(install, None) >> ANY
@@ -194,12 +194,12 @@ def begun(make_book: Any, install: m.FailoverInstall, taken: int) -> Playbook:
 
 def starts_of(client: Playbook, host: str) -> dict[str, Start]:
     """Where the nodes start in the generation that the last event has begun."""
-    (install,) = [each for each in client.sent(host) if isinstance(each, m.FailoverInstall)]
+    (install,) = [each for each in client.sent(host) if isinstance(each, m.Install)]
     return {start.node: start for start in install.starts}
 
 
 def test_a_run_begins_anew_from_the_replica_at_the_line_whoever_keeps_it(make_book: Any, make_install: Any) -> None:
-    client = begun(make_book, m.FailoverInstall.of(make_install(others=("h3", "h4")), Failover(every=4)), 18)
+    client = begun(make_book, replace(make_install(others=("h3", "h4")), failover=Failover(every=4)), 18)
     client << got("h3", m.CheckpointStored("r", "o", 16, ("h3", "h2"))) >> ANY
     assert [each.lines for each in client.sent("h3")] == [(Start("o", 16),)]
     client << got("h4", m.CheckpointStored("r", "o", 16, ("h4", "h2"))) >> ANY  # its word comes later, and counts
@@ -216,9 +216,7 @@ def test_a_run_that_has_gone_on_without_a_source_starts_with_no_replica_from_bef
     where = {"near": "h1", "far": "h2", "o": "h3", "t": "client"}
     peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2", "h3", "h4")])
     locations = tuple([m.Location(name, host, 1) for name, host in where.items()])
-    client = begun(
-        make_book, m.FailoverInstall.of(m.Install("r", flow, locations, peers, "client"), Failover(every=4)), 6
-    )
+    client = begun(make_book, replace(m.Install("r", flow, locations, peers, "client"), failover=Failover(every=4)), 6)
     for index in (4, 8):
         client << got("h4", m.CheckpointStored("r", "o", index, ("h4", "h3"))) >> ANY
     client << e.PeerLost("r", "h2", "is gone") >> ANY
@@ -230,8 +228,8 @@ def test_a_run_that_has_gone_on_without_a_source_starts_with_no_replica_from_bef
 
 def test_a_host_that_says_that_it_is_far_ahead_is_believed_within_a_bound(make_book: Any, make_install: Any) -> None:
     """Else a query that is attached would begin with a partition that never comes."""
-    client = begun(make_book, replace(m.FailoverInstall.of(make_install(), Failover()), run="r~1"), 0)
+    client = begun(make_book, replace(replace(make_install(), failover=Failover()), run="r~1"), 0)
     flow = client.core.runs["r~1"].flow
     for claimed, believed in ((5, 5), (10**12, FURTHER * len("sot"))):
-        client << got("h2", m.GoesOn("r~1", "h2", nodes=(Start("o", claimed),))) >> ANY
+        client << got("h2", m.Installed("r~1", "h2", carried_over=(Start("o", claimed),))) >> ANY
         assert flow.ahead == believed

@@ -148,9 +148,9 @@ def test_a_change_that_came_wrong_is_not_taken_over(change: e.Inherited, error: 
 # --- on hosts -------------------------------------------------------------------------------------------
 
 
-def lasting(install: Any, number: int, *starts: Start, **options: Any) -> m.FailoverInstall:
+def lasting(install: Any, number: int, *starts: Start, **options: Any) -> m.Install:
     named = replace(install, run=install.run + (f"~{number}" if number else ""))
-    return replace(m.FailoverInstall.of(named, Failover(**options)), starts=starts)
+    return replace(replace(named, failover=Failover(**options)), starts=starts)
 
 
 def state(index: int, since: int = -1, what: bytes = b"xy", run: str = "r") -> m.State:

@@ -31,7 +31,7 @@ class Client:
 
     def __init__(self, book: Playbook, install: m.Install) -> None:
         self.book = book
-        book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()), None) >> ANY
+        book << e.RunRequested(replace(install, failover=m.Failover()), None) >> ANY
         self._answer()
 
     @property
@@ -81,7 +81,7 @@ def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
     run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
     client.hear(keeper, m.CheckpointStored, "o", version, (keeper, "h2"))
     client.lose("h2")
-    assert Start("o", version, keeper) in client.recovery._context.failover_install.starts
+    assert Start("o", version, keeper) in client.recovery._context.install.starts
 
 
 def lies(client: Client, liar: str) -> None:
@@ -161,7 +161,7 @@ def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(
         client.hear(keeper, m.CheckpointStored, "o", index, (keeper, "h2"))
     client.lose("h4")
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
-    assert Start("o", 6, "h2") in client.recovery._context.failover_install.starts
+    assert Start("o", 6, "h2") in client.recovery._context.install.starts
     for _ in range(100):
         for index in range(12):
             client.hear(liar, m.CheckpointStored, "o", index, (liar,))
@@ -216,14 +216,14 @@ def test_a_host_names_the_process_that_leads_a_run_to_another_that_asks_after_it
     make_book: Any, make_install: Any
 ) -> None:
     """Of a generation that the same process has left, it says that it does not know it."""
-    host, first = make_book("h2"), m.FailoverInstall.of(make_install(), m.Failover())
+    host, first = make_book("h2"), replace(make_install(), failover=m.Failover())
     named = {"client": "ab process 7 on there"}
     peers = tuple([replace(peer, instance=named.get(peer.name, "")) for peer in first.peers])
     mine, other = taken_over("r", 5), taken_over("r", 6)
     host << got("client", replace(first, run=mine)) >> ANY
     host << got("client", replace(first, run=other, peers=peers)) >> ANY
     why = "client 'client' leads the run from another process, process 7 on there; take its partitions there"
-    for asks in (m.Ping(mine), m.Pings(mine, ()), replace(first, run=following(mine))):
+    for asks in (m.Ping(mine), m.Ping(mine, ()), replace(first, run=following(mine))):
         host << got("client", asks) >> ANY
         (failed,) = [each for each in host.sent("client") if isinstance(each, m.Failed)]
         assert failed == m.Failed(asks.run, "", why, led=generation_of(other))
@@ -247,7 +247,7 @@ def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
     client.hear("h3", m.CheckpointStored, "o", 1, ("h3", "h2"))
     client.hear("h3", m.Leave, False)
     client.lose("h2")
-    assert Start("o", 1, "h3") in client.recovery._context.failover_install.starts
+    assert Start("o", 1, "h3") in client.recovery._context.install.starts
     (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
     assert entry.host not in ("h2", "h3")
 
@@ -268,7 +268,7 @@ def test_a_host_that_comes_back_speaks_the_version_of_the_run(
     make_book: Any, make_install: Any, speaks: m.Speaks, joins: bool
 ) -> None:
     book = make_book("client")
-    install = m.FailoverInstall.of(make_install(others=("h3",)), m.Failover())
+    install = replace(make_install(others=("h3",)), failover=m.Failover())
     book << e.RunRequested(msgspec.structs.replace(install, version=9)) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed("r", host)) >> ANY
@@ -279,7 +279,7 @@ def test_a_host_that_comes_back_speaks_the_version_of_the_run(
         book << got("h3", m.Welcome("h3", "tcp://h3:1", "tcp://h3:2", instance="2", speaks=speaks)) >> ANY
         told += book.recorded()
         asked += book.sent("h3")
-    assert [type(each) for each in asked] == ([m.FailoverInstall] if joins else [])
+    assert [type(each) for each in asked] == ([m.Install] if joins else [])
     assert told == ([] if joins else ["fault"])
 
 

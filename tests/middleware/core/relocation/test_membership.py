@@ -61,8 +61,8 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
     plain = make_install({"o": "h3"}, others=("h2", "h4"))
     nodes = [replace(each, stand_ins=("h4",) if each.kind == "source" else ()) for each in plain.dataflow.nodes]
     client = make_book("client")
-    install = m.FailoverInstall.of(replace(plain, dataflow=Dataflow(tuple(nodes))), m.Failover())
-    client << e.KeptRunRequested(install, None) >> ANY
+    install = replace(replace(plain, dataflow=Dataflow(tuple(nodes))), failover=m.Failover())
+    client << e.RunRequested(install, None, journaled=True) >> ANY
     (kept,) = [each.kept for each in client.only(e.Keep)]
     for host in ("h1", "h2", "h3", "h4"):
         client << got(host, m.Installed("r", host)) >> ANY
@@ -72,7 +72,7 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
     peers = {each.name: each for each in install.peers if each.name != "h4"}
     again = resumed(kept, {"t": 5}, peers, "client")
     assert {each.name for each in again.peers} == {"client", "h1", "h2", "h3", "h4"}
-    (joins,) = [each for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
+    (joins,) = [each for each in client.sent("h2") if isinstance(each, m.Install)]
     for asked in (joins, again):
         book = make_book("h2")
         book << got("client", asked) >> ANY
@@ -81,7 +81,7 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
 
 def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_book: Any, make_install: Any) -> None:
     """Another host was lost before it had answered: it is asked as what it is, not as what it was."""
-    install = m.FailoverInstall.of(make_install(others=("h3",)), m.Failover())
+    install = replace(make_install(others=("h3",)), failover=m.Failover())
     book, again = make_book("client"), replace(H3, instance="again")
     book << e.RunRequested(install, None) >> ANY
     for host in ("h1", "h2", "h3"):
@@ -89,7 +89,7 @@ def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_b
     book << e.PeerLost("r", "h3", "went away") >> ANY
     book << e.PeerJoined("r", again) >> ANY
     book << e.PeerLost("r", "h1", "went away") >> ANY
-    (asked,) = [each for each in book.sent("h3") if isinstance(each, m.FailoverInstall)]
+    (asked,) = [each for each in book.sent("h3") if isinstance(each, m.Install)]
     assert asked.run == "r~1"
     assert again in asked.peers
     assert len({peer.name for peer in asked.peers}) == len(asked.peers)
@@ -156,7 +156,7 @@ def _away(make_book: Any, make_install: Any) -> Playbook:
     """Return the client of a run with failover, which two hosts without nodes have left."""
     book: Playbook = make_book("client")
     install = make_install(others=("h3", "h4"))
-    book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()), None) >> ANY
+    book << e.RunRequested(replace(install, failover=m.Failover()), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
         book << got(host, m.Installed("r", host)) >> ANY
     for host in ("h3", "h4"):
@@ -242,7 +242,7 @@ def test_a_host_that_answers_pings_and_not_what_all_are_told_is_lost(
     make_book: Any, make_install: Any, what: str, lasting: bool
 ) -> None:
     book, install = make_book("client"), make_install(others=("h3",))
-    book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()) if lasting else install, None) >> ANY
+    book << e.RunRequested(replace(install, failover=m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed("r", host)) >> ANY
     query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
@@ -295,7 +295,7 @@ def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_
 ) -> None:
     """All other hosts know that ``h3`` has joined, so ``o`` moves there before the client hears of it."""
     book, install = make_book("client"), make_install()
-    book << e.RunRequested(m.FailoverInstall.of(install, m.Failover()) if lasting else install, None) >> ANY
+    book << e.RunRequested(replace(install, failover=m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2"):
         book << got(host, m.Installed("r", host)) >> ANY
     book << e.PeerJoined("r", H3) >> ANY

@@ -183,10 +183,10 @@ def test_a_killed_process_costs_the_application_nothing(use: str) -> None:
     assert took(True) == took(False)
 
 
-def lasting(install: Any, number: int, *starts: Start) -> m.FailoverInstall:
+def lasting(install: Any, number: int, *starts: Start) -> m.Install:
     """A run as its ``number``-th generation."""
     named = replace(install, run=install.run + (f"~{number}" if number else ""))
-    return replace(m.FailoverInstall.of(named, Failover()), starts=starts)
+    return replace(replace(named, failover=Failover()), starts=starts)
 
 
 @pytest.mark.parametrize("drains", [True, False])
@@ -232,7 +232,7 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     recovery = client.core.runs["r~1"].recovery
     recovery.known, recovery.bases = {"o": {4: {"h3"}}}, dict.fromkeys("sot", 0)
     client << got("h2", said) >> ANY
-    began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.FailoverInstall)]
+    began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.Install)]
     assert began == ([] if trace else [Start("o", 0)])
 
 
@@ -270,7 +270,7 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
 ) -> None:
     """Not from what it has: a client that comes after begins with the former. Of later ones three are kept."""
     client = make_book("client")
-    client << e.KeptRunRequested(m.FailoverInstall.of(make_install(), Failover(every=4)), None) >> ANY
+    client << e.RunRequested(replace(make_install(), failover=Failover(every=4)), None, journaled=True) >> ANY
     for host in ("h1", "h2"):
         client << got(host, m.Installed("r", host)) >> ANY
     client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
@@ -296,7 +296,7 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
 def test_the_loss_of_an_operator_with_its_last_replica_takes_it_back_by_one(make_book: Any, make_install: Any) -> None:
     """The one before is kept as long as it is on another host, and no longer."""
     client = make_book("client")
-    client << e.RunRequested(m.FailoverInstall.of(make_install(others=("h3", "h4")), Failover(every=4)), None) >> ANY
+    client << e.RunRequested(replace(make_install(others=("h3", "h4")), failover=Failover(every=4)), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
         client << got(host, m.Installed("r", host)) >> ANY
     client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
@@ -311,5 +311,5 @@ def test_the_loss_of_an_operator_with_its_last_replica_takes_it_back_by_one(make
     assert not [each for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete)]
     for host in ("h4", "h2"):
         client << e.PeerLost("r", host, "is gone") >> ANY
-    (install,) = [each for each in client.sent("h3") if isinstance(each, m.FailoverInstall)]
+    (install,) = [each for each in client.sent("h3") if isinstance(each, m.Install)]
     assert [start for start in install.starts if start.node == "o"] == [Start("o", 16, "h3")]

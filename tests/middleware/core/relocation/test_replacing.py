@@ -113,7 +113,7 @@ def test_every_planner_can_be_asked(name: str) -> None:
 
 def test_a_planner_that_does_not_answer_is_not_waited_for(make_book: Any, make_install: Any) -> None:
     client = make_book("client")
-    install = m.FailoverInstall.of(make_install(others=("h3",)), Failover())
+    install = replace(make_install(others=("h3",)), failover=Failover())
     client << e.RunRequested(install, GlobalMoves()) >> ANY
     for host in ("h1", "h2", "h3"):
         client << got(host, m.Installed("r", host)) >> ANY
@@ -123,6 +123,6 @@ def test_a_planner_that_does_not_answer_is_not_waited_for(make_book: Any, make_i
     client << e.PeerLost("r", "h3", "is gone, too") >> ANY
     assert list(client.core.runs) == ["r"]
     client.at(2.5) << e.TimerFired("place r") >> ANY
-    (began,) = [each for each in client.sent("h1") if isinstance(each, m.FailoverInstall)]
+    (began,) = [each for each in client.sent("h1") if isinstance(each, m.Install)]
     assert {entry.node: entry.host for entry in began.locations}["o"] not in ("h2", "h3")
     client << e.RecoveryPlanReady("r", {"o": "h1"}) >> []

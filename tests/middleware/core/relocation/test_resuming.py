@@ -57,7 +57,7 @@ class Resuming(FaultyWorld):
     def _request(self, *args: Any) -> e.RunRequested:
         asked = super()._request(*args)
         self.moves = asked.adaptation
-        return e.KeptRunRequested(*[getattr(asked, name) for name in asked.__struct_fields__])
+        return replace(asked, journaled=True)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
         if isinstance(command, e.Keep):
@@ -103,7 +103,7 @@ class Resuming(FaultyWorld):
         self.trees = {None: (install.dataflow, {entry.node: entry.host for entry in install.locations})}
         self.on_tree(install.dataflow)
         kept, free = replace(self.kept, queries={0: flow.sinks}), self._reorderable
-        asks = e.KeptRunRequested(install, self.moves, free.codes, (), free.merging, kept=kept)
+        asks = e.RunRequested(install, self.moves, free.codes, (), free.merging, journaled=True, kept=kept)
         self._handle(self.hosts[CLIENT], asks)
         for name in sorted({*self.names} - {*known, CLIENT}):
             self._handle(self.hosts[CLIENT], e.PeerLost(self.run_id, name, "cannot be reached"))

@@ -64,13 +64,13 @@ def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_t
     book.at(60.0) << e.TimerFired("plan r") >> ANY
     book << e.PlanReady("r", latencies=frozenset({far, near})) >> ANY
     (request,), (echo,) = book.sent("h2"), book.sent("h1")
-    assert isinstance(request, m.LatencyRequest) and [peer.name for peer in request.targets] == ["h1"]
+    assert isinstance(request, m.ProbeRequest) and [peer.name for peer in request.targets] == ["h1"]
     for later_s in (0.3, 0.7, 0.9):
         book.at(60.0 + later_s) << got("h1", m.Echo("r", echo.number, back=True)) >> ANY
         (echo,) = book.sent("h1") or (None,)
     assert book.only(e.RequestPlan) == []  # one is still waited for
     book.at(64.0) << e.TimerFired("plan r") >> ANY
-    assert [type(each) for each in book.sent("h2")] == [m.LatencyRequest]  # once more
+    assert [type(each) for each in book.sent("h2")] == [m.ProbeRequest]  # once more
     book.at(68.0) << e.TimerFired("plan r") >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.latencies.keys() == {near, far} and plan.latencies[far] == Latency(math.inf, 0)
