@@ -450,7 +450,7 @@ class Scripted(World):
         kind = host.name, send.to, type(send.message).__name__
         number = self._counts[kind] + 1
         lost = kind[:2] in self.cut or (self.loses is not None and self.loses(host.name, send))
-        state = send.bulk and isinstance(send.message, m.State)
+        state = send.bulk and isinstance(send.message, m.AnyState)
         if lost or (state and not self.cores[send.to].wants(host.name, send.message)):
             self._prepare(Drop(*kind, number))
         for after_s in self.again_s:

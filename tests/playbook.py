@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from thalweg.middleware.core.flow.actions import Output
+from thalweg.middleware.core.flow.actions import Action, Output
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.protocol import events as e
@@ -134,6 +134,16 @@ def _told(_: object) -> Any:
 def Demanded(index: int, again: bool = False, by: str = "") -> Stimulus:
     """The consumer, or the application, demands partition ``index``; ``again``: as it was not answered in time."""
     return lambda node: node.on_demand(index, again, by)
+
+
+def Skipped(index: int, by: str = "") -> Stimulus:
+    """The consumer goes on with partition ``index``; ``LAST``: it takes nothing more."""
+
+    def skips(node: NodeCore) -> tuple[str, list[Action]]:
+        can, actions = node.on_skip(index, by)
+        return "taken" if can else "lacking", actions
+
+    return skips
 
 
 def Arrived(producer: str, index: int, value: Any = None, *, end: m.End = False) -> Stimulus:

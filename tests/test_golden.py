@@ -46,7 +46,7 @@ RUNS = {
     "--placement random-moves --moves 20 --seed 4": "c544af54b3090b62609bfe0482ecea003cc59784d742a50a9a2dbbfc5931ca4d",
     "--placement one-shot --bytes --seed 1": "66fc307f6fcd25348e9f3322b1bb612c2af722742ae601a1777c4a4b5628960e",
 }
-FAULTS = {22: "a80ebc7a046ca932c5bbc92d9b1d905084eb6570bc4c067511f78535f125c532"}
+FAULTS = {22: "4d7858e5fcdcb8d39228f5333e0d4ba509a8336f1e51bb19f0a333aea39223b7"}
 
 
 def told(options: str, folder: Path) -> list[str]:

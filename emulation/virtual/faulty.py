@@ -252,7 +252,8 @@ class FaultyWorld(World):
         source, target = host.name, send.to
         assert source != target, f"host {source} sends itself {send.message}"
         if target in self._hostile or target not in self.hosts:  # whom a hostile host has made up, as one to probe
-            assert not isinstance(send.message, m.Partition | m.State), f"host {source} sends {target} {send.message}"
+            for_data = isinstance(send.message, m.Partition | m.AnyState)
+            assert not for_data, f"host {source} sends {target} {send.message}"
             return
         if isinstance(send.via, str) and send.via not in self._networks:  # of a hostile host's making
             failed = e.TransferFailed(target, send.message, send.via)
@@ -342,7 +343,7 @@ class FaultyWorld(World):
         message: Any = send.message
         large = transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES
         if large and not target.core.wants(source.name, message):
-            if isinstance(send.message, m.State):  # whoever sent it is told why not
+            if isinstance(send.message, m.AnyState):  # whoever sent it is told why not
                 self._at(late_s, target, msgspec.structs.replace(received, payload=None))
             self._at(late_s, source, e.TransferFailed(transfer.target, send.message, send.via))
             return

@@ -31,7 +31,7 @@ DRAWN: tuple[type[msgspec.Struct], ...] = (
     m.Resumed, m.MoveRequest, m.Relocated, m.Propose, m.Propose, m.Vote, m.Commit, m.Commit, m.Impassable,
     m.Abort, m.Retire, m.Done, m.Detach, m.Detached, m.Subscribe, m.AddMember, m.InstallSubscriber, m.Unsubscribe,
     m.SubscriptionEnded, m.Enlist, m.Drain, m.Drained, m.Leave, m.Stay, m.ProbeRequest, m.ProbeRequest, m.ProbeResult,
-    m.ProbeRequest, m.LatencyReply, m.Echo, m.ProbeRequest, m.CoordinatesReply, m.Echo, m.Credit,
+    m.ProbeRequest, m.ProbeResult, m.Echo, m.ProbeRequest, m.ProbeResult, m.Echo, m.Credit,
     m.Partition, m.Probe,
 )  # fmt: skip
 OVERHEARD = 256  # of what is said the latest
@@ -182,6 +182,6 @@ class Hostile:
         message = pool.message() if drawn else pool.mutated(dice.choice(self._heard))
         if type(message) is m.Partition and not message.end:
             return message, dice.choice((b"forged", ("s0", message.index, 0), None)), 1000
-        if type(message) is m.State and message.inline is None:
+        if isinstance(message, m.AnyState) and message.inline is None:
             return message, b"0".ljust(min(message.size_bytes, 1000)), message.size_bytes
         return message, bytes(100) if type(message) is m.Probe else None, 0

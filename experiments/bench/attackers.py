@@ -111,7 +111,7 @@ def _from(who: str, orders: Orders, message: m.Control, chance: Random) -> Attac
     return who, chance.randrange(len(orders.hosts)), CONTROL, [frames.encode(message)]
 
 
-def _bulk(who: str, host: int, message: m.Partition | m.Probe | m.State, number: int, of: int, body: bytes) -> Attack:
+def _bulk(who: str, host: int, message: m.Bulk, number: int, of: int, body: bytes) -> Attack:
     return who, host, BULK, [frames.encode(m.Chunk(number, of, 0, message)), body]
 
 
@@ -163,7 +163,7 @@ def lies(orders: Orders) -> list[m.Control]:
         m.Partition(run, producer, node, 10**6, True), m.Demand(run, producer, "no such node", 10**6),
         m.Demand(run, producer, node, 10**6, commit=m.Commit(run, 4, 3, (ghost,))), m.Welcome("h1", *there_is("h9")),
         m.ProbeResult(run, m.Estimate("h1", "h2", 1, 0, 2**50, 0)), m.Credit(1, 2**50, True),
-        m.LatencyReply(run, m.LinkLatency("h1", "h2", 0, 0, 2**50, 0)), m.Echo(run, 1, True), m.Echo(
+        m.ProbeResult(run, latency=m.LinkLatency("h1", "h2", 0, 0, 2**50, 0)), m.Echo(run, 1, True), m.Echo(
             run, 1, latencies=(m.LinkLatency("h1", "h2", 0, 0, 2**50, 0),), nodes=(m.NodeReport(node, 0, 0, 0, 1),)),
     ]  # fmt: skip
 

@@ -62,7 +62,7 @@ from thalweg.middleware.protocol.generations import base_of, generation_of, lead
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
-OF_RUNS = frozenset({*MESSAGE_HANDLERS, m.Demand, m.Partition, m.State, m.Located, m.Lost})
+OF_RUNS = frozenset({*MESSAGE_HANDLERS, m.Demand, m.Partition, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
 OF_NODES = (Timer.EPOCH, Timer.DECIDE, Timer.PACE)
@@ -111,7 +111,7 @@ class HostCore(Runs):
         if self._led:
             self._see_what_fell()
 
-    def wants(self, sender: str, message: m.Partition | m.Probe | m.State) -> bool:
+    def wants(self, sender: str, message: m.Bulk) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet.
 
         A shell takes no memory for one that has not.
@@ -129,7 +129,7 @@ class HostCore(Runs):
         before = chunk.hops[chunk.at - 1].host if chunk.at else chunk.source
         return run is not None and (sender, self.host, via) == (before, here.host, here.via) and run.passes(chunk)
 
-    def forwards(self, message: m.Partition | m.Probe | m.State) -> bool:
+    def forwards(self, message: m.Bulk) -> bool:
         """Whether a partition is for a node that is on another host."""
         run = self.runs.get(message.run)
         return run is not None and isinstance(message, m.Partition) and message.consumer not in run.flow.nodes
@@ -324,7 +324,7 @@ class HostCore(Runs):
             if run is not None:
                 run.transfer_over(peer, message, arrived=True, via=event.via)
             self.links.carried(event, message, run)
-        elif type(message) is m.State:
+        elif isinstance(message, m.AnyState):
             run = self.runs.get(message.run)
             if run is not None:
                 run.state_over(peer, message, arrived=True, via=event.via)
@@ -344,7 +344,7 @@ class HostCore(Runs):
             if run is not None:
                 run.transfer_over(event.peer, message, arrived=False, via=event.via)
             self.out.of(message.run).record("fault", peer=event.peer, node=message.producer)
-        elif type(message) is m.State:
+        elif isinstance(message, m.AnyState):
             run = self.runs.get(message.run)
             if run is not None:
                 run.state_over(event.peer, message, arrived=False, via=event.via)

@@ -31,4 +31,4 @@ class HostServices(msgspec.Struct, frozen=True):
     silence: Suspicions
     retries: Alarm
     occupied: Callable[[], int]
-    replicas_of: Callable[[m.Install], dict[str, dict[int, m.State]]]
+    replicas_of: Callable[[m.Install], dict[str, dict[int, m.Checkpoint]]]

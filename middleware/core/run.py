@@ -109,33 +109,40 @@ EVENT_HANDLERS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] 
     e.NextRequested: (Flow.next,),
     e.OutputCommitted: (Recovery.on_had,),
 }
-MESSAGE_HANDLERS: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
-    m.Offer: Arrivals.on_offer,
-    m.Accept: Departures.on_accept,
-    m.Refuse: Departures.on_refuse,
-    m.Restored: Departures.on_restored,
-    m.Withdraw: Arrivals.on_withdraw,
-    m.Resumed: Departures.on_resumed,
-    m.Claim: Inheritance.on_claim,
-    m.CheckpointStored: Recovery.on_stable,
-    m.StateMissing: Recovery.on_lacking,
-    m.CheckpointsObsolete: Checkpoints.on_settled,
-    m.StripeIndices: Flow.on_given,
-    m.Propose: Member.on_propose,
-    m.Vote: Proposer.on_vote,
-    m.Commit: Member.on_commit,
-    m.Abort: Member.on_abort,
-    m.Retire: Member.on_retire,
-    m.Done: Proposer.on_done,
-    m.Detach: QueryAttachment.on_detach,
-    m.Detached: Queries.on_detached,
-    m.AddMember: QueryAttachment.on_admit,
-    m.Unsubscribe: Subscribers.on_unsubscribe,
-    m.Leave: Membership.on_leave,
-    m.Relocated: Departures.on_relocated,
-    m.MoveRequest: Proposer.on_wish,
-    m.Impassable: CentralSteering.on_impassable,
+MESSAGE_HANDLERS: Mapping[type[Any], tuple[Callable[..., Heard], ...]] = {
+    m.SkipTo: (Flow.on_skip,),
+    m.Skipped: (Flow.on_skipped,),
+    m.ReplayNotNeeded: (Flow.on_replay_not_needed,),
+    m.Offer: (Arrivals.on_offer,),
+    m.State: (Arrivals.on_state, Inheritance.on_state),
+    m.Checkpoint: (Checkpoints.on_checkpoint,),
+    m.CheckpointRequest: (Checkpoints.on_request,),
+    m.Accept: (Departures.on_accept,),
+    m.Refuse: (Departures.on_refuse,),
+    m.Restored: (Departures.on_restored,),
+    m.Withdraw: (Arrivals.on_withdraw,),
+    m.Resumed: (Departures.on_resumed,),
+    m.Claim: (Inheritance.on_claim,),
+    m.CheckpointStored: (Recovery.on_stable,),
+    m.StateMissing: (Recovery.on_lacking, Checkpoints.on_lacking),
+    m.CheckpointsObsolete: (Checkpoints.on_settled,),
+    m.StripeIndices: (Flow.on_given,),
+    m.Propose: (Member.on_propose,),
+    m.Vote: (Proposer.on_vote,),
+    m.Commit: (Member.on_commit,),
+    m.Abort: (Member.on_abort,),
+    m.Retire: (Member.on_retire,),
+    m.Done: (Proposer.on_done,),
+    m.Detach: (QueryAttachment.on_detach,),
+    m.Detached: (Queries.on_detached,),
+    m.AddMember: (QueryAttachment.on_admit,),
+    m.Unsubscribe: (Subscribers.on_unsubscribe,),
+    m.Leave: (Membership.on_leave,),
+    m.Relocated: (Departures.on_relocated,),
+    m.MoveRequest: (Proposer.on_wish,),
+    m.Impassable: (CentralSteering.on_impassable,),
 }
+WITH_BYTES = frozenset({m.State, m.Checkpoint})
 FROM_CLIENT = frozenset(
     {
         m.Install, m.Ping,
@@ -203,7 +210,9 @@ class RunCore:
 
         tables = itertools.chain(NOTE_HANDLERS.items(), EVENT_HANDLERS.items())
         self._note_handlers = {kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in tables}
-        self._messages = {kind: bound(hearer) for kind, hearer in MESSAGE_HANDLERS.items()}
+        self._messages = {
+            kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in MESSAGE_HANDLERS.items()
+        } | {m.Located: (self.on_located,), m.Lost: (self.on_lost,)}
 
     def knows(self, host: str) -> bool:
         """Whether that is one of the run's hosts, or of its guests."""
@@ -301,7 +310,7 @@ class RunCore:
         if heard:
             self.handle_notes(heard)
 
-    def _demands_for_itself(self, sender: str, demand: m.Demand) -> bool:
+    def _demands_for_itself(self, sender: str, demand: m.Demand | m.SkipTo) -> bool:
         """R5: whether a guest demands what one of its own sinks takes."""
         where = self.directory.locations.get(demand.consumer)
         return (
@@ -352,31 +361,22 @@ class RunCore:
     def message(self, sender: str, message: Any, payload: Any = None) -> None:
         """Any other message of this run."""
         kind = type(message)
-        if not self.may_say(sender, kind) or (kind in TO_CLIENT and not self.context.leads):
+        own = kind is m.SkipTo and self._demands_for_itself(sender, message)
+        if not (own or self.may_say(sender, kind)) or (kind in TO_CLIENT and not self.context.leads):
             return
-        if kind is m.State:
-            self._state_part(message).on_state(sender, message, payload)
-        elif kind is m.StateMissing and not self.context.leads:
-            self.checkpoints.on_lacking(sender, message)
-        elif kind is m.Claim and message.heir == message.node:
-            self.checkpoints.on_claim(sender, message)
-        elif kind is m.Located:
-            self._insist(sender, message.locations)
-            believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
-            self.directory.settle(believed)
-            self._located(believed, sender)
-        elif kind is m.Lost:
-            self._on_lost(sender, message)
-        else:
-            self.handle_notes(self._messages[kind](sender, message))
+        words = (sender, message) if kind not in WITH_BYTES else (sender, message, payload)
+        for hearer in self._messages[kind]:
+            self.handle_notes(hearer(*words))
 
-    def _state_part(self, message: m.State) -> Arrivals | Checkpoints | Inheritance:
-        """Who hears of a state."""
-        if message.heir == message.node:
-            return self.checkpoints
-        return self.inheritance if message.heir else self.arrivals
+    def on_located(self, sender: str, message: m.Located) -> None:
+        """A host tells newer locations, as older ones were used."""
+        self._insist(sender, message.locations)
+        believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
+        self.directory.settle(believed)
+        self._located(believed, sender)
 
-    def _on_lost(self, client: str, message: m.Lost) -> None:
+    def on_lost(self, client: str, message: m.Lost) -> None:
+        """A host is gone for good."""
         host = message.host
         self._located(self.directory.merge(message.locations), self._host)
         if self.directory.is_back(message):
@@ -388,12 +388,14 @@ class RunCore:
         if held:  # which the client did not know
             self.out.send(client, m.Located(self.id, held))
 
-    def wants(self, sender: str, message: m.Partition | m.State) -> bool:
+    def wants(self, sender: str, message: m.Partition | m.AnyState) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet."""
         if sender not in self.members:
             return False
+        if isinstance(message, m.Checkpoint):
+            return self.checkpoints.wants(message)
         if isinstance(message, m.State):
-            return self._state_part(message).wants(message)
+            return self.inheritance.wants(message) if message.heir else self.arrivals.wants(message)
         node = self.flow.nodes.get(message.consumer)
         if node is None:
             return message.consumer in self.directory.locations  # to be forwarded
@@ -431,13 +433,13 @@ class RunCore:
                 peer, part.producer, f"nothing has got through {path}", route_fields(via), failing_s
             )
 
-    def state_over(self, peer: str, state: m.State, *, arrived: bool, via: m.Via) -> None:
+    def state_over(self, peer: str, state: m.AnyState, *, arrived: bool, via: m.Via) -> None:
         """All of a state has gone to ``peer``, or nobody knows what became of it."""
         ways = self.directory.routes
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, state)
         self.directory.states.over(peer, via, state, arrived=arrived)
-        if state.heir == state.node:
+        if isinstance(state, m.Checkpoint):
             self.checkpoints.on_transfer_over(peer, state, arrived=arrived)
         elif state.heir:
             self.inheritance.on_transfer_over(peer, state, arrived=arrived)
@@ -449,7 +451,7 @@ class RunCore:
         message, peer, via, directory = event.message, event.peer, event.via, self.directory
         if peer not in directory.everyone:
             return
-        spared = isinstance(message, m.State) and not self._is_awaited(message)
+        spared = isinstance(message, m.AnyState) and not self._is_awaited(message)
         alternatives = [
             other
             for other in directory.routes.others(peer, via, message.index if isinstance(message, m.Partition) else None)
@@ -473,11 +475,9 @@ class RunCore:
         self.out.record("fault", peer=peer, node=node, duration_s=idle_s, detail={"what": why, **route})
         self.out.send(self.install.client, m.Failed(self.id, node, why, lost=peer))
 
-    def _is_awaited(self, state: m.State) -> bool:
+    def _is_awaited(self, state: m.AnyState) -> bool:
         """Whether somebody waits for a state: an operator that moves stays where it is instead, if that is long."""
-        if not state.heir:
-            return False
-        return state.heir != state.node or self.checkpoints.is_awaited(state)
+        return self.checkpoints.is_awaited(state) if isinstance(state, m.Checkpoint) else bool(state.heir)
 
     def timer(self, timer: Timer, what: str) -> None:
         """Something is due in this run, of ``what`` where the timer is of something."""

@@ -51,8 +51,7 @@ class State(NodeMessage, frozen=True):
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
     else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
     any. ``book`` is the operator's epoch so far. With ``heir`` the operator goes nowhere: that one, which appears in
-    another tree, takes over what it remembers; its own heir it is where this is a replica (``checkpoints``): of all
-    that it remembers, or of what has changed ``since`` its replica at that partition.
+    another tree, takes over what it remembers.
     """
 
     index: Index
@@ -64,14 +63,10 @@ class State(NodeMessage, frozen=True):
     inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
     book: BookState | None = None
     heir: Annotated[str, msgspec.Meta(max_length=128)] = ""
-    since: Demanded = -1
 
 
 class Claim(RunMessage, frozen=True):
-    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet.
-
-    Its own heir waits for the replica with which it starts.
-    """
+    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet."""
 
     node: Name
     heir: Name

@@ -13,16 +13,15 @@ from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.commands import *
 from thalweg.middleware.protocol.messages import (
+    Bulk,
     Cause,
     Install,
     LinkEnd,
     Message,
     Partition,
     Peer,
-    Probe,
     Quantity,
     RoutePreference,
-    State,
     Via,
 )
 
@@ -177,7 +176,7 @@ class TransferStalled(Event, frozen=True, omit_defaults=True):
     """
 
     peer: str
-    message: Partition | Probe | State
+    message: Bulk
     idle_s: float
     via: str = NET
 

@@ -101,7 +101,7 @@ def _with_its_bytes(message: m.Control) -> m.Control:
     """What has bytes of its own must not come without them."""
     if isinstance(message, m.Partition) and not message.end:
         raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
-    if isinstance(message, m.State) and message.inline is None:
+    if isinstance(message, m.AnyState) and message.inline is None:
         raise ProtocolError(f"the state of {message.node!r} came as control, without its bytes")
     return message
 

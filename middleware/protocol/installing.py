@@ -8,7 +8,18 @@ import msgspec
 
 from thalweg.middleware.dataflow import MOST_AHEAD, Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
-from thalweg.middleware.protocol.fields import Generation, Index, Location, Name, Peer, RunMessage, Text
+from thalweg.middleware.protocol.fields import (
+    INLINE_STATE_BYTES,
+    Demanded,
+    Generation,
+    Index,
+    Location,
+    Name,
+    NodeMessage,
+    Peer,
+    RunMessage,
+    Text,
+)
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -95,6 +106,27 @@ class Install(RunMessage, frozen=True):
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
     history_gaps: tuple[HistoryGap, ...] = ()
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+
+
+class Checkpoint(NodeMessage, frozen=True):
+    """Replica of the state of ``node``, which needs partition ``index`` next: for a host to keep, or to start with.
+
+    Its bytes travel as those of State do. They are all that the operator remembers, or what has changed ``since`` its
+    replica at that partition.
+    """
+
+    index: Index
+    state_version: Index
+    size_bytes: Index
+    digest: Annotated[str, msgspec.Meta(max_length=128)]
+    inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
+    since: Demanded = -1
+
+
+class CheckpointRequest(RunMessage, frozen=True):
+    """``node`` is here and waits for the replica with which it starts, which has not come yet."""
+
+    node: Name
 
 
 class CheckpointStored(RunMessage, frozen=True, tag="Stable"):

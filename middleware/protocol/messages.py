@@ -88,6 +88,38 @@ class Demand(RunMessage, frozen=True):
     commit: Commit | None = None
 
 
+class SkipTo(RunMessage, frozen=True):
+    """``consumer`` goes on with partition ``index`` of ``producer``, and takes none before; None: it takes none at all.
+
+    Repeated until answered by Skipped. ``forwards``, ``version``: as of Demand.
+    """
+
+    producer: Name
+    consumer: Name
+    index: Index | None
+    forwards: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    version: Index = 0
+
+
+class Skipped(RunMessage, frozen=True):
+    """Answer to SkipTo: ``producer`` keeps nothing for ``consumer`` from before that partition."""
+
+    producer: Name
+    consumer: Name
+    index: Index | None
+
+
+class ReplayNotNeeded(RunMessage, frozen=True):
+    """To a host that keeps the last output of ``producer``, which has moved: ``consumer`` has demanded ``index``.
+
+    A demand for a partition says that all before it have come.
+    """
+
+    producer: Name
+    consumer: Name
+    index: Index
+
+
 class Partition(RunMessage, frozen=True):
     """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
 
@@ -149,13 +181,17 @@ class Credit(WireMessage, frozen=True):
     arrived_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
 
 
+AnyState = State | Checkpoint
+Bulk = Partition | Probe | State | Checkpoint  # what travels in chunks
+
+
 class Chunk(WireMessage, frozen=True):
     """Header of one piece of a transfer; the next frame is its bytes, at ``offset`` of ``total_bytes``."""
 
     transfer: Index
     total_bytes: Room
     offset: Index
-    message: Partition | Probe | State
+    message: Bulk
     dtype: Annotated[str, msgspec.Meta(max_length=64)] = ""
     shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)] = ()
 
@@ -174,6 +210,8 @@ Control = (
     | Ping
     | Pong
     | Install
+    | Checkpoint  # with its bytes in it
+    | CheckpointRequest
     | CheckpointStored
     | StateMissing
     | CheckpointsObsolete
@@ -181,6 +219,9 @@ Control = (
     | Remove
     | Removed
     | Demand
+    | SkipTo
+    | Skipped
+    | ReplayNotNeeded
     | Located
     | Failed
     | Lost
@@ -216,9 +257,7 @@ Control = (
     | Stay
     | ProbeRequest
     | ProbeResult
-    | LatencyReply
     | Echo
-    | CoordinatesReply
     | Credit
     | Partition  # only an end-of-stream marker, which has no bytes
 )

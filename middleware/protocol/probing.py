@@ -26,7 +26,7 @@ Quantity = Literal["bandwidth", "latency", "coordinates"]
 
 
 class ProbeRequest(RunMessage, frozen=True):
-    """Asks a host to measure to each of ``targets``, and to answer ``requester`` with a Measured for each.
+    """Asks a host to measure to each of ``targets``, and to answer ``requester`` with a ProbeResult for each.
 
     ``quantity``: the bandwidth of the link to the target and back over the network ``via`` (a 16 KB round trip each),
     how long empty messages take, or the host's own coordinates by both.
@@ -48,15 +48,11 @@ class Probe(RunMessage, frozen=True):
 
 
 class ProbeResult(RunMessage, frozen=True):
-    """What probing a link gave: to the other end of the link, and to all who asked."""
+    """What measuring gave: of a link's bandwidth to its other end and to all who asked, else to who asked."""
 
-    estimate: Estimate
-
-
-class LatencyReply(RunMessage, frozen=True, tag="Sounded"):
-    """What came of it, to who asked."""
-
-    latency: LinkLatency
+    estimate: Estimate | None = None
+    latency: LinkLatency | None = None
+    place: PlaceReport | None = None
 
 
 class Echo(RunMessage, frozen=True):
@@ -73,9 +69,3 @@ class Echo(RunMessage, frozen=True):
     latencies: Annotated[tuple[LinkLatency, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
     nodes: Annotated[tuple[NodeReport, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
     places: Annotated[dict[Name, PlaceReport], msgspec.Meta(max_length=MAX_PLACES)] | None = None
-
-
-class CoordinatesReply(RunMessage, frozen=True, tag="Found"):
-    """What came of it, to who asked."""
-
-    place: PlaceReport

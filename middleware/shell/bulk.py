@@ -16,7 +16,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, get_args
 
 from msgspec import UNSET, UnsetType
 
@@ -46,7 +46,7 @@ from thalweg.middleware.shell.transfers import (
 from thalweg.middleware.shell.values import value_of
 
 CONNECTIONS_KNOWN = 4096
-IN_BULK = m.Partition, m.Probe, m.State
+IN_BULK = get_args(m.Bulk)
 PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
 STUCK_S = 60.0  # without any credit, or byte that got through
@@ -159,7 +159,7 @@ class Bulk:
             if not (wanted and self._has_room(origin, chunk)):
                 self._refuse(identity, sender, chunk, gap_s, now)
                 # the core tells the sender why it does not want the state
-                if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State):
+                if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.AnyState):
                     self._shell.handle(e.MessageReceived(sender, chunk.message), now)
                 return None
             subject, passing = (origin, *what_is(chunk.message)), self._core.forwards(chunk.message)
@@ -359,9 +359,7 @@ class Bulk:
             for out in list(busy[end].values()):
                 self._report(out.to, out.message, idle_s, now)
 
-    def _report(
-        self, line: HostConnections, message: m.Partition | m.Probe | m.State, idle_s: float, now: float
-    ) -> None:
+    def _report(self, line: HostConnections, message: m.Bulk, idle_s: float, now: float) -> None:
         stalled = e.TransferStalled(line.host, message, idle_s * self._time_scale, line.via)
         self._shell.handle(stalled, now)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.parcels import Parcel
-from thalweg.middleware.protocol.messages import Chunk, Credit, LinkEnd, Partition, Probe, RelayedChunk, State, Via
+from thalweg.middleware.protocol.messages import Bulk, Chunk, Credit, LinkEnd, Partition, Probe, RelayedChunk, Via
 from thalweg.middleware.shell.values import frames_of
 
 CHUNK_BYTES = 256 * 1024
@@ -39,7 +39,7 @@ class Sending(ABC):
     )  # fmt: skip
 
     def __init__(
-        self, number: int, to: Any, message: Partition | Probe | State, total: int, now: float,
+        self, number: int, to: Any, message: Bulk, total: int, now: float,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         self.number, self.to, self.message, self.total, self.chunk_bytes = number, to, message, total, chunk_bytes
@@ -98,7 +98,7 @@ class Outgoing(Sending):
     __slots__ = ("body", "digest", "dtype", "end", "route", "shape")
 
     def __init__(
-        self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float,
+        self, number: int, to: Any, message: Bulk, value: Any, now: float,
         chunk_bytes: int = CHUNK_BYTES, route: Route | None = None,
     ) -> None:  # fmt: skip
         self.route, self.end = route, to if route is None else route.end
@@ -171,7 +171,7 @@ class ReturnWay:
         return arrived_s + (least_s if least_s < self._before_s else self._before_s)
 
 
-def what_is(message: Partition | Probe | State) -> tuple[str, ...]:
+def what_is(message: Bulk) -> tuple[str, ...]:
     """What a transfer is of, whoever sends it, and however often."""
     if isinstance(message, Partition):
         return message.run, message.producer, message.consumer, str(message.index)

@@ -53,7 +53,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected, Pending
 from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.failures import Failures
-from thalweg.middleware.core.flow.forwards import GOES_ON, LET_GO, MAX_FORWARDS, forwarded
+from thalweg.middleware.core.flow.forwards import MAX_FORWARDS, forwarded
 from thalweg.middleware.core.flow.indices import Indices
 from thalweg.middleware.core.flow.laggards import Laggards
 from thalweg.middleware.core.flow.newcomers import Newcomers
@@ -159,7 +159,8 @@ class Demands:
         self.tails = Tails(context, shared.silence, tree, directory)
         self.expected: dict[str, Expected] = {}
         self._newcomers = Newcomers(context.out)
-        self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
+        # what consumers have sent to an operator that is light: where it goes answers that
+        self._owed: dict[str, dict[str, m.Demand | m.SkipTo]] = {}
         self._pace = Pace(context.out)
         self._shared_transfers = SharedTransfers()
         self._under_way = self._shared_transfers.under_way
@@ -188,8 +189,6 @@ class Demands:
                 left.was_sent(demand.consumer, self._send_output(name, demand.consumer, left.output))
                 self._out.record("repeated", node=name, index=index)
             return NO_NOTES
-        if demand.forwards == LET_GO:
-            return NO_NOTES
         node = self.nodes.get(name)
         if node is None:
             self._forward(sender, name, demand, None, 0)
@@ -200,8 +199,6 @@ class Demands:
             if where == "elsewhere":
                 self._await_tail(demand)
             return NO_NOTES
-        if index == LAST and not self._may_renounce(sender, demand):
-            return NO_NOTES
         if self._under_way and self._shared_transfers.alight(demand, self._directory.locations[consumer].host):
             # R9: the consumer has moved, and gets nothing of a transfer to its old host that it was to share
             taker = node.taker_of(consumer)
@@ -211,13 +208,11 @@ class Demands:
             self._see_where(node.taker_of(consumer), demand)
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
-        if demand.forwards == GOES_ON and index != LAST:
-            return self._on_word(sender, node, demand)
         unheard = bool(node.unheard)
         verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict != "taken":
             if verdict == "lacking":
-                self._failures.lacks(demand)
+                self._failures.lacks(name, consumer, index)
             return self._recall(node, node.leave_heard()) if unheard else NO_NOTES
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
@@ -232,16 +227,49 @@ class Demands:
             if not sent.under_way and sent.host != self._directory.host_of(demand.consumer, index):
                 sent.due = True
 
-    def _on_word(self, sender: str, node: NodeCore, word: m.Demand) -> Iterable[Note]:
-        """R12: with which partition a consumer goes on; it is answered as who wants nothing more is."""
-        can, actions = node.on_word(word.index, word.consumer)
-        if not can:
-            self._failures.lacks(word)
+    def on_skip(self, sender: str, message: m.SkipTo) -> Iterable[Note]:
+        """``message.consumer`` takes nothing before a partition (R12), or nothing more."""
+        name, consumer = message.producer, message.consumer
+        index = LAST if message.index is None else message.index
+        if not self._tree.takes(consumer, name, index):
+            self._out.record("unexpected", peer=sender, node=name)
             return NO_NOTES
-        if sender != self._host:
-            self._out.send(sender, m.Partition(self._out.run, word.producer, word.consumer, LAST, True))
+        if message.version > self._directory.locations[consumer].version:
+            self._directory.merge((m.Location(consumer, sender, message.version),))
+        self.tails.let_go(name, consumer, index)
+        node = self.nodes.get(name)
+        if node is None:
+            self._forward(sender, name, message, None, 0)
+            return NO_NOTES
+        if self._failures.said:
+            self._failures.repeat(self.nodes)
+        if name in self.tails.kept:
+            self.tails.acknowledge(name, consumer, index)
+        if index == LAST and not self._may_renounce(sender, message):
+            return NO_NOTES
+        unheard, light = bool(node.unheard), node.state is LIGHT
+        can, actions = node.on_skip(index, consumer)
+        if not can:
+            self._failures.lacks(name, consumer, index)
+            return NO_NOTES
+        if light and index == LAST:  # who goes on as this node is to know of it
+            self._owed.setdefault(name, {})[consumer] = forwarded(message)
+        elif consumer not in self.nodes:
+            to = self._directory.host_of(consumer, index)
+            self._out.send(to, m.Skipped(self._out.run, name, consumer, message.index))
         noted = self._perform(node, actions) if actions else NO_NOTES
-        return (*noted, *self._recall(node, node.leave_heard()))
+        return (*noted, *self._recall(node, node.leave_heard())) if unheard else noted
+
+    def on_skipped(self, _: str, message: m.Skipped) -> None:
+        """The host of a producer knows what a consumer here takes."""
+        edge, index = (message.consumer, message.producer), LAST if message.index is None else message.index
+        pending = self.pending.get(edge)
+        if pending is not None and pending.skips and pending.index == index:
+            del self.pending[edge]
+
+    def on_replay_not_needed(self, _: str, message: m.ReplayNotNeeded) -> None:
+        """A consumer has demanded a later partition of an operator that has left its last output here."""
+        self.tails.let_go(message.producer, message.consumer, message.index)
 
     def _recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
         """Perform what leaving asks for; what the node does not wait for any more is not demanded again."""
@@ -257,11 +285,11 @@ class Demands:
             for producer in node.node.inputs:
                 self.pending.pop((name, producer), None)
 
-    def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
+    def _may_renounce(self, sender: str, message: m.SkipTo) -> bool:
         """Whether the consumer can have said that it wants nothing more: where nothing is for several, none has to."""
-        is_host = sender == self._directory.locations[demand.consumer].host
-        several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[demand.producer]) > 1
-        return several and (is_host or demand.forwards > 0)
+        is_host = sender == self._directory.locations[message.consumer].host
+        several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[message.producer]) > 1
+        return several and (is_host or message.forwards > 0)
 
     def _await_tail(self, demand: m.Demand) -> None:
         """R7: a consumer here waits for what another host keeps."""
@@ -275,11 +303,6 @@ class Demands:
         """A partition for ``part.consumer`` has come from ``sender``."""
         edge = name, producer = part.consumer, part.producer
         index = part.index
-        if index == LAST:  # the answer to whom nothing more is wanted of, or who has heard a word
-            pending = self.pending.get(edge)
-            if pending is not None and (pending.index == LAST or pending.forwards):
-                del self.pending[edge]
-            return NO_NOTES
         node = self.nodes.get(name)
         output = Output(index, value, size_bytes, part.end)
         if node is None:
@@ -318,13 +341,15 @@ class Demands:
                 noted = (*noted, *self.partition(sender, alike, value, size_bytes))
         return noted
 
-    def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
+    def _forward(
+        self, sender: str, node: str, message: m.Demand | m.SkipTo | m.Partition, value: Any, size_bytes: int
+    ) -> None:
         """R1: to where the node is, as far as this host knows."""
         location = self._directory.locations.get(node)
         if location is None or location.host == self._host or message.forwards >= MAX_FORWARDS:
             self._out.record("undeliverable", peer=sender, node=node, index=message.index)
             return
-        if isinstance(message, m.Demand):
+        if not isinstance(message, m.Partition):
             self._out.send(location.host, forwarded(message))
         else:
             onward = msgspec.structs.replace(message, forwards=message.forwards + 1, news=None)
@@ -440,7 +465,10 @@ class Demands:
         now, earliest_s = self._out.now, None
         for (consumer, producer), pending in self.pending.items():
             if pending.due_s <= now:
-                self._send_demand(consumer, producer, pending.index, again=True, forwards=pending.forwards)
+                if pending.skips:
+                    self._send_skip(consumer, producer, pending.index, again=True)
+                else:
+                    self._send_demand(consumer, producer, pending.index, again=True)
                 pending.interval_s = min(2 * pending.interval_s, self._limits.retry_max_s)
                 pending.due_s = now + pending.interval_s
             if earliest_s is None or pending.due_s < earliest_s:
@@ -483,7 +511,7 @@ class Demands:
                     noted = (notes.PartitionDelivered(),)
             elif type(action) is Renounce:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
-                    self._demand_until_answered(name, producer, LAST)
+                    self.skip(name, producer, LAST)
             elif type(action) is Turned:
                 self.tails.leave(node)
                 noted = (*noted, *self._perform(node, node.go_on_turned()))
@@ -520,7 +548,7 @@ class Demands:
         if self._send_demand(consumer, producer, index):
             self._await(consumer, producer, index)
 
-    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False, forwards: int = 0) -> bool:
+    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
         """Whether the producer is on another host."""
         out, directory, host = self._out, self._directory, self._host
         here = producer in self.nodes
@@ -544,16 +572,26 @@ class Demands:
                 news = commit = None
         # else by a wrong word of others, and this host knows its own news
         version = directory.locations[consumer].version
-        out.send(
-            host, m.Demand(out.run, producer, consumer, index, forwards, version, later, critical, news, again, commit)
-        )
+        out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
         return not here
 
-    def _announce_resume(self, consumer: str, producer: str, index: int) -> None:
-        """R12: tell a producer with which partition a consumer here goes on, until it has heard it."""
-        if self._send_demand(consumer, producer, index, forwards=GOES_ON):
+    def skip(self, consumer: str, producer: str, index: int) -> None:
+        """R12: tell a producer with which partition a consumer here goes on, until it has heard it; ``LAST``: none."""
+        if self._send_skip(consumer, producer, index):
             self._await(consumer, producer, index)
-            self.pending[consumer, producer].forwards = GOES_ON
+            self.pending[consumer, producer].skips = True
+
+    def _send_skip(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
+        """Whether the producer is on another host."""
+        here, to = producer in self.nodes, self._host
+        if not here:
+            to = self._directory.whereabouts(producer, index)
+            if again and to != self._host:
+                self._wait_for(to, self.pending[consumer, producer].asked_s)
+        version = self._directory.locations[consumer].version
+        first = None if index == LAST else index
+        self._out.send(to, m.SkipTo(self._out.run, producer, consumer, first, version=version))
+        return not here
 
     def _await(self, consumer: str, producer: str, index: int) -> None:
         """Repeat a demand until it is answered: not before twice the time that the last answer took."""
@@ -587,8 +625,6 @@ class Demands:
             to = host
         else:
             to = self._send_output(name, consumer, output)
-            if output.index == LAST:
-                return
         if node.depth > 1:
             # R13: an output that is not acknowledged is sent again if it went where the consumer is no longer
             taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))

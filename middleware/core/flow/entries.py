@@ -8,13 +8,13 @@ from thalweg.middleware.core.flow.actions import Output
 
 
 class Pending(msgspec.Struct):
-    """A demand sent to another host that has not been answered."""
+    """A demand sent to another host that has not been answered; ``skips``: a SkipTo, with ``LAST`` for None."""
 
     index: int
     due_s: float
     interval_s: float
     asked_s: float  # when it was demanded first
-    forwards: int = 0  # ``GOES_ON`` of a word
+    skips: bool = False
 
 
 class Expected(msgspec.Struct):

@@ -41,10 +41,9 @@ class Failures:
             else:
                 del self.said[name]
 
-    def lacks(self, wanted: m.Demand) -> None:
-        """R3: the node has not kept what is demanded of it."""
-        name, consumer = wanted.producer, wanted.consumer
-        reason = f"{name!r} has not kept its partition {wanted.index}, which {consumer!r} goes on with"
+    def lacks(self, name: str, consumer: str, index: int) -> None:
+        """R3: a node has not kept a partition with which a consumer goes on."""
+        reason = f"{name!r} has not kept its partition {index}, which {consumer!r} goes on with"
         message = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
         self._send(message)
 

@@ -96,7 +96,7 @@ class Flow(Demands):
                 if producer in node.asked:
                     self._demand_until_answered(name, producer, node.index)
                 elif graph:
-                    self._announce_resume(name, producer, node.got)
+                    self.skip(name, producer, node.got)
                 pending = self.pending.get((name, producer))
                 if pending is not None:  # that host may not have begun the generation yet, and not heard of it
                     pending.interval_s = self._limits.retry_s / 4
@@ -192,8 +192,8 @@ class Flow(Demands):
                     self._out.send(self._directory.locations[name].host, owed[consumer])
             elif name in here.asked:  # R1: the operator was here; the demand goes to its new host, and is repeated
                 self._demand_until_answered(consumer, name, here.index)
-            elif owed and consumer in owed and owed[consumer].index == LAST:  # it may have its own end in hand yet
-                self._demand_until_answered(consumer, name, LAST)
+            elif owed and isinstance(owed.get(consumer), m.SkipTo):  # it may have its own end in hand yet
+                self.skip(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
         """An operator is to come here and begin with partition ``index``."""
@@ -234,7 +234,7 @@ class Flow(Demands):
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
             if pending is not None:
-                self._demand_until_answered(consumer, name, pending.index)
+                (self.skip if pending.skips else self._demand_until_answered)(consumer, name, pending.index)
         for producer in node.node.inputs:
             if producer in self.nodes:
                 self.nodes[producer].taker_of(name).forget()
@@ -405,7 +405,7 @@ class Flow(Demands):
     def _wait_no_more(self, name: str) -> None:
         """A node has ended while its inputs were to come: only that it wants nothing more is still to be heard."""
         for edge, pending in list(self.pending.items()):
-            if edge[0] == name and pending.index != LAST and not pending.forwards:
+            if edge[0] == name and not pending.skips:
                 del self.pending[edge]
 
     def lagging(self) -> Iterator[tuple[str, str, int]]:
@@ -430,8 +430,7 @@ class Flow(Demands):
         for node in self.nodes.values():
             node.validate()
         for (consumer, producer), pending in self.pending.items():
-            announced = pending.forwards or pending.index == LAST
-            assert announced or producer in self.nodes[consumer].asked, (consumer, producer)
+            assert pending.skips or producer in self.nodes[consumer].asked, (consumer, producer)
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name
         assert self.expected.keys().isdisjoint(self.nodes), self.expected

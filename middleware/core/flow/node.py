@@ -21,14 +21,13 @@ R7. Between two trees (``reshaping``): a node that is replaced ends with its las
     them then.
 
 R8. A node ends when one of its inputs does, and says which of the others had a partition more. Of these it wants
-    nothing any more (``Renounce``): with a demand for ``LAST``, which is answered with an end. A node of which
-    nobody wants anything any more ends as well.
+    nothing any more (``Renounce``). A node of which nobody wants anything any more ends as well.
 R9. A consumer of another query (``query_attachment``) comes later than the others: partitions before its first one are
     none of its concern. The first may be demanded before this node has come so far; of a node that has ended it is an
     end.
 R10. In a later generation of a run a node may begin before its consumers do, as these have partitions of it that are
     made again: until it is as far, its consumers are as those of R9.
-R11. Where the nodes of lost hosts alone begin anew, a consumer's first demand, or word (``on_word``), says where that
+R11. Where the nodes of lost hosts alone begin anew, a consumer's first demand, or ``on_skip``, says where that
     goes on: behind this node, which then has kept what it has dispatched since (``log``), or *lacks* it; or ahead of
     it, as in R10. A node that is *free* begins where the first of its consumers goes on, when it has heard of all. Of a
     consumer that is a sink it is known where.
@@ -182,8 +181,6 @@ class NodeCore(SendingSide):
             self.early = True
             return verdict, []
         if index > self.index:
-            if index == LAST:
-                return "taken", self._renounced(taker, consumer)
             if index == taker.first and self.taker is None:
                 return self._demanded_early(taker, consumer)
             return "ahead", []
@@ -216,8 +213,14 @@ class NodeCore(SendingSide):
             return "taken", self._dispatch()
         return "taken", []
 
-    def on_word(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
-        """R11: a consumer says that it goes on with partition ``index``, and does not demand it yet; whether it can."""
+    def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
+        """R11: a consumer goes on with partition ``index``, and does not demand it yet; R8: ``LAST``: takes no more.
+
+        Return whether this node has what it goes on with, and what is to be done.
+        """
+        if index == LAST:
+            self.unheard.discard(consumer if consumer in self.takers else "")
+            return True, self._renounced(self.taker_of(consumer))
         taker = self.takers.get(consumer)
         if taker is None or consumer not in self.unheard:
             return True, []
@@ -490,20 +493,17 @@ class NodeCore(SendingSide):
         names = [name for name, output in zip(self.node.inputs, inputs, strict=True) if not output.end]
         return [Renounce(tuple(names))] if names else []
 
-    def _renounced(self, taker: ConsumerState, consumer: str) -> list[Action]:
-        """R8: a consumer has all that it wants, which is answered as often as it is said."""
-        answer: list[Action] = [Dispatch(Output(LAST, end=True), consumer=consumer)]
-        if self.state is LIGHT:
-            answer = []  # who goes on as this node is to know of it
+    def _renounced(self, taker: ConsumerState) -> list[Action]:
+        """R8: a consumer has all that it wants."""
         if taker.demanded == LAST:
-            return answer
+            return []
         taker.demanded, taker.sending = LAST, False
         self._let_go()
         if self._all(LAST) and (self.state, RENOUNCED) in TRANSITIONS:
-            return answer + self._renounce()
+            return self._renounce()
         # R11: a free node begins once all consumers are heard
         heard = self.free and self.state is IDLE and not self.unheard
-        return answer + (self._go_on_heard() if heard else self._go_on())
+        return self._go_on_heard() if heard else self._go_on()
 
     def _renounce(self) -> list[Action]:
         self.to(RENOUNCED)

@@ -205,7 +205,7 @@ class RouteChoice:
         """Return for how long every message that went that way has failed; 0 if none has since one came through."""
         return self._out.now - self._failing_s.get((to, via), self._out.now)
 
-    def came_through(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
+    def came_through(self, to: str, via: m.Via, message: m.Bulk) -> None:
         """R3: all of a message is there."""
         self._down.pop((to, via), None)
         self._failing_s.pop((to, via), None)
@@ -218,14 +218,14 @@ class RouteChoice:
             if edge not in edges or edges[edge].index != message.index:
                 edges[edge] = _Landed(message.index)
 
-    def failed(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> None:
+    def failed(self, to: str, via: m.Via, message: m.Bulk) -> None:
         """R3: nobody knows what became of it."""
         self._failing_s.setdefault((to, via), self._out.now)
         under_way = self._over_with(to, via, message)
         if under_way and isinstance(message, m.Partition) and self._choices(to, message.index):
             self.leave(to, via)
 
-    def _over_with(self, to: str, via: m.Via, message: m.Partition | m.Probe | m.State) -> bool:
+    def _over_with(self, to: str, via: m.Via, message: m.Bulk) -> bool:
         """Whether it was a partition under way, and has not been given up before."""
         busy = self.busy.get((to, via))
         if busy is None or not isinstance(message, m.Partition):

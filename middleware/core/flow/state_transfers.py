@@ -22,7 +22,7 @@ from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol import messages as m
 
-Key = tuple[str, str, str, int]  # to which host, the state of which node, for whom, since which partition
+Key = tuple[str, str, str, int]  # to which host, the state of which node, for whom (a replica: itself), since when
 WHOLE = -1
 
 
@@ -42,7 +42,7 @@ class StateTransfers:
         self._out, self._routes, self._peers, self._monitor = out, ways, peers, monitor
         self._under_way: dict[Key, _UnderWay] = {}
 
-    def send(self, to: str, message: m.State, state: bytes) -> bool:
+    def send(self, to: str, message: m.AnyState, state: bytes) -> bool:
         """Send what ``snapshot()`` gave: a small one ahead of all bulk. Whether its transfer is under way now."""
         if message.size_bytes <= m.INLINE_STATE_BYTES:
             self._out.send(to, msgspec.structs.replace(message, inline=state))
@@ -81,7 +81,7 @@ class StateTransfers:
         self._out.record("fault", peer=to, node=node, duration_s=waited_s, detail=detail)
         return True
 
-    def over(self, to: str, via: m.Via, message: m.State, *, arrived: bool) -> None:
+    def over(self, to: str, via: m.Via, message: m.AnyState, *, arrived: bool) -> None:
         """A transfer is over; of one that was stuck another may be under way."""
         sent = self._under_way.get(_key(to, message))
         if sent is None or sent.via != via:
@@ -91,5 +91,7 @@ class StateTransfers:
             self._routes.leave(to, via)
 
 
-def _key(to: str, message: m.State) -> Key:
-    return to, message.node, message.heir, message.since
+def _key(to: str, message: m.AnyState) -> Key:
+    if isinstance(message, m.Checkpoint):
+        return to, message.node, message.node, message.since
+    return to, message.node, message.heir, WHOLE

@@ -19,7 +19,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.actions import ConsumerState, Output
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.forwards import LET_GO, MAX_FORWARDS, forwarded
+from thalweg.middleware.core.flow.forwards import MAX_FORWARDS, forwarded
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.silence import Suspicions
@@ -107,17 +107,23 @@ class Tails:
 
     def wanted(self, demand: m.Demand) -> Tail | None:
         """R1: the tail that answers this demand. Who demands a later partition has let go of it."""
-        name = demand.producer
-        tail = self.left.get(name)
+        tail = self.left.get(demand.producer)
         if tail is None or demand.index < tail.output.index:
             return None
         if demand.index > tail.output.index:
-            if self._tree.former is None or demand.index <= self._tree.turn:  # else it is perhaps another consumer's
-                tail.takers.pop(demand.consumer, None)
-                if not tail.takers:
-                    del self.left[name]
+            self.let_go(demand.producer, demand.consumer, demand.index)
             return None
         return tail if demand.consumer in tail.takers else None
+
+    def let_go(self, name: str, consumer: str, index: int) -> None:
+        """R1: a consumer needs nothing before partition ``index`` of a node."""
+        tail = self.left.get(name)
+        if tail is None or index <= tail.output.index:
+            return
+        if self._tree.former is None or index <= self._tree.turn:  # else it is perhaps another consumer's
+            tail.takers.pop(consumer, None)
+            if not tail.takers:
+                del self.left[name]
 
     def keep(self, name: str, host: str, index: int, takers: set[str]) -> None:
         """That host keeps the last output of an operator that has come from there, which these have perhaps not got."""
@@ -131,13 +137,7 @@ class Tails:
         if self._tree.former is not None and index > self._tree.turn:  # perhaps of another consumer
             return "node"
         if index > holder.index:  # which acknowledges it
-            if demand.consumer in holder.takers:
-                holder.takers.discard(demand.consumer)
-                if host != self._host:  # R2: by this demand the other host lets go of its tail
-                    let_go = msgspec.structs.replace(demand, forwards=LET_GO, version=0, news=None, commit=None)
-                    self._out.send(host, let_go)
-            if not holder.takers:
-                self.forget(name)
+            self.acknowledge(name, demand.consumer, index)
             return "node"
         if index < holder.index or host == self._host:
             return "node"
@@ -156,6 +156,18 @@ class Tails:
             passed.last_s = now
             self._silence.on_waiting(self._out.run, host, passed.first_s, lasts=self._lasts)
         return "elsewhere"
+
+    def acknowledge(self, name: str, consumer: str, index: int) -> None:
+        """R2: a consumer needs nothing before partition ``index`` of an operator here, so the tail may be let go of."""
+        holder = self.kept[name]
+        if index <= holder.index or (self._tree.former is not None and index > self._tree.turn):
+            return
+        if consumer in holder.takers:
+            holder.takers.discard(consumer)
+            if holder.host != self._host:
+                self._out.send(holder.host, m.ReplayNotNeeded(self._out.run, name, consumer, index))
+        if not holder.takers:
+            self.forget(name)
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """R3: an operator here of which that host keeps what is demanded, and what that is."""

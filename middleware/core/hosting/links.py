@@ -148,8 +148,12 @@ class Links:
         return ()
 
     def _on_probe_result(self, sender: str, message: m.ProbeResult) -> Notes:
-        if sender in message.estimate.link.hosts:
-            yield from self.prober.on_result(message)
+        if message.estimate is not None and sender in message.estimate.link.hosts:
+            yield from self.prober.on_result(message.estimate)
+        if message.latency is not None:
+            yield from self.latency_prober.on_sounded(sender, message.latency)
+        if message.place is not None and message.run == BEFORE_RUNS:
+            self.coordinate_search.on_found(sender, message.place)
 
     def _on_echo(self, sender: str, message: m.Echo) -> Notes:
         if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
@@ -159,19 +163,9 @@ class Links:
             if message.back:
                 self.coordinate_search.on_answer(sender)
 
-    def _on_found(self, sender: str, message: m.CoordinatesReply) -> Notes:
-        if message.run == BEFORE_RUNS:
-            self.coordinate_search.on_found(sender, message)
-        return ()
-
-    def _on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
-        return self.latency_prober.on_sounded(sender, message)
-
     MESSAGES: ClassVar[dict[type[Any], Callable[[Links, str, Any], Notes]]] = {
         m.ProbeRequest: _on_probe_request,
         m.Probe: _on_probe,
         m.ProbeResult: _on_probe_result,
         m.Echo: _on_echo,
-        m.LatencyReply: _on_sounded,
-        m.CoordinatesReply: _on_found,
     }

@@ -86,12 +86,13 @@ class CoordinateSearch:
         if asker == me:
             self._out.emit(e.Report(me, me, self._table.own))
         else:
-            self._out.of(BEFORE_RUNS).send(asker, m.CoordinatesReply(BEFORE_RUNS, as_message(self._table.own)))
+            self._out.of(BEFORE_RUNS).send(asker, m.ProbeResult(BEFORE_RUNS, place=as_message(self._table.own)))
 
-    def on_found(self, sender: str, message: m.CoordinatesReply) -> None:
+    def on_found(self, sender: str, report: m.PlaceReport) -> None:
         """A host says where it is, for the application."""
-        place = as_place(message.place)
+        place = as_place(report)
         if why := place.odd(self._config.dimensions):
-            self._out.record("unexpected", peer=sender, detail={"message": "Found", "what": f"coordinates: {why}"})
+            detail = {"message": "ProbeResult", "what": f"coordinates: {why}"}
+            self._out.record("unexpected", peer=sender, detail=detail)
         else:
             self._out.emit(e.Report(sender, sender, place))

@@ -214,7 +214,7 @@ class LatencyProber:
             if name == out.host:
                 yield from self._report(link, latency)
             else:
-                self._out.of(run).send(name, m.LatencyReply(run, as_message(link, latency, out.now)))
+                self._out.of(run).send(name, m.ProbeResult(run, latency=as_message(link, latency, out.now)))
         self._next()
 
     def _measured(self, host: str, took_s: float) -> Latency:
@@ -224,9 +224,8 @@ class LatencyProber:
         self.own[host] = series  # the latest is the last
         return series.add(took_s, self._out.now)
 
-    def on_sounded(self, sender: str, message: m.LatencyReply) -> Notes:
+    def on_sounded(self, sender: str, report: m.LinkLatency) -> Notes:
         """A host answers for a link of its own."""
-        report = message.latency
         if report.source == sender:  # R3: a host is believed about its own links only
             self._handle_reports(sender, (report,))
             yield from self._report(Link(report.source, report.target), as_latency(report, self._out.now))

@@ -246,8 +246,7 @@ class Prober:
         self.waiting.pop(way, None)
         self._over(way, probe)
 
-    def on_result(self, message: m.ProbeResult) -> Notes:
-        report = message.estimate
+    def on_result(self, report: m.Estimate) -> Notes:
         link, estimate = report.link, as_link_estimate(report, self._out.now)
         self._monitor.handle_estimates((report,), self._out.now, report.source)
         yield from self._report(link, estimate)

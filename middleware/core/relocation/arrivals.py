@@ -212,6 +212,8 @@ class Arrivals:
         return len(set(names)) == len(names) and set(names).issuperset(lasting)
 
     def on_state(self, sender: str, message: m.State, payload: Any) -> None:
+        if message.heir:
+            return
         name, out, limit = message.node, self._out, self._limits.max_state_bytes
         here = self._directory.locations.get(name)
         if here is None or self._tree.former is not None:  # nothing honest is under way then

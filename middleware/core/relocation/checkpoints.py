@@ -66,7 +66,7 @@ SHARE = 0.05  # of an operator's inputs, for replicas of all of its state
 SMALL_BYTES = 65_536
 TURNS = 3  # replicas that are due before there are more outputs than are kept: consumers may start two behind
 
-Replicas = dict[str, dict[int, m.State]]  # by operator and partition, with their bytes in them
+Replicas = dict[str, dict[int, m.Checkpoint]]  # by operator and partition, with their bytes in them
 
 
 @dataclass
@@ -236,17 +236,15 @@ class Checkpoints:
 
     def _keep(self, name: str, index: int, taken: e.StateTaken) -> None:
         since, size_bytes, delta = self._since[name], len(taken.state), taken.delta is True
-        message = m.State(
+        message = m.Checkpoint(
             run=self._out.run,
             node=name,
             version=taken.version,
             index=index,
-            demanded=index - 1,
             state_version=taken.state_version,
             size_bytes=size_bytes,
             digest=taken.digest,
             inline=taken.state,
-            heir=name,
             since=since.last if delta else -1,
         )
         self.replicas.setdefault(name, {})[index] = message
@@ -284,10 +282,10 @@ class Checkpoints:
 
         return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rate_bps, before))
 
-    def _send(self, host: str, kept: m.State) -> bool:
+    def _send(self, host: str, kept: m.Checkpoint) -> bool:
         """Whether a replica is on its way: one whole one of an operator at a time."""
         states = self._directory.states
-        if kept.since < 0 and (kept.node, host) in self._sending and not states.stuck(host, kept.node, kept.heir):
+        if kept.since < 0 and (kept.node, host) in self._sending and not states.stuck(host, kept.node, kept.node):
             return False
         assert kept.inline is not None
         message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
@@ -295,7 +293,7 @@ class Checkpoints:
             self._sending.add((kept.node, host))
         return True
 
-    def on_transfer_over(self, peer: str, message: m.State, *, arrived: bool) -> None:
+    def on_transfer_over(self, peer: str, message: m.Checkpoint, *, arrived: bool) -> None:
         key = message.node, peer
         if message.since < 0:
             self._sending.discard(key)
@@ -312,7 +310,7 @@ class Checkpoints:
                 why = f"its replica has not got there in {self._failed[key]} transfers"
                 self._out.send(peer, m.StateMissing(self._out.run, message.node, start.index, why))
 
-    def is_awaited(self, replica: m.State) -> bool:
+    def is_awaited(self, replica: m.Checkpoint) -> bool:
         """Whether an operator is to start with it (R9); others are for when their host is lost."""
         start = self._starts.get(replica.node)
         return start is not None and replica.index <= start.index
@@ -328,9 +326,9 @@ class Checkpoints:
 
     # --- the host of a replica --------------------------------------------------------------------------
 
-    def _chain(self, name: str, index: int) -> list[m.State]:
+    def _chain(self, name: str, index: int) -> list[m.Checkpoint]:
         """R8: a whole replica and the changes that lead to that at ``index``; none where one of them is not here."""
-        replicas, chain = self.replicas.get(name, {}), list[m.State]()
+        replicas, chain = self.replicas.get(name, {}), list[m.Checkpoint]()
         while (replica := replicas.get(index)) is not None:
             chain.append(replica)
             if replica.since < 0:
@@ -345,14 +343,14 @@ class Checkpoints:
         whole = plain_sum([replica.since < 0 for replica in replicas])
         return whole < most and len(replicas) < most + self._options.increments
 
-    def _has(self, message: m.State) -> bool:
+    def _has(self, message: m.Checkpoint) -> bool:
         """R8: whether a replica is here, or another of that partition with all that it follows on."""
         replica = self.replicas.get(message.node, {}).get(message.index)
         return replica is not None and (
             replica.since == message.since or bool(self._chain(message.node, message.index))
         )
 
-    def wants(self, message: m.State) -> bool:
+    def wants(self, message: m.Checkpoint) -> bool:
         """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
         if self._options is None or message.size_bytes > self._limits.max_state_bytes:
             return False
@@ -363,7 +361,7 @@ class Checkpoints:
             return not waiting.came and message.index <= waiting.index
         return message.node in self._directory.locations and self._room(message.node, 2 * MOST)
 
-    def on_state(self, sender: str, message: m.State, payload: Any) -> None:
+    def on_checkpoint(self, sender: str, message: m.Checkpoint, payload: Any) -> None:
         state = payload if message.inline is None else message.inline
         has = self._has(message)
         if not has and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
@@ -384,7 +382,7 @@ class Checkpoints:
                 whole.add(index)
                 self._out.send(self._client, m.CheckpointStored(self._out.run, message.node, index, hosts))
 
-    def on_claim(self, sender: str, message: m.Claim) -> None:
+    def on_request(self, sender: str, message: m.CheckpointRequest) -> None:
         """R4: an operator elsewhere starts with what is kept here."""
         start = self._starts.get(message.node)
         chain = [] if start is None else self._chain(message.node, start.index)
@@ -398,7 +396,9 @@ class Checkpoints:
             self._miss(message.node, start.index)
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
-        """R9: a replica that is waited for does not get here."""
+        """R9: a replica that is waited for does not get here; the client has it from its own part in this."""
+        if self._client == self._out.host:
+            return
         waiting = self.waiting.get(message.node)
         if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.index):
             self._out.send(self._client, message)
@@ -473,7 +473,7 @@ class Checkpoints:
         if holder == self._out.host:
             self._miss(name, self.waiting[name].index)
             return
-        self._out.send(holder, m.Claim(self._out.run, name, name))
+        self._out.send(holder, m.CheckpointRequest(self._out.run, name))
 
     def _arm(self) -> None:
         due_s = [waiting.due_s for waiting in self.waiting.values() if not waiting.came]

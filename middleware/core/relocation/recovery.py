@@ -298,7 +298,7 @@ class Recovery:
         """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
         install, directory = self._context.install, self._directory
         here = directory.locations.get(message.node)
-        if install.failover is None or here is None or sender not in directory.hosts:
+        if install.failover is None or not self._context.leads or here is None or sender not in directory.hosts:
             return
         if install.kept_from is not None and not message.index and sender == here.host:
             # R10: an operator that has gone on lacks outputs that its consumer goes on with

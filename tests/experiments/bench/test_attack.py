@@ -51,7 +51,7 @@ def corpus() -> list[bytes]:
     found = tuple(m.Location(node.name, "h1", 1) for node in dataflow.nodes)
     install = frames.encode(m.Install("r", dataflow, found, (), "client"))
     told = lies(Orders("", (), "r", "h3", install, (), 0, 0))
-    parts = [m.Chunk(1, 4, 0, each) for each in told if isinstance(each, m.Partition | m.State)]
+    parts = [m.Chunk(1, 4, 0, each) for each in told if isinstance(each, m.Partition | m.AnyState)]
     riding = frames.encode_piggybacking(told[0], [m.Credit(1, 2, True)] * 3)
     return [install, riding, *(frames.encode(each) for each in (*told, *parts))]
 

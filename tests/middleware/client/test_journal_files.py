@@ -343,7 +343,7 @@ def gone(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "why"),
-    [(other_version, "is of version 9, and this client writes version 1"), (gone, "is damaged, and nothing of it can")],
+    [(other_version, "is of version 9, and this client writes version 2"), (gone, "is damaged, and nothing of it can")],
 )
 def test_what_is_no_journal_of_this_version_is_refused(tmp_path: Path, spoil: Any, why: str) -> None:
     Journal(tmp_path).close()

@@ -172,7 +172,7 @@ class Session:
             timers += ["install r", "ping r", "plan r", f"epoch r {self.pool.text('node')}", "remove r", "decide r o"]
             drawn = {"key": self.random.choice(timers)}
         elif "message" in kind.__struct_fields__:
-            drawn["message"] = self.pool.message(self.random.choice((m.Partition, m.State, m.Probe)))
+            drawn["message"] = self.pool.message(self.random.choice((m.Partition, m.State, m.Checkpoint, m.Probe)))
             drawn |= {"size_bytes": 5, "duration_s": 0.1} if kind in (e.TransferMeasured, e.Relayed) else {}
             if kind is e.Relayed:  # shells pass on nothing else
                 drawn["message"] = self.pool.message(m.Partition)

@@ -342,7 +342,7 @@ def woken(world: Scripted) -> None:
 def no_bulk(world: Scripted) -> None:
     """Nothing more that is bulk comes from the keeper."""
     source = keeper(world)
-    world.loses = lambda host, send: send.bulk and host == source and isinstance(send.message, m.State)
+    world.loses = lambda host, send: send.bulk and host == source and isinstance(send.message, m.AnyState)
 
 
 def damaged(world: Scripted) -> None:

@@ -128,13 +128,13 @@ def fitting(chunk: m.Chunk) -> bool:
     match chunk.message:
         case m.Probe():
             return chunk.total_bytes <= m.PROBE_BYTES
-        case m.State():
+        case m.State() | m.Checkpoint():
             return chunk.message.inline is None
     return not chunk.message.end
 
 
 def with_size(chunk: m.Chunk) -> m.Chunk:
-    if not isinstance(chunk.message, m.State):
+    if not isinstance(chunk.message, m.AnyState):
         return chunk
     state = msgspec.structs.replace(chunk.message, size_bytes=chunk.total_bytes)
     return msgspec.structs.replace(chunk, message=state, dtype="")
@@ -145,7 +145,7 @@ chunks = strategy_of(msgspec.inspect.type_info(m.Chunk)).filter(fitting).map(wit
 
 def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     every = strategy_of(msgspec.inspect.type_info(kind))
-    if kind is m.State:
+    if kind in (m.State, m.Checkpoint):
         return every.map(lambda state: msgspec.structs.replace(state, inline=state.inline or b""))
     return every.map(lambda part: msgspec.structs.replace(part, end=True)) if kind is m.Partition else every
 

@@ -99,7 +99,7 @@ def of_struct(cls: type[Any]) -> list[Any]:
 def fit(message: Any) -> list[Any]:
     """A message with what it has to say besides, as ``frames`` checks; none where its parts cannot be together."""
     change = msgspec.structs.replace
-    if isinstance(message, m.State):
+    if isinstance(message, m.AnyState):
         return [change(message, inline=b"x")]
     if isinstance(message, m.Partition):
         return [change(message, end=message.end or True)]
@@ -109,9 +109,9 @@ def fit(message: Any) -> list[Any]:
             return []
         if isinstance(inner, m.Partition):
             inner = change(inner, end=False)
-        elif isinstance(inner, m.State):
+        elif isinstance(inner, m.AnyState):
             inner = change(inner, inline=None, size_bytes=message.total_bytes)
-        return [change(message, message=inner, dtype="" if isinstance(inner, m.State) else message.dtype)]
+        return [change(message, message=inner, dtype="" if isinstance(inner, m.AnyState) else message.dtype)]
     return [message]
 
 

@@ -8,6 +8,7 @@ from playbook import (
     Demanded,
     Finished,
     NodePlaybook,
+    Skipped,
     Stayed,
     ToLeave,
 )
@@ -84,16 +85,15 @@ def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> Non
 
 def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
     book = shared(Node("o", "operator", ("a",), CODE))
-    gone = Dispatch(out(LAST, end=True), consumer="y")
     book << Demanded(0, by="x") >> [Ask(0)]
     book << Arrived("a", 0) >> [RunCode(0, (None,))]
     book << Finished(0, "o0") >> []
-    book << Demanded(LAST, by="y") >> [gone, Dispatch(out(0, "o0"), consumer="x"), Ask(1)]
-    book << Demanded(LAST, by="y") >> [gone]
+    book << Skipped(LAST, by="y") >> [Dispatch(out(0, "o0"), consumer="x"), Ask(1)]
+    book << Skipped(LAST, by="y") >> []
     book << Demanded(1, by="x") >> []
     book << Demanded(1, by="y") >> "late"  # from before it said so
     assert book.node.retained is None
-    book << Demanded(LAST, by="x") >> [Dispatch(out(LAST, end=True), consumer="x"), Renounce(("a",))]
+    book << Skipped(LAST, by="x") >> [Renounce(("a",))]
     assert book.node.state is NodeState.ENDED
 
 
@@ -101,7 +101,7 @@ def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there(
     book = shared(Node("o", "operator", ("a",), CODE))
     book << Demanded(0, by="x") >> [Ask(0)]
     book << ToLeave(recall=True) >> [Lighten(0)]
-    book << Demanded(LAST, by="x") >> []  # where it goes says so
-    book << Demanded(LAST, by="y") >> []
+    book << Skipped(LAST, by="x") >> []  # where it goes says so
+    book << Skipped(LAST, by="y") >> []
     there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": ConsumerState(LAST), "y": ConsumerState(LAST)}))
     there << Stayed() >> [Renounce(("a",))]

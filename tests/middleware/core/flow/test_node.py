@@ -17,6 +17,7 @@ from playbook import (
     Replaced,
     Resumed,
     Rewired,
+    Skipped,
     Stayed,
     Stimulus,
     Suspended,
@@ -190,15 +191,15 @@ def an_operator_is_replaced() -> NodePlaybook:
 
 def nobody_wants_what_it_has_not_begun() -> NodePlaybook:
     book = operator()
-    book << Demanded(LAST) >> [ANSWER, Renounce(("a", "b"))]
+    book << Skipped(LAST) >> [Renounce(("a", "b"))]
     return book
 
 
 def nobody_wants_what_it_gathers() -> NodePlaybook:
     book = operator_gathers_runs_and_dispatches()
     book << Arrived("a", 1) >> []
-    book << Demanded(LAST) >> [ANSWER, Renounce(("a", "b"))]
-    book << Demanded(LAST) >> [ANSWER]  # the first was lost
+    book << Skipped(LAST) >> [Renounce(("a", "b"))]
+    book << Skipped(LAST) >> []  # the first was lost
     book << Arrived("b", 1) >> "duplicate"
     assert book.node.retained is None
     return book
@@ -207,7 +208,7 @@ def nobody_wants_what_it_gathers() -> NodePlaybook:
 def nobody_wants_what_it_makes() -> NodePlaybook:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
-    book << Demanded(LAST) >> [ANSWER]
+    book << Skipped(LAST) >> []
     book << Finished(0, "p0") >> "late"
     return book
 
@@ -217,7 +218,7 @@ def nobody_wants_what_it_holds() -> NodePlaybook:
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
     book << Finished(1, "p1") >> []
-    book << Demanded(LAST) >> [ANSWER]
+    book << Skipped(LAST) >> []
     return book
 
 
@@ -238,7 +239,6 @@ def who_was_to_leave_goes_on_with_consumers_that_lag_behind() -> NodePlaybook:
     return book
 
 
-ANSWER = Dispatch(out(LAST, end=True))
 WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
     (NodeState.IDLE, NodeEvent.DEMANDED): source_runs_when_demanded_and_prefetches_one,
     (NodeState.GATHERING, NodeEvent.GATHERED): operator_gathers_runs_and_dispatches,

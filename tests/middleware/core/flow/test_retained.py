@@ -120,7 +120,7 @@ def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_bef
     node.on_partition("s", Output(3))
     assert node.on_finished(Output(3, 3, 1))[1] == []
     assert node.on_demand(3, consumer="t")[1] == []  # d may be further behind than that
-    assert node.on_word(2, "d") == (True, [])
+    assert node.on_skip(2, "d") == (True, [])
     for consumer, index in (("d", 2), ("c", 2)):
         assert node.on_demand(index, consumer=consumer)[1] == [Dispatch(Output(2, 2, 1), consumer=consumer)]
     assert node.on_demand(3, consumer="c")[1] == []
@@ -132,7 +132,7 @@ def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_bef
 def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
     node = NodeCore.anew(NODE, None, Start("o", 4, free=True), {"c": None, "d": None})
     assert node.on_demand(9, consumer="c") == ("taken", [])
-    assert node.on_word(7, "d") == (True, [Ask(7)])  # it says so itself: who makes its inputs may wait for that
+    assert node.on_skip(7, "d") == (True, [Ask(7)])  # it says so itself: who makes its inputs may wait for that
     node.on_partition("s", Output(7))
     node.on_finished(Output(7, 7, 1))
     assert node.on_demand(7, consumer="d")[1] == [Dispatch(Output(7, 7, 1), consumer="d"), Ask(8)]

@@ -99,7 +99,7 @@ def test_odd_coordinates_are_dropped_and_recorded(book: Playbook, changes: dict[
     (record,) = (each for each in book.only(e.Record) if each.kind == "unexpected")
     assert record.fields["peer"] == "h2" and says in record.fields["detail"]["what"]
     before = book.core.links.coordinate_table.own
-    book << got("h2", m.CoordinatesReply("probe", told(**changes))) >> ANY
+    book << got("h2", m.ProbeResult("probe", place=told(**changes))) >> ANY
     assert not list(book.only(e.Report)) and book.core.links.coordinate_table.own == before
 
 
@@ -147,7 +147,7 @@ def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(boo
     book << got("client", m.ProbeRequest("probe", (h2,), client, "coordinates")) >> ANY
     assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
     book << got("client", m.ProbeRequest("probe", (h2,), client, "coordinates")) >> ANY
-    assert [type(said) for said in book.sent("client")] == [m.CoordinatesReply]
+    assert [type(said) for said in book.sent("client")] == [m.ProbeResult]
     assert "h2" in finding.left
 
 

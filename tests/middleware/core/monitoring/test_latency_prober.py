@@ -150,7 +150,7 @@ def test_a_host_tells_of_its_own_links_and_nobody_else_does(book: Playbook) -> N
     book << got("stranger", m.Echo("r", 1, latencies=(far("stranger", "h3"),))) >> []  # recorded
     assert book.recorded() == ["unexpected"]
     book << got("h2", m.Echo("probe", 1, latencies=(far("h2", "client"),))) >> ANY
-    book << got("h2", m.LatencyReply("r", far("h3", "h2"))) >> []
+    book << got("h2", m.ProbeResult("r", latency=far("h3", "h2"))) >> []
     assert len(soundings.view()) == 1
 
 
@@ -168,7 +168,7 @@ def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> No
 @pytest.mark.parametrize("latency", [-1, 2**40, 0.5, "soon", None])
 def test_what_is_no_latency_is_no_message(latency: Any) -> None:
     with pytest.raises(ProtocolError, match="Expected `int`"):
-        frames.decode_control(frames.encode(m.LatencyReply("r", far("h2", "h3", latency))))
+        frames.decode_control(frames.encode(m.ProbeResult("r", latency=far("h2", "h3", latency))))
 
 
 def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Playbook]) -> None:
@@ -182,7 +182,7 @@ def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Play
     for _ in range(TIMES):
         book << got("x0", m.Echo("probe", echo.number, back=True)) >> ANY
         echo = next(iter(book.sent("x0")), None)
-    assert [type(each) for each in book.sent("client")] == [m.LatencyReply]
+    assert [type(each) for each in book.sent("client")] == [m.ProbeResult]
     assert len({each.to for each in book.only(e.Send)} - {"client"}) == 1  # the next one
     book.at(60.0) << got("client", request) >> ANY  # the others did not answer
     assert len(book.only(e.Send)) == AT_ONCE

@@ -24,7 +24,7 @@ class Origin:
         self.book, self.made = make_book("h2"), 0
         self.book << got("client", install) >> ANY
 
-    def make(self, state: bytes) -> list[m.State]:
+    def make(self, state: bytes) -> list[m.Checkpoint]:
         """One more partition, and a replica if one is due; those that go to ``h3``."""
         book, index = self.book, self.made
         self.made += 1
@@ -37,8 +37,8 @@ class Origin:
             sent += self._sent()
         return sent
 
-    def _sent(self) -> list[m.State]:
-        return [each for each in self.book.sent("h3") if isinstance(each, m.State)]
+    def _sent(self) -> list[m.Checkpoint]:
+        return [each for each in self.book.sent("h3") if isinstance(each, m.Checkpoint)]
 
 
 def test_replicas_of_which_no_word_comes_are_sent_again_instead_of_others(make_book: Any, make_install: Any) -> None:
@@ -55,7 +55,7 @@ def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: A
     book = make_book("h3")
     book << got("client", replace(make_install(others=("h3",)), failover=Failover())) >> ANY
     for payload in (b"xy", None):  # the second time it is not let in, as it is there
-        book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), payload) >> ANY
+        book << got("h2", m.Checkpoint("r", "o", 1, 4, 1, 2, ""), payload) >> ANY
         assert book.sent("client") == [m.CheckpointStored("r", "o", 4, ("h3", "h2"))]
 
 
@@ -137,7 +137,7 @@ def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tup
     book: Playbook = make_book("h3")
     install = replace(make_install(others=("h3",)), failover=Failover())
     book << got("client", install) >> ANY
-    book << got("h2", m.State("r", "o", 1, 4, 3, 1, 2, "", heir="o"), b"xy") >> ANY
+    book << got("h2", m.Checkpoint("r", "o", 1, 4, 1, 2, ""), b"xy") >> ANY
     if settled:
         book << got("client", m.CheckpointsObsolete("r", settled)) >> ANY
     starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
@@ -146,7 +146,7 @@ def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tup
 
 
 def test_the_host_of_an_operator_alone_is_given_its_replica(make_book: Any, make_install: Any) -> None:
-    book, claim = keeper(make_book, make_install), m.Claim("r~1", "o", "o")
+    book, claim = keeper(make_book, make_install), m.CheckpointRequest("r~1", "o")
     book << got("h1", claim) >> []
     book << got("h2", claim) >> ANY
     assert [(each.node, each.index) for each in book.sent("h2")] == [("o", 4)]
@@ -169,8 +169,8 @@ def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
 def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
     """From partition ``cut`` on, sources give something else than they gave to the replica."""
     book = keeper(make_book, make_install, history_gaps=(m.HistoryGap("o", cut, 1, 0, cut),))
-    book << got("h2", m.Claim("r~1", "o", "o")) >> ANY
-    assert [type(each) for each in book.sent()] == [m.State if right else m.StateMissing]
+    book << got("h2", m.CheckpointRequest("r~1", "o")) >> ANY
+    assert [type(each) for each in book.sent()] == [m.Checkpoint if right else m.StateMissing]
 
 
 @pytest.mark.parametrize(("line", "there"), [(4, True), (5, False)])
@@ -178,8 +178,8 @@ def test_a_host_keeps_the_replica_at_the_line_at_which_a_restart_would_begin(
     make_book: Any, make_install: Any, line: int, there: bool
 ) -> None:
     book = keeper(make_book, make_install, Start("o", line))
-    book << got("h2", m.Claim("r~1", "o", "o")) >> ANY
-    assert [type(each) for each in book.sent()] == [m.State if there else m.StateMissing]
+    book << got("h2", m.CheckpointRequest("r~1", "o")) >> ANY
+    assert [type(each) for each in book.sent()] == [m.Checkpoint if there else m.StateMissing]
 
 
 def begun(make_book: Any, install: m.Install, taken: int) -> Playbook:

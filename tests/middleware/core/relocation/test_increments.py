@@ -153,8 +153,8 @@ def lasting(install: Any, number: int, *starts: Start, **options: Any) -> m.Inst
     return replace(replace(named, failover=Failover(**options)), starts=starts)
 
 
-def state(index: int, since: int = -1, what: bytes = b"xy", run: str = "r") -> m.State:
-    return m.State(run, "o", 1, index, index - 1, 1, len(what), "", inline=what, heir="o", since=since)
+def state(index: int, since: int = -1, what: bytes = b"xy", run: str = "r") -> m.Checkpoint:
+    return m.Checkpoint(run, "o", 1, index, 1, len(what), "", what, since)
 
 
 def stable(book: Any) -> list[int]:
@@ -200,8 +200,8 @@ def test_who_starts_with_changes_gets_all_that_they_follow_on(make_book: Any, ma
     anew = lasting(install, 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
     for book in (keeper, other):
         book << got("client", anew) >> ANY
-    keeper << got("h2", m.Claim("r~1", "o", "o")) >> ANY
-    sent = [each for each in keeper.sent("h2") if isinstance(each, m.State)]
+    keeper << got("h2", m.CheckpointRequest("r~1", "o")) >> ANY
+    sent = [each for each in keeper.sent("h2") if isinstance(each, m.Checkpoint)]
     assert sent == [state(2, run="r~1"), state(4, since=2, what=b"z", run="r~1")]
     other << got("h3", sent[1]) >> []
     restore = e.RestoreState("r~1", "o", 1, b"xy", "", 1, (e.Inherited(b"z", "", 1),))
@@ -232,7 +232,7 @@ def asked(make_book: Any, make_install: Any) -> Iterator[Any]:
     book << got("client", lasting(make_install(others=("h3", "h4")), 0, every=1, increments=3)) >> ANY
     index = 0
 
-    def step(answer: bytes | str, *, delta: bool, now: float = 0.0) -> list[m.State]:
+    def step(answer: bytes | str, *, delta: bool, now: float = 0.0) -> list[m.Checkpoint]:
         nonlocal index
         book.at(now) << got("client", m.Demand("r", "o", "t", index)) >> ANY
         book << got("h1", m.Partition("r", "s", "o", index), b"p", 1) >> ANY
@@ -242,7 +242,7 @@ def asked(make_book: Any, make_install: Any) -> Iterator[Any]:
         assert (take.replica, take.delta) == (True, delta)
         told = {"error": answer} if isinstance(answer, str) else {"state": answer, "digest": ""}
         book << e.StateTaken("r", "o", 1, **told, **({"delta": True} if delta else {})) >> ANY
-        return [each.message for each in book.only(e.Send) if isinstance(each.message, m.State)]
+        return [each.message for each in book.only(e.Send) if isinstance(each.message, m.Checkpoint)]
 
     return step, book
 
@@ -277,7 +277,7 @@ def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book:
                 took.append(index)
                 asked.append(takes[0].delta)
                 book << e.StateTaken("r", "o", 1, answer, "", 1, **more) >> ANY
-                for send in [each for each in book.only(e.Send) if isinstance(each.message, m.State)]:
+                for send in [each for each in book.only(e.Send) if isinstance(each.message, m.Checkpoint)]:
                     book << e.TransferMeasured(send.to, send.message, len(answer), 1.0) >> ANY
                 book << got("client", m.CheckpointsObsolete("r", (Start("o", index),))) >> ANY
         return [*took]

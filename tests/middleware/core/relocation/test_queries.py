@@ -9,7 +9,6 @@ import pytest
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.absent_sources import without_source
-from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError
@@ -127,7 +126,7 @@ def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
         book << got(CLIENT, m.Commit("r", number, 4, (), "a query", m.Shape(tuple(shape), ()))) >> ANY
         failed = [each.reason for each in book.sent(CLIENT) if isinstance(each, m.Failed)]
         if number == 1:
-            book << got(CLIENT, m.Demand("r", "z", "u", LAST)) >> ANY
+            book << got(CLIENT, m.SkipTo("r", "z", "u", None)) >> ANY
             assert book.core.runs["r"].flow.nodes["z"].renounced
     assert bool(failed) == (partitions is None), failed
 

@@ -209,8 +209,8 @@ def test_a_query_that_has_left_claims_and_restores_nothing(make_book: Any) -> No
     peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2")])
     install = m.Install("r", flow, tuple([m.Location(name, host, 1) for name, host in where.items()]), peers, "client")
     starts = [Start(name, 4, "h1" if name in ("above", "below") else "") for name in flow.by_name]
-    state = m.State("r~1", "above", 1, 4, 3, 1, 2, "", inline=b"xy", heir="above")
-    for host, word in (("h1", m.Claim("r~1", "above", "above")), ("h2", state)):
+    state = m.Checkpoint("r~1", "above", 1, 4, 1, 2, "", b"xy")
+    for host, word in (("h1", m.CheckpointRequest("r~1", "above")), ("h2", state)):
         book = make_book(host)
         book << got("client", lasting(install, 1, *starts)) >> ANY
         book << got("client", m.Detach("r~1", 1, ("above", "plain", "t"))) >> ANY
@@ -222,7 +222,7 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     install = lasting(make_install(others=("h3",)), 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
     host, client = make_book("h2"), make_book("client")
     host << got("client", install) >> ANY
-    state = m.State("r~1", "o", 1, 4, 3, 1, 2, "", heir="o")
+    state = m.Checkpoint("r~1", "o", 1, 4, 1, 2, "")
     host << got("h3", replace(state, inline=b"longer than that")) >> []
     host << got("h3", replace(state, inline=b"xy")) >> [e.RestoreState("r~1", "o", 1, b"xy", "", 1)]
     host << e.StateRestored("r~1", "o", 1, "not its digest", m.Cause(None, "Odd", trace)) >> ANY

@@ -11,7 +11,6 @@ from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, tra
 from playbook import ANY, HandOver, Playbook, got
 
 from thalweg.middleware.core.flow.epochs import EpochBook
-from thalweg.middleware.core.flow.forwards import LET_GO
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.core.relocation.arrivals import Arrival
 from thalweg.middleware.core.relocation.departures import Departure
@@ -324,7 +323,7 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     sent << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
     assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
-    sent << got("h3", demand("o", "t", 1, 0, forwards=LET_GO)) >> []  # as the new host tells it
+    sent << got("h3", m.ReplayNotNeeded("r", "o", "t", 1)) >> []  # as the new host tells it
     assert sent.core.runs["r"].flow.tails.left == {}
 
 

@@ -78,7 +78,7 @@ def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_t
     book << e.PlanReady("r", NOW, worth=False) >> ANY
     book.at(120.0) << e.TimerFired("plan r") >> ANY  # another look
     book << e.PlanReady("r", latencies=frozenset({far})) >> ANY
-    book.at(121.0) << got("h2", m.LatencyReply("r", m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
+    book.at(121.0) << got("h2", m.ProbeResult("r", latency=m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.latencies[far] == Latency(0.005, 3, 0.0, 121.0)
 
