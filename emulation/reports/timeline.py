@@ -26,9 +26,9 @@ STACKED = 8  # processes of a host above each other
 BARS = 400  # of a row
 COMMAND_CHARS = 90
 NAMED = 4  # links of a group that are named
-CRASHES = (
-    signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS,
-)  # fmt: skip
+CRASHES = {  # Windows has not all of them
+    getattr(signal, name, None) for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
+}
 TICKS = 6
 CLOCK_S = 120.0  # from then on moments are minutes and seconds
 STEPS_S = (
