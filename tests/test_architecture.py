@@ -163,8 +163,10 @@ def test_circles_of_folders_are_found_that_no_modules_make() -> None:
     edges = {name: set[str]() for name in structure.modules()}
     edges["middleware.errors"] = {"middleware.network.view"}
     edges["middleware.network.place"] = {"middleware.dataflow"}
+    edges["emulation.links.shape"] = {"emulation.wan"}
+    edges["emulation.playing"] = {"emulation.links.effects"}
     assert structure.circles(edges) == []
-    assert structure.circles(structure.folders(edges)) == [["middleware", "middleware.network"]]
+    assert structure.folder_circles(edges) == [["middleware", "middleware.network"], ["emulation", "emulation.links"]]
 
 
 def test_an_event_enters_the_files_of_the_parts_that_it_creates() -> None:

@@ -18,7 +18,7 @@ from thalweg.emulation.reports.tables import tables, write_tables
 from thalweg.emulation.reports.timeline import moment
 from thalweg.emulation.units import format_rate, format_size, format_time
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.network.view import Link
 
 PAGE = "index.html"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape
 from thalweg.emulation.recording.recording import Recording
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.network.view import NET, Link
 
 TIME = pa.timestamp("us", tz="UTC")

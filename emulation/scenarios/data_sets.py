@@ -23,7 +23,7 @@ from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, text_lines
 from thalweg.emulation.traces.pool import read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest
-from thalweg.middleware.files import open_text
+from thalweg.middleware.files.reading import open_text
 
 GENERATED = "generated"
 Kind = Literal["bandwidth", "latency", "throughput"]

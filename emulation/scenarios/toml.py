@@ -21,7 +21,7 @@ from msgspec import Meta, inspect
 from thalweg.emulation import units
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import decode_toml, read_bounded
+from thalweg.middleware.files.reading import decode_toml, read_bounded
 
 Path = tuple[str | int, ...]
 MOST_OPEN = 5  # brackets and braces at the end of a line

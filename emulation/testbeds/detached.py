@@ -26,7 +26,7 @@ from thalweg.emulation.testbeds.known import TestbedState, connect, files, known
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 
 END_S = 10.0
 ANSWER_S = 2.0

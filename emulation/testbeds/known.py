@@ -22,7 +22,7 @@ import msgspec
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.files import read_bounded
+from thalweg.middleware.files.reading import read_bounded
 from thalweg.middleware.platform.files import of_another_user, others_may, user
 
 

@@ -20,7 +20,8 @@ from thalweg.emulation.traces.columns import shown
 from thalweg.emulation.traces.link import LinkTrace
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
 from thalweg.middleware.errors import TraceError, UsageError
-from thalweg.middleware.files import read_bounded, whole
+from thalweg.middleware.files.reading import read_bounded
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.platform.files import open_regular
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets

@@ -18,7 +18,7 @@ from thalweg.emulation.traces.columns import LOSS, RATE
 from thalweg.emulation.traces.foreign import Rows
 from thalweg.emulation.traces.trace import default_duration_s
 from thalweg.middleware.errors import SHOWN, TraceError, counted, one_line
-from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
+from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded
 
 ROUNDED_S = 2e-3  # iperf3 reports the times of intervals that are a little late
 

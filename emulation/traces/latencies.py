@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.errors import TraceError
-from thalweg.middleware.files import read_bounded, reason
+from thalweg.middleware.files.reading import read_bounded, reason
 
 MAX_BYTES = 64 * 1024 * 1024
 Floats = npt.NDArray[np.float64]

@@ -23,7 +23,7 @@ from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rent
 from thalweg.middleware.planning.provisioning.hopeless import in_the_way, why_not
 from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance, reserved
 from thalweg.middleware.planning.provisioning.placed import in_order
-from thalweg.middleware.planning.solver import NoSolutionError
+from thalweg.middleware.planning.solver.program import NoSolutionError
 from thalweg.middleware.platform import load_average
 
 LATE = 1.05  # of the wanted time between two results, what a run may take and have reached it

@@ -23,7 +23,7 @@ from thalweg.experiments.faults.generated_plans import drawn_plan
 from thalweg.experiments.faults.trials import TrialResult, run_trial
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
+from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded
 
 T = TypeVar("T")
 Run = Callable[[FaultPlan], tuple[TrialResult, tuple[OfMessage, ...]]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.emulation.traces.trace import Rates
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.network.view import Link, link_of
 from thalweg.middleware.platform.files import open_regular
 

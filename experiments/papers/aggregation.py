@@ -43,7 +43,8 @@ from thalweg.experiments.sweeps.grid import PLACE
 from thalweg.experiments.sweeps.sweep import load_results, load_sweep, study_of
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.middleware.errors import RunError, UsageError, one_line
-from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded, whole
+from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded
+from thalweg.middleware.files.writing import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import msgspec
 
 from thalweg.emulation.units import parse_rate, seconds
 from thalweg.middleware.errors import UsageError, nearest
-from thalweg.middleware.files import decode_toml, read_bounded
+from thalweg.middleware.files.reading import decode_toml, read_bounded
 
 _Any = TypeVar("_Any")
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded, reason
+from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded, reason
 
 COMPARISON = "comparison.json"
 CLOSE = 0.08  # how far simulation may be from emulation, unless told otherwise

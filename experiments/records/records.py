@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.files import decode_toml, read_bounded, reason, whole
+from thalweg.middleware.files.reading import decode_toml, read_bounded, reason
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.platform.files import open_regular
 from thalweg.operators.reference import sequence_digest
 

@@ -29,7 +29,7 @@ from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML, neither
 from thalweg.experiments.views.tables import aggregate_table, comparison_latencies, comparison_table, seconds
 from thalweg.middleware.errors import UsageError, counted
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 
 
 class Report(msgspec.Struct, frozen=True):

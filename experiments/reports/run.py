@@ -35,7 +35,7 @@ from thalweg.experiments.views.tables import (
 )
 from thalweg.experiments.views.timelines import Course, host_colours, read_courses
 from thalweg.middleware.errors import OperatorError, UsageError, one_line
-from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
+from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded
 from thalweg.middleware.network.view import NET, Link
 
 PICTURES = 6  # composites shown of a placement

@@ -21,7 +21,7 @@ from thalweg.experiments.reports.page import Picture, Room, fewer_colours, rende
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
 from thalweg.experiments.views.style import styled
 from thalweg.middleware.errors import UsageError, counted
-from thalweg.middleware.files import read_bounded, reason
+from thalweg.middleware.files.reading import read_bounded, reason
 
 
 def figures_of(folder: Path) -> FigureData[Any]:

@@ -26,7 +26,7 @@ from thalweg.experiments.runs.folder import empty_folder, prepare_folder, versio
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.platform import check_linux, load_average
 
 BUSY = 0.5  # of the processors, before anything is run

@@ -32,7 +32,7 @@ from thalweg.emulation.traces.generator import DEFAULT_TRACES, TraceModel, gener
 from thalweg.emulation.traces.pool import Pool, check_number, scale_pool_to_fetch
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest
-from thalweg.middleware.files import open_text, reason
+from thalweg.middleware.files.reading import open_text, reason
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 

@@ -21,7 +21,7 @@ from thalweg.experiments.records.log import MAX_BYTES, read_batches
 from thalweg.experiments.records.records import RUN_TOML
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError, one_line
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.platform.files import check_regular
 
 SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's

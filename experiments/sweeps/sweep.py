@@ -25,7 +25,7 @@ from thalweg.experiments.sweeps.grid import FORMAT, Sweep
 from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results, row
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files.writing import whole
 from thalweg.middleware.platform.files import lock, open_folder
 
 S = TypeVar("S", bound=Sweep)

@@ -33,7 +33,8 @@ from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.network.view import links_between
 from thalweg.middleware.planning.problem.loads import Floats, Interface, LoadModel, transfer_s
 from thalweg.middleware.planning.problem.task import Task
-from thalweg.middleware.planning.solver import Program, smallest_cut
+from thalweg.middleware.planning.solver.cuts import smallest_cut
+from thalweg.middleware.planning.solver.program import Program
 
 GAP = 1e-6  # relative; a cut that is violated by less is not
 ROUNDS = 1000  # a safeguard: each adds a cut, and mostly a few dozen rounds do

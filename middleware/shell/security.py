@@ -32,7 +32,7 @@ import msgspec
 import zmq
 
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
-from thalweg.middleware.files import read_bounded
+from thalweg.middleware.files.reading import read_bounded
 from thalweg.middleware.platform import check_linux
 from thalweg.middleware.platform.trust import why_unsafe
 from thalweg.middleware.protocol import messages as m

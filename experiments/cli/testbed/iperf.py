@@ -24,7 +24,7 @@ from thalweg.emulation.units import format_rate
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import output
 from thalweg.middleware.errors import CapabilityError, TestbedError
-from thalweg.middleware.files import read_bounded
+from thalweg.middleware.files.reading import read_bounded
 from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.platform.python import find_program
 

@@ -23,7 +23,7 @@ from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Re
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
 from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import parts_of
-from thalweg.middleware.planning.solver import NoSolutionError
+from thalweg.middleware.planning.solver.program import NoSolutionError
 
 SEVEN, ANNEALING, BEST = "best of the seven", "annealing", "best"
 TIED = 1e-9

@@ -23,7 +23,7 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import Goal, worst_of
 from thalweg.middleware.planning.odp.solved import Solved
-from thalweg.middleware.planning.solver import Program, Solution
+from thalweg.middleware.planning.solver.program import Program, Solution
 
 SCALE = 1_000.0  # of the objective: HiGHS is exact to a ten-millionth
 

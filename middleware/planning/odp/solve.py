@@ -17,7 +17,7 @@ from thalweg.middleware.planning.odp.objective import Extremes, Goal, Metric, Ob
 from thalweg.middleware.planning.odp.program import General, shortage
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.odp.walks import walk
-from thalweg.middleware.planning.solver import NoSolutionError, SearchLimits
+from thalweg.middleware.planning.solver.program import NoSolutionError, SearchLimits
 
 ROWS = 20_000_000  # states that the frontier's search may look at, about
 STARTS = ("local-search", "first-fit")  # heuristics that the program begins with, if nothing better is known

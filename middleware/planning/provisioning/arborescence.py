@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
-from thalweg.middleware.planning.solver import NoSolutionError, Program
+from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 
 def cheapest_tree(price: Floats, took_s: Floats, root: int, period_s: float) -> dict[int, int]:

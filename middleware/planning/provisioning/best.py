@@ -21,7 +21,7 @@ from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rent
 from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import ProblemUnits, parts_of
 from thalweg.middleware.planning.provisioning.program import PROVEN, Counted
-from thalweg.middleware.planning.solver import NoSolutionError, SearchLimits
+from thalweg.middleware.planning.solver.program import NoSolutionError, SearchLimits
 
 NUMBERS = 8  # of machines that are looked at one by one
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.provisioning.parts import ProblemUnits
-from thalweg.middleware.planning.solver import NoSolutionError, Program
+from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 
 def cover(parts: ProblemUnits, machines: int) -> float:

@@ -34,7 +34,7 @@ from thalweg.middleware.planning.provisioning.answer import Answer
 from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
 from thalweg.middleware.planning.provisioning.parts import ProblemUnits
 from thalweg.middleware.planning.provisioning.servers import LATE
-from thalweg.middleware.planning.solver import NoSolutionError, Program
+from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 PROVEN = 1e-6  # of a cost; HiGHS is exact to as much
 SCALE = 1_000.0  # of the cost that is known

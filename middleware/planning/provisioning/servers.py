@@ -16,7 +16,7 @@ from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.provisioning.answer import NOWHERE, Answer, in_turn_s, needed
 from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Floats, Indices, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.selection import Selection
-from thalweg.middleware.planning.solver import Program
+from thalweg.middleware.planning.solver.program import Program
 
 SECONDS = 10.0  # for the solver
 LATE = 2.0  # of the time that there is

@@ -182,7 +182,7 @@ def test_a_part_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
 
     before = parts(tmp_path)
     with _opened(tmp_path, SMALL, []) as results:
-        monkeypatch.setattr("thalweg.middleware.files._sync", full)
+        monkeypatch.setattr("thalweg.middleware.files.writing._sync", full)
         with pytest.raises(RunError, match=r"part-00004.parquet cannot be written: No space left on device; free"):
             results.write([row(simulations[0], result(simulations[0]))])
     assert seen == [[f".part-00004.parquet.{os.getpid()}", *before]]  # complete, under a name that nobody reads

@@ -16,7 +16,8 @@ from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import CostParameters, Task, bound_period_s, propagate_hints
 from thalweg.middleware.planning.bound import packing_rate
-from thalweg.middleware.planning.solver import Program, smallest_cut
+from thalweg.middleware.planning.solver.cuts import smallest_cut
+from thalweg.middleware.planning.solver.program import Program
 
 INTERFACES = ("single", "duplex", "independent")
 CODE = Code("some")

@@ -23,7 +23,7 @@ from thalweg.middleware.planning.provisioning.cover import cover
 from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
 from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
 from thalweg.middleware.planning.provisioning.parts import parts_of
-from thalweg.middleware.planning.solver import NoSolutionError
+from thalweg.middleware.planning.solver.program import NoSolutionError
 
 QUICK = ProvisioningLimits(steps=2, runs=1)  # so that the program has something to do
 

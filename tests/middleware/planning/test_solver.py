@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.solver import NoSolutionError, Program
+from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 
 def small() -> Program:

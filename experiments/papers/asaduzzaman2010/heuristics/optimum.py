@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.planning.mapping.task import MappingTask, Platform
-from thalweg.middleware.planning.solver import NoSolutionError, Program
+from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.files import MAX_DEPTH, decode_toml, read_bounded
+from thalweg.middleware.files.reading import MAX_DEPTH, decode_toml, read_bounded
 
 SOUND = [
     "\"a.b\".'c.d' . e = 1.5",

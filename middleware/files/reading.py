@@ -1,4 +1,4 @@
-"""Files that others find whole or not at all, and files of others, which are read in bounded memory and time."""
+"""Files of others, read in bounded memory and time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import io
 import os
 import re
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
-from thalweg.middleware.errors import RunError, ThalwegError, UsageError
+from thalweg.middleware.errors import UsageError
 from thalweg.middleware.platform.files import open_regular
-from thalweg.middleware.platform.files import sync as _sync
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024  # of a file that somebody wrote by hand, or a description of a run
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -25,34 +21,6 @@ _TOML = re.compile(
     r"|'''.*?'''|'[^'\n]*'|(?P<word>[\w+-]+)|(?P<other>.)",
     re.DOTALL,
 )
-
-
-@contextmanager
-def whole(
-    target: Path, advice: str, *, error: type[ThalwegError] = RunError, option: str = "", sync: bool = False
-) -> Iterator[Path]:
-    """The path to write instead of ``target``; when the block ends, that file replaces ``target`` at once.
-
-    A block that fails leaves ``target`` as it was. An OSError becomes an ``error`` that names the ``option`` and ends
-    with ``advice``. ``sync``: the file and its name are on the disk when the block has ended.
-    """
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        yield part
-        if sync:
-            _sync(part)
-        part.replace(target)
-        if sync:
-            _sync(target.parent)
-    except OSError as failed:
-        subject = f"{option} {target}".lstrip()
-        raise error(f"{subject} cannot be written: {failed.strerror or failed}; {advice}") from failed
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-# --- files of others ----------------------------------------------------------------------------------
 
 
 def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_TEXT_BYTES) -> bytes:
