@@ -9,14 +9,14 @@ from importlib.util import find_spec
 import msgspec
 
 from thalweg.emulation.containers import engine
-from thalweg.emulation.packages import find_package, install_line
+from thalweg.emulation.links.units import MANAGED
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml import registers
 from thalweg.emulation.uml.files import NEEDED, find_kernel, find_memory
-from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, install
 from thalweg.middleware.platform import memory_bytes, needs_linux, on_linux, usable_processors
+from thalweg.middleware.platform.packages import find_package, install_line
 from thalweg.middleware.platform.python import find_program
 
 NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.links.words import shape_text
 from thalweg.emulation.outputs import Outputs
-from thalweg.emulation.process_text import ending, short_command
+from thalweg.emulation.reports.process_text import ending, short_command
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import ThalwegError, counted, one_line
 

@@ -22,9 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
-from thalweg.emulation import units
 from thalweg.emulation.kernel.folders import Folders
 from thalweg.emulation.kernel.names import end_name
+from thalweg.emulation.links import units
 from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures, loss_figures
 from thalweg.emulation.outputs import Outputs
 from thalweg.emulation.presets.table import between, by_lines, find_preset, line

@@ -30,7 +30,7 @@ class Option(msgspec.Struct, frozen=True):
 
     The field gives name, type and default. ``flag`` replaces the name, ``also`` adds other names, and ``shown``
     replaces the default in the help text. ``metavar`` names a value. ``least`` is the bound of a number.
-    ``unit``, a function of ``emulation.units``, reads a quantity. ``typed`` is the type on the command line, and
+    ``unit``, a function of ``emulation.links.units``, reads a quantity. ``typed`` is the type on the command line, and
     ``parse`` makes the field's value of it.
 
     ``names`` returns the registered names that the option takes. ``own`` is the form of a name of the user's own code.

@@ -164,7 +164,7 @@ def test_circles_of_folders_are_found_that_no_modules_make() -> None:
     edges["middleware.errors"] = {"middleware.network.view"}
     edges["middleware.network.place"] = {"middleware.dataflow"}
     edges["emulation.links.shape"] = {"emulation.wan"}
-    edges["emulation.playing"] = {"emulation.links.effects"}
+    edges["emulation.playing"] = {"emulation.links.units"}
     assert structure.circles(edges) == []
     assert structure.folder_circles(edges) == [["middleware", "middleware.network"], ["emulation", "emulation.links"]]
 
@@ -214,13 +214,13 @@ def test_the_core_imports_no_shell() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["experiments.runs.worker", "middleware.shell.daemon", "emulation.supervisor.server"]
+    "module", ["experiments.runs.worker", "middleware.shell.daemon", "emulation.server.supervisor"]
 )
 def test_what_runs_inside_a_testbed_needs_no_library_for_tables_and_plots(module: str) -> None:
     """They are not in the image of containers; and a host, which many tests start, can do without asyncio."""
     absent = {"pyarrow", "pyspark", "matplotlib", "networkx", "jinja2", "highspy"}
     absent |= {"asyncio"} if module == "middleware.shell.daemon" else set()
-    if module == "emulation.supervisor.server":  # for which each testbed waits
+    if module == "emulation.server.supervisor":  # for which each testbed waits
         module += ", thalweg.emulation.kernel.namespaces"
         absent |= {"pyroute2", "numpy", "psutil", "pathlib", "hashlib"}
     code = f"import sys, thalweg.{module}; print(sorted({absent} & set(sys.modules)))"

@@ -32,9 +32,9 @@ LINUX_ONLY = {
     "emulation.proofs.tcp",
     "emulation.recording.counting",
     "emulation.recording.recorder",
+    "emulation.server.supervisor",
     "emulation.supervisor.player",
     "emulation.supervisor.sampler",
-    "emulation.supervisor.server",
     "emulation.testbeds.docker",
     "emulation.uml.inside",
     "emulation.uml.keeper",
@@ -204,7 +204,7 @@ def test_every_module_but_those_of_testbeds_is_imported(system: str, tmp_path: P
 @pytest.mark.parametrize("system", EMULATED)
 def test_where_there_is_no_apt_a_program_is_named_and_no_package(system: str, tmp_path: Path) -> None:
     write_program(tmp_path / "apt-cache", "#!/bin/sh\nprintf 'made:\\n  Candidate: 1.0\\n'\n")
-    code = "import os; os.environ['PATH'] = '.'; from thalweg.emulation.packages import install_line as line"
+    code = "import os; os.environ['PATH'] = '.'; from thalweg.middleware.platform.packages import install_line as line"
     done = systems.run(system, f"{code}; print(line('Java', 'made'))", folder=tmp_path)
     assert done.stdout == "install Java\n", done.stderr
 

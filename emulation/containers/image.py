@@ -25,10 +25,10 @@ import msgspec
 
 import thalweg
 from thalweg.emulation.containers.engine import LABEL, failures, sdk, talking
-from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line, require
 from thalweg.middleware.files.reading import reason
 from thalweg.middleware.platform.files import check_regular
+from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program, isolated_command, module_command
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"

@@ -77,7 +77,7 @@ from thalweg.emulation.links.shape import (
     Queue,
     burst_bytes,
 )
-from thalweg.emulation.units import Managed
+from thalweg.emulation.links.units import Managed
 
 QUANTUM_BYTES = FRAME_BYTES  # what a link borrows at a time where its interface is limited
 UNLIMITED_BPS = 400e9  # an interface without a rate of its own: more than a core moves

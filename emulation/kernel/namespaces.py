@@ -22,7 +22,7 @@ from thalweg.emulation.kernel.names import SUBNET_6, ipv6_beside
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import World, enter, unshare
 from thalweg.emulation.links.shape import LinkShape, Queue
-from thalweg.emulation.units import MANAGED
+from thalweg.emulation.links.units import MANAGED
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.network.view import NET
 

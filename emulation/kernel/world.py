@@ -18,7 +18,7 @@ from functools import cached_property
 from thalweg.emulation.kernel import calls, htb, interfaces, mtu, netlink, queues, sockets
 from thalweg.emulation.kernel.host_space import HostSpace
 from thalweg.emulation.links.shape import LinkShape, Queue, floored
-from thalweg.emulation.units import Managed
+from thalweg.emulation.links.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 BANDED_HOSTS = 100

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from thalweg.emulation.links.shape import SHARES, LinkShape, Queue
-from thalweg.emulation.units import Mtu
+from thalweg.emulation.links.units import Mtu
 from thalweg.middleware.network.view import Link
 
 

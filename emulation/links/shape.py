@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from thalweg.emulation.units import LEAST_MTU, MOST_MTU, USUAL_QUEUE_S, Discipline, Loss, Mtu, burst_objection
+from thalweg.emulation.links.units import LEAST_MTU, MOST_MTU, USUAL_QUEUE_S, Discipline, Loss, Mtu, burst_objection
 
 RATE_FLOOR_BPS = 8_000.0
 """The lowest rate above 0 that a link is set to. A class that has just sent a full packet at a low rate stays blocked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.units import format_rate
+from thalweg.emulation.links.units import format_rate
 
 
 def shape_text(shape: LinkShape) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.emulation.links.shape import QUEUE, Queue
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.view import Link

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.units import format_rate, format_size
 from thalweg.emulation.recording.recording import Column, Cut, Recording
 from thalweg.emulation.reports.timeline import Bar, Scale, shades
-from thalweg.emulation.units import format_rate, format_size
 from thalweg.middleware.errors import counted
 from thalweg.middleware.network.view import Link
 

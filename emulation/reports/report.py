@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.links.units import format_rate, format_size, format_time
 from thalweg.emulation.links.words import shape_text
 from thalweg.emulation.recording.recording import Recording
 from thalweg.emulation.reports import plots, timeline
 from thalweg.emulation.reports.page import Sheet, SheetRow, render
 from thalweg.emulation.reports.tables import tables, write_tables
 from thalweg.emulation.reports.timeline import moment
-from thalweg.emulation.units import format_rate, format_size, format_time
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files.writing import whole
 from thalweg.middleware.network.view import Link

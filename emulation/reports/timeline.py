@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from thalweg.emulation.links.units import format_rate, format_time
 from thalweg.emulation.links.words import shape_text
-from thalweg.emulation.process_text import ending, short_command
 from thalweg.emulation.recording.entries import LinkChange, Process
 from thalweg.emulation.recording.recording import Cut, Recording
-from thalweg.emulation.units import format_rate, format_time
+from thalweg.emulation.reports.process_text import ending, short_command
 from thalweg.middleware.network.view import Link
 
 CUT_ROWS = 12  # of a time line; of more the last is all others

@@ -15,13 +15,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from thalweg.emulation.links.effects import CarrierChange, Effect
+from thalweg.emulation.links.units import Loss, format_rate, format_time, seconds
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, hosts_named, links_named, links_of
 from thalweg.emulation.scenarios.links import Figures, fields
 from thalweg.emulation.scenarios.networks import EVERY, vias_of
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Text, Texts, Written, example
 from thalweg.emulation.traces.pool import two_draws
-from thalweg.emulation.units import Loss, format_rate, format_time, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link, links_between

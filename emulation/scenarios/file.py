@@ -15,6 +15,7 @@ import msgspec
 
 from thalweg.emulation.kernel.folders import read_private
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.units import seconds
 from thalweg.emulation.scenarios.events import Event, Wan, read_events
 from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts, within_networks
 from thalweg.emulation.scenarios.links import LinkReader
@@ -23,7 +24,6 @@ from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Texts, Writt
 from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import seconds
 from thalweg.middleware.dataflow import Missing
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff

@@ -10,6 +10,7 @@ import msgspec
 
 from thalweg.emulation.kernel.names import objection
 from thalweg.emulation.links.shape import Queue
+from thalweg.emulation.links.units import rate_bps
 from thalweg.emulation.presets.table import line
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
 from thalweg.emulation.scenarios.lines import (
@@ -24,7 +25,6 @@ from thalweg.emulation.scenarios.lines import (
 )
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Size, Spot, Text, Texts, Written
 from thalweg.emulation.traces.pool import choose
-from thalweg.emulation.units import rate_bps
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.view import NET, Link, links_between

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.emulation.links.shape import Queue
 from thalweg.emulation.presets.table import PRESETS, between, by_lines, find_preset, preset_name
 from thalweg.emulation.scenarios.toml import Spot, Written

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from thalweg.emulation.links.shape import Distribution, LinkShape, Queue, loss_figures
+from thalweg.emulation.links.units import Loss, loss, mtu, queue, seconds
 from thalweg.emulation.scenarios.data_sets import (
     GENERATED,
     Grid,
@@ -39,7 +40,6 @@ from thalweg.emulation.traces.files import read_link_trace
 from thalweg.emulation.traces.link import Course, LinkTrace
 from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import Loss, loss, mtu, queue, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link, links_between

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from thalweg.emulation.links.units import seconds
 from thalweg.emulation.scenarios.events import Deed
-from thalweg.emulation.units import seconds
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError, nearest
 

@@ -22,6 +22,7 @@ import msgspec
 
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, CarrierChange, Effect, LinkChange
 from thalweg.emulation.links.shape import QUEUE, RATE_FLOOR_BPS, LinkShape
+from thalweg.emulation.links.units import format_time
 from thalweg.emulation.scenarios.events import MAX_CHANGES, Deed, Event
 from thalweg.emulation.scenarios.file import DURATION_S, HostSpec, Scenario
 from thalweg.emulation.supervisor.requests import HostLine
@@ -30,7 +31,6 @@ from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.changed import ChangedRates, changed
 from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import format_time
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, inspect
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files.reading import decode_toml, read_bounded

@@ -17,13 +17,13 @@ from typing import IO, Any, NamedTuple, Self
 
 import msgspec
 
-from thalweg.emulation.packages import install_line
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import MAX_LINE_BYTES, Connection
 from thalweg.emulation.supervisor.processes import wait_ended
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.platform import check_linux
+from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program, module_command
 
 START_S = 20.0
@@ -430,7 +430,7 @@ def _attempt(
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the supervisor)
     pass_fds = [one.fileno() for one in (theirs, listener) if one is not None]
-    argv = [*prefix, *module_command("thalweg.emulation.supervisor.begin", run_id, *map(str, pass_fds))]
+    argv = [*prefix, *module_command("thalweg.emulation.server.begin", run_id, *map(str, pass_fds))]
     # a session of its own: an interrupt from the terminal is for the launcher, which then ends us in order
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds, start_new_session=True

@@ -26,10 +26,10 @@ import msgspec
 
 from thalweg.emulation.kernel.names import named, objection
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, ShapeFigures, floored, outside
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
-from thalweg.emulation.units import format_rate
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import NET, Link, as_link, cable_of
 from thalweg.middleware.platform.python import PYTHON
@@ -58,7 +58,7 @@ class NetworkOptions(TypedDict, total=False):
 class Testbed(ABC):
     """Hosts that can run processes, and links between every two of them; a supervisor holds both.
 
-    See ``thalweg.emulation.supervisor.server``. Subclasses say what hosts are.
+    See ``thalweg.emulation.server.supervisor``. Subclasses say what hosts are.
     """
 
     __test__ = False

@@ -1,6 +1,6 @@
 """Columns of a file as people name them: ``timestamp``, ``rtt:ms``, ``3:mbit``, ``Date+Time``.
 
-R1. The word behind the last colon is a unit of ``emulation.units``. A file's columns may have colons.
+R1. The word behind the last colon is a unit of ``emulation.links.units``. A file's columns may have colons.
 R2. Without a unit, the end of the column's name is the unit where it is known (``rtt_ms``, ``Mbps``, ``MB/s``). Data
     sets mean bits by ``bps``.
 R3. Without both, times are read in the unit in which they are dates, else in seconds. Other columns have bit/s,
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.emulation.traces import cells, times
 from thalweg.emulation.traces.columns import (
     BYTES,

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from thalweg.emulation.links.units import format_time
 from thalweg.emulation.traces.columns import LOSS, RATE
 from thalweg.emulation.traces.link import LinkTrace
 from thalweg.emulation.traces.trace import FloatArray
-from thalweg.emulation.units import format_time
 from thalweg.middleware.errors import TraceError
 
 HOLE_STEPS = 5.0

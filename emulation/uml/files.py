@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.platform import check_linux
+from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program
 
 BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand

@@ -13,8 +13,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program
 
 SOURCE = Path(__file__).with_suffix(".c")

@@ -35,9 +35,9 @@ import numpy as np
 import zmq
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.units import parse_rate
 from thalweg.emulation.testbeds.open import NEEDS, open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.units import parse_rate
 from thalweg.experiments.bench.fill import fill
 from thalweg.experiments.bench.options import MoveOptions
 from thalweg.experiments.bench.raw import ANSWER_S, raw_link

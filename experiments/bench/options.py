@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.experiments.command import Option
 from thalweg.experiments.names import free_placement_names, tree_names
 

@@ -19,12 +19,12 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import typer
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.experiments.command import Option, options_of
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.platform.python import append_folder
 
-Unit = Callable[[Any], Any]  # of emulation.units
+Unit = Callable[[Any], Any]  # of emulation.links.units
 RATES = (units.parse_rate, units.rate_bps)
 KINDS: Mapping[Unit, str] = {
     **dict.fromkeys(RATES, "RATE"),

@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import RUN_LIBRARIES, Option, Tell

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from thalweg.emulation.units import format_size
+from thalweg.emulation.links.units import format_size
 from thalweg.experiments.cli.console import JsonOption, print_json, progress
 from thalweg.experiments.command import PAGE_LIBRARIES
 from thalweg.middleware.errors import counted, require

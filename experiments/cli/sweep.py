@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import msgspec
 import typer
 
+from thalweg.emulation.links.units import seconds
 from thalweg.emulation.scenarios.data_sets import find_set, read_grid
-from thalweg.emulation.units import seconds
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say, spinner
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped

@@ -16,6 +16,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from thalweg.emulation.links.units import format_rate, format_time, parse_rate, seconds
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
 from thalweg.emulation.traces import holes
 from thalweg.emulation.traces.cells import Decimal
@@ -35,7 +36,6 @@ from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel,
 from thalweg.emulation.traces.link import LinkTrace
 from thalweg.emulation.traces.summaries import pooled_figures, pooled_means, quantiles
 from thalweg.emulation.traces.trace import CHANGE_WINDOW_S, BandwidthTrace, TraceSummary
-from thalweg.emulation.units import format_rate, format_time, parse_rate, seconds
 from thalweg.experiments.cli.commands import group
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import quantity, takes

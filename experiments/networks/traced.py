@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.scenarios.delays import read_delays
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
-from thalweg.emulation.units import format_rate
 from thalweg.experiments.networks.described import Network, described
 from thalweg.experiments.runs.config import PLANNED, RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.emulation.links.units import size_bytes
 from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE
-from thalweg.emulation.units import size_bytes
 from thalweg.experiments.problems.catalogue import DOLLARS, Offer, offers, read_catalogue, read_date, read_egress
 from thalweg.experiments.problems.reading import naming, quantity, rate_bps, read_problem
 from thalweg.middleware.errors import UsageError, nearest

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from thalweg.emulation.units import parse_rate, seconds
+from thalweg.emulation.links.units import parse_rate, seconds
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.files.reading import decode_toml, read_bounded
 
@@ -60,7 +60,7 @@ def latency_s(latency: str | float, where: str) -> float:
 
 
 def quantity(unit: Callable[[Any], float], value: str | float, where: str) -> float:
-    """What ``unit`` (of ``emulation.units``) makes of a value; the error says where it stands."""
+    """What ``unit`` (of ``emulation.links.units``) makes of a value; the error says where it stands."""
     try:
         return unit(value)
     except UsageError as error:

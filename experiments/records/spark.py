@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 
-from thalweg.emulation.packages import install_line
 from thalweg.middleware.errors import CapabilityError, UsageError, require
 from thalweg.middleware.platform.files import user
+from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.processes import ended_within, kill_group
 from thalweg.middleware.platform.python import find_program
 

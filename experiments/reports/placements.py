@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from thalweg.emulation.links.units import format_size
 from thalweg.emulation.reports.page import coordinate
-from thalweg.emulation.units import format_size
 from thalweg.experiments.command import clipped
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.moves import Move, TreeChange

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from rich.table import Table
 
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.reports.page import sheet
-from thalweg.emulation.units import format_rate
 from thalweg.experiments.records.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
 from thalweg.experiments.records.log import read_log
 from thalweg.experiments.records.records import EVENTS, IMAGES, PLOTS, RunInfo, to_toml

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
+from thalweg.emulation.links.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.emulation.uml.files import NEEDED, inside_uml
-from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import FAULTS, LIMITS, NETWORK, PLACEMENT, SIMULATION, WORKLOAD, Option, flag
 from thalweg.experiments.names import (
     TESTBEDS,

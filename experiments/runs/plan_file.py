@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
-from thalweg.emulation.units import format_rate
 from thalweg.experiments.networks.described import adopt_file, roles
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.experiments.problems.reading import naming, read_problem

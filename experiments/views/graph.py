@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from thalweg.emulation.units import format_size
+from thalweg.emulation.links.units import format_size
 from thalweg.experiments.command import clipped
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, Course, readable_on, timeline
 from thalweg.middleware.dataflow import Edge

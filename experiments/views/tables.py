@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thalweg.emulation.links.units import format_rate, format_size
 from thalweg.emulation.proofs.proof import STALLED
-from thalweg.emulation.units import format_rate, format_size
 from thalweg.experiments.records.aggregates import PlacementAggregate, RunsSummary
 from thalweg.experiments.records.analysis import (
     BASELINE,

@@ -1,8 +1,9 @@
 """Differences between operating systems, and the refusal of parts that need Linux.
 
 Runs are tested on Linux. ``files``, ``processes`` and ``waiting`` have one function for every need that systems meet in
-different ways. No other portable module uses a name that macOS or Windows lacks. Testbeds and the guard of a host's
-connections need Linux as a whole: callers of these modules call ``check_linux`` or ``on_linux`` before the import.
+different ways. ``packages`` advises on the installation of programs. No other portable module uses a name that macOS
+or Windows lacks. Testbeds and the guard of a host's connections need Linux as a whole: callers of these modules call
+``check_linux`` or ``on_linux`` before the import.
 """
 
 from __future__ import annotations

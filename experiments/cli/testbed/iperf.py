@@ -17,15 +17,15 @@ from rich.table import Table
 
 from thalweg.emulation.kernel.names import end_name
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.packages import install_line
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.proofs.proof import RATE_ERROR, RATE_FROM_BPS
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
-from thalweg.emulation.units import format_rate
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import output
 from thalweg.middleware.errors import CapabilityError, TestbedError
 from thalweg.middleware.files.reading import read_bounded
 from thalweg.middleware.network.view import NET, Link
+from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program
 
 TOOL = "iperf3"

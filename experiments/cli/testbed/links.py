@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import typer
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.links.words import shape_text
 from thalweg.emulation.presets.table import preset_name

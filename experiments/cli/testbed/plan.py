@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
+from thalweg.emulation.links.units import format_rate, format_time, seconds
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
-from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json
 from thalweg.experiments.cli.options import number, quantity
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from thalweg.emulation.units import format_size
+from thalweg.emulation.links.units import format_size
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.testbed.exec import IdOption

@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.links.words import delay_text, loss_text, rate_text
 from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import host_addresses
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, print_json
 from thalweg.middleware.errors import TestbedError, ThalwegError, counted
 from thalweg.middleware.network.view import Link, link_of

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from thalweg.emulation import units
 from thalweg.emulation.kernel.folders import read_private
+from thalweg.emulation.links import units
 from thalweg.emulation.links.shape import LinkShape, Queue, loss_figures
+from thalweg.emulation.links.units import Loss, Mtu, parse_rate, seconds, size_bytes
 from thalweg.emulation.presets.table import between, find_preset, preset_name
 from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.hosts import with_preset
@@ -24,7 +25,6 @@ from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import Loss, Mtu, parse_rate, seconds, size_bytes
 from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text

@@ -10,12 +10,12 @@ import msgspec
 import typer
 from rich.table import Table
 
+from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, failures
 from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed import iperf

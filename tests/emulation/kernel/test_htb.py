@@ -31,7 +31,7 @@ from thalweg.emulation.links.shape import (
     Queue,
     burst_bytes,
 )
-from thalweg.emulation.units import MANAGED
+from thalweg.emulation.links.units import MANAGED
 
 RATES = st.floats(RATE_FLOOR_BPS, 2e9)
 MACS = st.binary(min_size=6, max_size=6)

@@ -14,7 +14,7 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 from thalweg.emulation.kernel import htb, queues
 from thalweg.emulation.kernel.netlink import attributes
 from thalweg.emulation.links.shape import FRAME_BYTES, RATE_FLOOR_BPS, LinkShape, Queue
-from thalweg.emulation.units import MANAGED, Managed
+from thalweg.emulation.links.units import MANAGED, Managed
 
 RATES = st.floats(RATE_FLOOR_BPS, 2e9)
 PACKET_BITS = 8 * FRAME_BYTES

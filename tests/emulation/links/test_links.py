@@ -19,11 +19,11 @@ from beds import at_the_bridge
 from patience import patience
 
 from thalweg.emulation.links.shape import LinkShape, Queue, burst_bytes
+from thalweg.emulation.links.units import MANAGED, Managed
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.proofs.windows import RateChange, Window, worst_window
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.netns import NetnsTestbed
-from thalweg.emulation.units import MANAGED, Managed
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 pytestmark = [pytest.mark.netns, pytest.mark.timed]

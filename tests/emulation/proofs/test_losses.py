@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation import units
+from thalweg.emulation.links import units
 from thalweg.emulation.links.shape import LinkShape, loss_figures
 from thalweg.emulation.proofs.losses import binomial_interval, chain_interval, measured
 

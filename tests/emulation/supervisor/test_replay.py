@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
+from thalweg.emulation.server.supervisor import LONGEST_S, due_in_s
 from thalweg.emulation.supervisor import player as players
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.player import Lags, Player, Schedule
-from thalweg.emulation.supervisor.server import LONGEST_S, due_in_s
 from thalweg.emulation.testbeds.replay import GAP_S, SHARE, ReplayHandle, check_changes, schedule
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError

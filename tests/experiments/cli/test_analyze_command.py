@@ -16,7 +16,7 @@ from patience import patience
 from rich.console import Console
 from typer.testing import CliRunner
 
-from thalweg.emulation.units import format_size
+from thalweg.emulation.links.units import format_size
 from thalweg.experiments.cli.analyze import analyze
 from thalweg.experiments.records import spark
 from thalweg.experiments.records.aggregates import RunsSummary, analyze_runs, load_runs

@@ -1,4 +1,4 @@
-"""Start of a supervisor's process, ``python -P -m thalweg.emulation.supervisor.begin``. Each testbed waits for it."""
+"""Start of a supervisor's process, ``python -P -m thalweg.emulation.server.begin``. Each testbed waits for it."""
 
 import gc
 import os
@@ -6,7 +6,7 @@ import sys
 
 if __name__ == "__main__":
     gc.disable()  # nothing that an import makes is garbage, and looking for some takes a tenth of the start
-    from thalweg.emulation.supervisor.server import main
+    from thalweg.emulation.server.supervisor import main
 
     gc.freeze()
     gc.enable()

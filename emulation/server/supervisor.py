@@ -1,4 +1,4 @@
-"""The supervisor: the one process that holds a testbed. Run as ``python -P -m thalweg.emulation.supervisor.begin``.
+"""The supervisor: the one process that holds a testbed. Run as ``python -P -m thalweg.emulation.server.begin``.
 
 Started in namespaces of its own (process numbers, network, mounts), it is process 1 of all that it starts: whatever
 ends it, the kernel ends everything in it with it. It speaks JSON lines over Unix sockets:
@@ -37,6 +37,7 @@ from thalweg.emulation.kernel.names import end_name, named
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import MAX_RATE_BPS, UNRATED_BPS, LinkShape, outside
+from thalweg.emulation.links.units import MANAGED
 from thalweg.emulation.recording.recorder import Recorder, Snapshot, children_cpu_s
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection, EndlessLineError
@@ -45,7 +46,6 @@ from thalweg.emulation.supervisor.player import Player, read_changes
 from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, signal_pipe
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
-from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError, one_line
 from thalweg.middleware.network.view import Cable, Link, as_link, cable_of
 

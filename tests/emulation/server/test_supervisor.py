@@ -23,13 +23,13 @@ from thalweg.emulation.kernel.htb import ClassCounters
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.links.units import MANAGED
+from thalweg.emulation.server import supervisor as supervisors
+from thalweg.emulation.server.supervisor import Supervisor
 from thalweg.emulation.supervisor import parts, requests
 from thalweg.emulation.supervisor import sampler as samplers
-from thalweg.emulation.supervisor import server as supervisors
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.connection import MAX_LINE_BYTES, Connection
-from thalweg.emulation.supervisor.server import Supervisor
-from thalweg.emulation.units import MANAGED
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.network.view import NET, Link
 

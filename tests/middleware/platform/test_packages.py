@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fake_apt import fake_apt, write_program
 
-from thalweg.emulation import packages
-from thalweg.emulation.packages import find_package, install_line
+from thalweg.middleware.platform import packages
+from thalweg.middleware.platform.packages import find_package, install_line
 
 JAVAS = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.units import (
+from thalweg.emulation.links.units import (
     bytes_per_s,
     format_rate,
     format_time,

@@ -1,0 +1,1 @@
+"""The process that holds a testbed, whatever its hosts are."""
