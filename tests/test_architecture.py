@@ -40,6 +40,7 @@ IMPURE = {
     "time",
     "zmq",
 }
+CORE = "middleware.core"  # its folders import each other in a circle, and its modules have floors of their own
 FILES = sorted(path for folder in MAY_IMPORT for path in (ROOT / folder).rglob("*.py"))
 
 
@@ -103,6 +104,17 @@ def test_no_imports_go_round_in_a_circle() -> None:
 
 def test_no_import_points_up() -> None:
     assert structure.upward(structure.graph()) == []
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    circles = structure.folder_circles(structure.graph())
+    assert [circle for circle in circles if not all(folder.startswith(CORE) for folder in circle)] == []
+
+
+def test_rooms_are_folders() -> None:
+    """A module with a floor of its own would hide a circle of folders."""
+    rooms = [room for floor in structure.FLOORS for room in floor.split() if not room.startswith(CORE)]
+    assert [room for room in rooms if not ROOT.joinpath(*room.split(".")).is_dir()] == []
 
 
 def test_the_floors_tell_circles_and_arrows_that_point_up() -> None:

@@ -47,7 +47,7 @@ from thalweg.experiments.bench.workload import Ballast, FixedSource
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import PROTOCOLS, move_figures
 from thalweg.experiments.records.records import write_events
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.runs.job import Said, say
 from thalweg.experiments.runs.processes import Processes, fail
 from thalweg.middleware.client.client import Client

@@ -15,7 +15,7 @@ from thalweg.experiments.cli.options import Given, number, takes
 from thalweg.experiments.cli.run import adopt_defaults, make_config
 from thalweg.experiments.command import RUN_LIBRARIES
 from thalweg.experiments.names import free_placement_names
-from thalweg.experiments.runs.config import PLANNED, WORKLOADS, RunConfig
+from thalweg.experiments.run_config import PLANNED, WORKLOADS, RunConfig
 from thalweg.middleware.errors import require
 
 if TYPE_CHECKING:

@@ -59,11 +59,11 @@ def invoke(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     """``testbed exec`` and ``host`` at once: what reads all the others takes a third of a second to import."""
     if argv[:2] == ["testbed", "exec"]:
-        from thalweg.experiments.cli.testbed import running
+        from thalweg.experiments.cli import execution
 
-        asked = running.parse(argv[2:])
+        asked = execution.parse(argv[2:])
         if asked is not None:
-            return running.execute(asked)
+            return execution.execute(asked)
     if argv[:1] == ["host"]:
         from thalweg.experiments.cli import host
 

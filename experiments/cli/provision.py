@@ -15,7 +15,7 @@ from thalweg.experiments.cli.console import JsonOption, end, output, print_json,
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import RUN_LIBRARIES, Option, Tell
 from thalweg.experiments.problems.provisioning import Problem, load_provisioning
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.middleware.errors import PlannerError, UsageError, nearest, require
 from thalweg.middleware.planning.provisioning.answer import Answer, cost, in_turn_s, loads
 from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best

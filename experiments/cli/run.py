@@ -14,7 +14,7 @@ import typer
 from thalweg.experiments.cli.console import JsonOption, end, progress
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.command import RUN_LIBRARIES
-from thalweg.experiments.runs.config import DEFAULTS, RunConfig, is_scenario_file, runs_elsewhere
+from thalweg.experiments.run_config import DEFAULTS, RunConfig, is_scenario_file, runs_elsewhere
 from thalweg.middleware.errors import counted, require
 
 if TYPE_CHECKING:

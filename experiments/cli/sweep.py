@@ -20,7 +20,7 @@ from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import FAULTS, NETWORK, PLACEMENT, SWEEP_LIBRARIES, WORKLOAD, Option, flag
 from thalweg.experiments.names import free_placement_names, run_cost_names, tree_names
 from thalweg.experiments.papers.index import figure_names, pool_names
-from thalweg.experiments.runs.config import Allow, Latency, runs_elsewhere
+from thalweg.experiments.run_config import Allow, Latency, runs_elsewhere
 from thalweg.middleware.errors import UsageError, counted, require
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.links.units import format_rate
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.experiments.runs.config import COLLAPSE_FACTOR, COLLAPSE_FLOOR
+from thalweg.experiments.run_config import COLLAPSE_FACTOR, COLLAPSE_FLOOR
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 

@@ -18,7 +18,7 @@ from thalweg.emulation.links.effects import LinkChange
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.run_config import CLIENT, RunConfig, host_names
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.view import NET, Link
 

@@ -15,7 +15,7 @@ from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.experiments.networks.described import Network, described
-from thalweg.experiments.runs.config import PLANNED, RunConfig, is_scenario_file
+from thalweg.experiments.run_config import PLANNED, RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError
 
 # What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is

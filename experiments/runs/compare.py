@@ -21,7 +21,7 @@ from thalweg.emulation.testbeds.open import NEEDS
 from thalweg.experiments.command import Tell
 from thalweg.experiments.records.analysis import QuerySummary, RunSummary, failures, summarize_run
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Latency, Query, Row, furthest
-from thalweg.experiments.runs.config import RunConfig, file_name
+from thalweg.experiments.run_config import RunConfig, file_name
 from thalweg.experiments.runs.folder import empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies

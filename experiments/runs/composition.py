@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.run_config import CLIENT, MIXED, RunConfig, combining_names, host_names
 from thalweg.experiments.runs.base_workload import Workload
-from thalweg.experiments.runs.config import CLIENT, MIXED, RunConfig, combining_names, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError, nearest

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.networks.collapse import Collapse
-from thalweg.experiments.runs.config import OF_WORKLOADS, RunConfig
+from thalweg.experiments.run_config import OF_WORKLOADS, RunConfig
 from thalweg.experiments.runs.strategies import moving, same_start
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import Strategy

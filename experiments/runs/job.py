@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.protocol.messages import Failover

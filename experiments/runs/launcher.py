@@ -23,7 +23,7 @@ from thalweg.experiments.networks.setup import testbed_options
 from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.networks.truth import add_truth
 from thalweg.experiments.records.records import IMAGES, RunInfo, save_run, write_events
-from thalweg.experiments.runs.config import CLIENT, RunConfig
+from thalweg.experiments.run_config import CLIENT, RunConfig
 from thalweg.experiments.runs.job import Go, Job, Said
 from thalweg.experiments.runs.links import Emulated, Unshaped, View
 from thalweg.experiments.runs.processes import Processes, fail

@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.experiments.runs.workload import reference_digests
 from thalweg.middleware.core.flow.absent_sources import Gap, with_gaps
 from thalweg.middleware.dataflow import Dataflow

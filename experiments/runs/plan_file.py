@@ -18,8 +18,8 @@ from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.experiments.networks.described import adopt_file, roles
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.experiments.problems.reading import naming, read_problem
+from thalweg.experiments.run_config import CLIENT, PLANNED, RunConfig, is_scenario_file
 from thalweg.experiments.runs.base_workload import Workload
-from thalweg.experiments.runs.config import CLIENT, PLANNED, RunConfig, is_scenario_file
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.platform import usable_processors

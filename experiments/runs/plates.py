@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 
+from thalweg.experiments.run_config import CLIENT, PLATES_RATE, host_names
 from thalweg.experiments.runs.base_workload import Workload
-from thalweg.experiments.runs.config import CLIENT, PLATES_RATE, host_names
 from thalweg.experiments.runs.strategies import reshapes_at_random
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError

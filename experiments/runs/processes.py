@@ -18,7 +18,7 @@ from thalweg.emulation.scenarios.events import Deed
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml.files import inside_uml
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.runs.job import Ended, Said, There
 from thalweg.middleware.client.cluster import fate_of, host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError

@@ -16,7 +16,7 @@ import numpy as np
 
 from thalweg.experiments.problems.provisioning import Problem
 from thalweg.experiments.records.records import to_toml
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.runs.plan_file import PlanFile, PlannedNode
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError

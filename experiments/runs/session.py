@@ -17,7 +17,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.records.records import RunInfo, whole_digest
-from thalweg.experiments.runs.config import (
+from thalweg.experiments.run_config import (
     CLIENT,
     COLLAPSE_AT_S,
     COLLAPSE_S,

@@ -10,7 +10,7 @@ import msgspec
 
 from thalweg.experiments.command import flag
 from thalweg.experiments.names import run_cost_names
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.experiments.runs.plan_file import FIXED, given_plan
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError

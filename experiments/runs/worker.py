@@ -21,7 +21,7 @@ import numpy as np
 
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.records.trees import ended_as, operators_at
-from thalweg.experiments.runs.config import file_name
+from thalweg.experiments.run_config import file_name
 from thalweg.experiments.runs.job import Ended, Go, Job, Said, Told, say
 from thalweg.experiments.runs.omitted_sources import Pieces
 from thalweg.experiments.runs.strategies import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from thalweg.experiments.command import Tell
+from thalweg.experiments.run_config import PLANNED, RunConfig
 from thalweg.experiments.runs.base_workload import Workload
 from thalweg.experiments.runs.composition import Composition
-from thalweg.experiments.runs.config import PLANNED, RunConfig
 from thalweg.experiments.runs.plan_file import Planned
 from thalweg.experiments.runs.plates import Plates
 from thalweg.middleware.dataflow import Dataflow

@@ -28,7 +28,7 @@ from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
 from thalweg.experiments.records.trees import ended_as, operators_at
-from thalweg.experiments.runs.config import CLIENT, RunConfig, file_name, is_scenario_file
+from thalweg.experiments.run_config import CLIENT, RunConfig, file_name, is_scenario_file
 from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
 from thalweg.experiments.runs.workload import reference_of

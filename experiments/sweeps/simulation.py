@@ -22,7 +22,7 @@ from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.run_config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import cost_model, make_strategies
 from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.experiments.simulation.links import Interface, Steady, carrying, world_config

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thalweg.experiments.cli.testbed import running
+from thalweg.experiments.cli import execution
 
 IdOption = Annotated[
     str | None,
@@ -33,7 +33,7 @@ def execute(
 
     A shell on a host: thalweg testbed exec h1 -- bash
     """
-    raise typer.Exit(running.execute(running.asked(words or [], identity, stay=detach, everywhere=everywhere)))
+    raise typer.Exit(execution.execute(execution.asked(words or [], identity, stay=detach, everywhere=everywhere)))
 
 
 def logs(
@@ -47,4 +47,4 @@ def logs(
 
     Example: thalweg testbed logs h1 -f
     """
-    raise typer.Exit(running.logs(host, identity, follow=follow))
+    raise typer.Exit(execution.logs(host, identity, follow=follow))

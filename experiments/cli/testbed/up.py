@@ -32,7 +32,7 @@ from thalweg.experiments.command import Option, flag
 from thalweg.experiments.names import preset_names
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
-from thalweg.experiments.runs.config import CLIENT, host_names, runs_elsewhere
+from thalweg.experiments.run_config import CLIENT, host_names, runs_elsewhere
 from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.network.view import Link, links_between
 

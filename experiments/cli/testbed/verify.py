@@ -24,7 +24,7 @@ from thalweg.experiments.cli.testbed.status import lateness
 from thalweg.experiments.command import Option
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, backend_names, make_testbed, prepare
-from thalweg.experiments.runs.config import runs_elsewhere
+from thalweg.experiments.run_config import runs_elsewhere
 from thalweg.middleware.errors import UsageError, counted
 
 WITH_FILE = "With FILE"

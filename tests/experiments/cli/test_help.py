@@ -17,7 +17,7 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.cli.pages import Entry, Page, Panel, fold_command, group_names, render, split_docstring
 from thalweg.experiments.cli.testbed import app as testbed
 from thalweg.experiments.command import options_of
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 
 HEAVY = {"numpy", "zmq", "pyarrow", "scipy", "matplotlib", "networkx", "pyspark", "pydantic"}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from patience import patience
 
+from thalweg.experiments import run_config as options
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks import traced as network
-from thalweg.experiments.runs import config as options
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.run_config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
 

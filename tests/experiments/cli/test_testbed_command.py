@@ -30,8 +30,9 @@ from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds import detached, known
 from thalweg.experiments.cli import doctor as doctor_module
+from thalweg.experiments.cli import execution
 from thalweg.experiments.cli.doctor import doctor
-from thalweg.experiments.cli.testbed import running, verify
+from thalweg.experiments.cli.testbed import verify
 from thalweg.experiments.cli.testbed.app import app
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
@@ -176,26 +177,26 @@ def test_testbeds_have_names(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("h1 -- ls -l", running.Asked("h1", ["ls", "-l"])),
-        ("h1 ls -l", running.Asked("h1", ["ls", "-l"])),
-        ("--id a h1 -- ls", running.Asked("h1", ["ls"], "a")),
-        ("h1 --id a -- ls", running.Asked("h1", ["ls"], "a")),
-        ("h1 -d --id=a ls --all", running.Asked("h1", ["ls", "--all"], "a", True)),
-        ("--all -- ls", running.Asked(None, ["ls"])),
-        ("--all --id a ls", running.Asked(None, ["ls"], "a")),
+        ("h1 -- ls -l", execution.Asked("h1", ["ls", "-l"])),
+        ("h1 ls -l", execution.Asked("h1", ["ls", "-l"])),
+        ("--id a h1 -- ls", execution.Asked("h1", ["ls"], "a")),
+        ("h1 --id a -- ls", execution.Asked("h1", ["ls"], "a")),
+        ("h1 -d --id=a ls --all", execution.Asked("h1", ["ls", "--all"], "a", True)),
+        ("--all -- ls", execution.Asked(None, ["ls"])),
+        ("--all --id a ls", execution.Asked(None, ["ls"], "a")),
         ("", None),
         ("h1 --help", None),
         ("--unknown h1 -- ls", None),
     ],
 )
-def test_options_of_exec_stand_before_the_command(words: str, found: running.Asked | None) -> None:
-    assert running.parse(words.split()) == found
+def test_options_of_exec_stand_before_the_command(words: str, found: execution.Asked | None) -> None:
+    assert execution.parse(words.split()) == found
 
 
 @pytest.mark.parametrize(("words", "says"), [("h1 --id a", "exec h1 -- CMD"), ("h1 --", "exec h1"), ("--all", "say a")])
 def test_a_host_without_a_command_is_refused(words: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        running.parse(words.split())
+        execution.parse(words.split())
 
 
 @pytest.mark.netns

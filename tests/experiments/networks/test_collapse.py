@@ -15,7 +15,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.networks.collapse import Collapse, check_collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.truth import Rates, Replayed, Truth, add_truth
-from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
+from thalweg.experiments.run_config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 

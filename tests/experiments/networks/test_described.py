@@ -12,7 +12,7 @@ import pytest
 from thalweg.emulation.scenarios.file import read_scenario
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks.described import described, read, roles
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.middleware.errors import UsageError
 
 FILE = """

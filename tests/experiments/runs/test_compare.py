@@ -18,9 +18,9 @@ from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.records.analysis import QuerySummary
 from thalweg.experiments.records.comparisons import Latency, beyond, load_comparison
 from thalweg.experiments.records.records import RunInfo
+from thalweg.experiments.run_config import RunConfig
 from thalweg.experiments.runs import compare
 from thalweg.experiments.runs.compare import Execute
-from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.launcher import execute
 from thalweg.experiments.runs.session import Found, Outcome
 from thalweg.experiments.runs.strategies import make_strategies

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from thalweg.experiments.cli.main import invoke
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.experiments.runs.plan_file import GivenPlan, given_plan
 from thalweg.experiments.runs.workload import reference_of, workload_of
 from thalweg.middleware.errors import UsageError

@@ -14,7 +14,7 @@ from thalweg.experiments.cli.run import adopt_defaults
 from thalweg.experiments.records.analysis import RunSummary, failures, summarize_run
 from thalweg.experiments.records.records import load_run
 from thalweg.experiments.reports.report import write_report
-from thalweg.experiments.runs.config import DEFAULTS, RunConfig
+from thalweg.experiments.run_config import DEFAULTS, RunConfig
 from thalweg.experiments.runs.launcher import execute
 from thalweg.experiments.runs.plates import FOUND
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests

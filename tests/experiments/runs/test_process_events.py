@@ -22,7 +22,7 @@ from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.log import Detail, Row, read_log
 from thalweg.experiments.records.records import load_run
 from thalweg.experiments.records.recoveries import recoveries_of
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.experiments.views.timelines import read_courses
 from thalweg.middleware.errors import UsageError
 

@@ -341,8 +341,8 @@ def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
 
 def test_a_host_that_never_comes_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that ends before it listens: one line with its own last words, and no folder left."""
+    from thalweg.experiments.run_config import RunConfig
     from thalweg.experiments.runs import launcher, processes
-    from thalweg.experiments.runs.config import RunConfig
     from thalweg.middleware.errors import HostAbsentError
 
     fails = [sys.executable, "-c", "import sys; sys.exit('no room for h2')"]

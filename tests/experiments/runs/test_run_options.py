@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.run_config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests
 from thalweg.middleware.client.replanning import MEASURED, hints_of_code

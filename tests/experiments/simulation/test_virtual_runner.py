@@ -28,7 +28,7 @@ from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, Transfer
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
-from thalweg.experiments.runs.config import COLLAPSE_FACTOR, RunConfig
+from thalweg.experiments.run_config import COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed, carrying
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually

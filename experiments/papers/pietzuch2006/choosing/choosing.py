@@ -17,7 +17,7 @@ import numpy as np
 
 from thalweg.experiments.papers.pietzuch2006.running.job import Share
 from thalweg.experiments.papers.pietzuch2006.running.pool import Space, name_of, network_of, run_shares, space
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError, nearest

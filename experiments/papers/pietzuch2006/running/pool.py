@@ -15,7 +15,7 @@ from thalweg.emulation.traces.latencies import Floats
 from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import matrix
 from thalweg.experiments.papers.pietzuch2006.running.job import Ran, Share
 from thalweg.experiments.papers.pietzuch2006.running.virtual import virtually
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.middleware.errors import CapabilityError, UsageError, nearest
 from thalweg.middleware.network.coordinates import Coordinates, embedded
 from thalweg.middleware.network.view import Link, links_between

@@ -17,7 +17,7 @@ from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.uml.files import NEEDED
 from thalweg.experiments.papers.pietzuch2006.running.job import SAMPLE_S, Got, Job, Ran, Share
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.runs.processes import UML_PATIENCE, Processes, fail
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.platform import check_linux

@@ -8,7 +8,7 @@ from typing import Any
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.papers.pietzuch2006.running.job import BEFORE, Got, Ran, Share
-from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.simulation.links import carrying, world_config
 from thalweg.experiments.simulation.run import real_code
 from thalweg.middleware.dataflow import Dataflow, sinks_at

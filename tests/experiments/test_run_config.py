@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.run_config import RunConfig
 from thalweg.middleware.errors import UsageError
 
 

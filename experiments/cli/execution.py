@@ -1,7 +1,7 @@
 """Commands on the hosts of a testbed that is up: what ``testbed exec`` and ``testbed logs`` do.
 
-Who types a command waits for what this imports: neither numpy nor typer, and nothing of links (``entry`` reads the
-command line of ``exec`` by itself).
+Who types a command waits for what this imports: neither numpy nor typer, and nothing of links. ``parse`` reads the
+command line of ``exec`` by itself.
 """
 
 from __future__ import annotations
