@@ -40,11 +40,11 @@ from thalweg.middleware.protocol import messages as m
 ROOT = Path(__file__).parents[1]
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "0031424daebdf88557c3f523481b20e14d7b1bb94b191c31c5031d2280efe082",
-    "--placement local --period 60 --seed 1 --k 2": "c209159b36fd51bd8a1ec979fe341f4d2ca02e16cfc5dd1d20ed49ffdf79afc2",
-    "--placement thalweg --period 60 --seed 2": "daa868746ca28861b251aab197ba57f5058527da2d283fc6f404331d0e31691c",
-    "--placement random-moves --moves 20 --seed 4": "c544af54b3090b62609bfe0482ecea003cc59784d742a50a9a2dbbfc5931ca4d",
-    "--placement one-shot --bytes --seed 1": "66fc307f6fcd25348e9f3322b1bb612c2af722742ae601a1777c4a4b5628960e",
+    "--placement global --period 60 --seed 3": "ce5d8e9b0bd3da187e7b62ae26e6645eb8d24501d14c798699329d4d32da0e09",
+    "--placement local --period 60 --seed 1 --k 2": "b717062626882cd5ac13fd7df420ed6c5e8ad1eeb4e3718ad8533af977dd9838",
+    "--placement thalweg --period 60 --seed 2": "8997c6ba85c0d2c609dac6ebb05449ebf1b243584f13732305d11ed55775b7f6",
+    "--placement random-moves --moves 20 --seed 4": "7811cf648e9544b5ef0fb2ec1471ad46ca4887221d2b3d2bc05f990ca6d61ebd",
+    "--placement one-shot --bytes --seed 1": "8bc027739c3782e689a8f8d6748c9e33849f59d2d481fafe7fe8e18e9a441a76",
 }
 FAULTS = {22: "4d7858e5fcdcb8d39228f5333e0d4ba509a8336f1e51bb19f0a333aea39223b7"}
 

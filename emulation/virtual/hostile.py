@@ -170,7 +170,7 @@ class Hostile:
         """Something is said between two hosts."""
         if message.__struct_fields__:  # else nothing of it can be another
             self._heard.append(message)
-        self._pool.index = max(self._pool.index, getattr(message, "index", 0))
+        self._pool.index = max(self._pool.index, getattr(message, "index", None) or 0)
 
     def says(self) -> tuple[Any, Any, int]:
         """A message, what it carries, and that's size."""
