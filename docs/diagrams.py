@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from thalweg.middleware.core.flow import node_states
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.prober import Prober
+from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.relocation import generation_states, handover, proposal
-from thalweg.middleware.core.run import NOTE_HANDLERS, RunCore
+from thalweg.middleware.core.run import TABLE, RunCore
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)
@@ -51,6 +52,14 @@ def interplay(hears: Mapping[type[Any], tuple[Callable[..., Any], ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def notes_heard() -> dict[type[Any], tuple[Callable[..., Any], ...]]:
+    """Return by note the methods of the parts that hear it."""
+    handled = {
+        what: heard for what, heard in TABLE.handled.items() if isinstance(what, type) and issubclass(what, Note)
+    }
+    return {note: tuple([method for _, method in heard]) for note, heard in handled.items()}
+
+
 # name -> what draws it
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "node": lambda: state_diagram(node_states.TRANSITIONS, node_states.NodeState.IDLE),
@@ -60,7 +69,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "member": lambda: state_diagram(proposal.MEMBER, proposal.MemberState.FREE),
     "recovery": lambda: state_diagram(generation_states.RENEWAL, generation_states.RecoveryPhase.WHOLE),
     "generation": lambda: state_diagram(generation_states.GENERATION, generation_states.GenerationState.NONE),
-    "notes": lambda: interplay(NOTE_HANDLERS),
+    "notes": lambda: interplay(notes_heard()),
 }
 
 

@@ -23,8 +23,12 @@ from adversary import (
 )
 from playbook import HandOver
 
+from thalweg.middleware.core.relocation.arrivals import Arrivals
+from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.handover import COMING, LEAVING, ArrivalState, DepartureState
+from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.proposal import PROPOSAL, MemberState, ProposalState
+from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -38,7 +42,11 @@ Then = Callable[[Scripted], None]
 def leaving(step: DepartureState, node: str = "o", host: str = "h3") -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(host)
-        return run is not None and node in run.departures.leaving and run.departures.leaving[node].state is step
+        return (
+            run is not None
+            and node in run.parts.get(Departures).leaving
+            and run.parts.get(Departures).leaving[node].state is step
+        )
 
     return reached
 
@@ -46,7 +54,11 @@ def leaving(step: DepartureState, node: str = "o", host: str = "h3") -> When:
 def coming(stage: ArrivalState, node: str = "o") -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target)
-        return run is not None and node in run.arrivals.coming and run.arrivals.coming[node].state is stage
+        return (
+            run is not None
+            and node in run.parts.get(Arrivals).coming
+            and run.parts.get(Arrivals).coming[node].state is stage
+        )
 
     return reached
 
@@ -54,7 +66,11 @@ def coming(stage: ArrivalState, node: str = "o") -> When:
 def changing(phase: ProposalState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(CLIENT)
-        return run is not None and run.proposer.proposal is not None and run.proposer.proposal.state is phase
+        return (
+            run is not None
+            and run.parts.get(Proposer).proposal is not None
+            and run.parts.get(Proposer).proposal.state is phase
+        )
 
     return reached
 
@@ -62,7 +78,7 @@ def changing(phase: ProposalState) -> When:
 def member(who: str, part: MemberState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target if who == "target" else who)
-        return run is not None and run.member.number == 1 and run.member.state is part
+        return run is not None and run.parts.get(Member).number == 1 and run.parts.get(Member).state is part
 
     return reached
 

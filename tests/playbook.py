@@ -21,6 +21,8 @@ from msgspec import structs
 from thalweg.middleware.core.flow.actions import Action, Output
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -50,8 +52,14 @@ class HandOver(msgspec.Struct, frozen=True):
 
 def _hand_over(core: HostCore, event: HandOver) -> None:
     run = core.runs.get(event.run)
-    if run is not None and not run.member.busy and not run.departures.obstacle(event.node, event.target):
-        run.handle_notes(run.departures.begin(event.node, event.target, protocol="epoch", reason=event.reason))
+    if (
+        run is not None
+        and not run.parts.get(Member).busy
+        and not run.parts.get(Departures).obstacle(event.node, event.target)
+    ):
+        run.handle_notes(
+            run.parts.get(Departures).begin(event.node, event.target, protocol="epoch", reason=event.reason)
+        )
 
 
 HostCore._HANDLERS[HandOver] = _hand_over  # of tests alone: what begins a hand-over is a decision, and no event

@@ -58,6 +58,7 @@ from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World
 from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link, Pair
@@ -492,7 +493,8 @@ class FaultyWorld(World):
             left = self.left.get((host, base_of(run.id)), -1)
             assert generation_of(run.id) > left, f"the run is back on host {host.name}"
             nodes.update((run.id, name) for name in run.flow.nodes)
-            for name, leaving in run.departures.leaving.items():
+            departures = run.parts.existing(Departures)
+            for name, leaving in ({} if departures is None else departures.leaving).items():
                 self.begun.setdefault((run.id, name, leaving.version), set()).add(host)
             for name, node in run.flow.nodes.items():
                 version = run.directory.locations[name].version

@@ -50,11 +50,15 @@ from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, UndecodedMessages
 from thalweg.middleware.core.monitoring.silence import StallAction
-from thalweg.middleware.core.notes import HostLost
+from thalweg.middleware.core.notes import HostInstalled, HostLost, HostTakesPart
 from thalweg.middleware.core.outbox import Timer
 from thalweg.middleware.core.relocation.generation_states import GenerationState, generation_state
+from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.query_attachment import QueryAttachment
+from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions, check_visit
-from thalweg.middleware.core.run import MESSAGE_HANDLERS
+from thalweg.middleware.core.relocation.subscribers import Subscribers
+from thalweg.middleware.core.run import OF_NODES, TABLE
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
@@ -62,10 +66,8 @@ from thalweg.middleware.protocol.generations import base_of, generation_of, lead
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
-OF_RUNS = frozenset({*MESSAGE_HANDLERS, m.Demand, m.Partition, m.Located, m.Lost})
+OF_RUNS = frozenset({*TABLE.messages, m.Demand, m.Partition, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
-
-OF_NODES = (Timer.EPOCH, Timer.DECIDE, Timer.PACE)
 
 
 class HostCore(Runs):
@@ -286,7 +288,8 @@ class HostCore(Runs):
             if run is not None:
                 run.timer(timer, node)
                 if timer in (Timer.BARRIER, Timer.LEAVE):
-                    for host, since_s in [*run.proposer.unanswering]:
+                    proposer = run.parts.existing(Proposer)
+                    for host, since_s in () if proposer is None else [*proposer.unanswering]:
                         self._pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
     def _ping_hosts(self, name: str) -> None:
@@ -294,8 +297,8 @@ class HostCore(Runs):
         for run_id, note in self.coordinator.on_ping_timer(name):
             self._pass_notes(run_id, (note,))
         for run in self._each():
-            if asked_as(run.id) == name:
-                run.recovery.settle(again=True)
+            if asked_as(run.id) == name and (recovery := run.parts.existing(Recovery)) is not None:
+                recovery.settle(again=True)
 
     def _retry(self) -> None:
         """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
@@ -370,7 +373,8 @@ class HostCore(Runs):
         event = self._failover_runs.current(event)
         self._pass_notes(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
-        if run is not None and run.subscribers.has(event.peer):  # it is not let in yet
+        subscribers = None if run is None else run.parts.existing(Subscribers)
+        if run is not None and subscribers is not None and subscribers.has(event.peer):  # it is not let in yet
             run.handle_notes((HostLost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
@@ -445,7 +449,7 @@ class HostCore(Runs):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
         if run_id in self.runs and not self.runs[run_id].is_left_behind(message):
-            self.runs[run_id].query_attachment.enrolled(message.sink)
+            self.runs[run_id].parts.get(QueryAttachment).enrolled(message.sink)
         else:
             error = check_visit(message, self.host, visit.sinks) or self._why_not(sender, install, full=False)
             if not error:
@@ -475,7 +479,7 @@ class HostCore(Runs):
         for name in wanted:
             run.handle_notes((e.NextRequested(run.id, name),))
         for name in sorted(visit.sinks & run.flow.nodes.keys()):  # one may have begun as the run began anew
-            run.query_attachment.enrolled(name)
+            run.parts.get(QueryAttachment).enrolled(name)
 
     def _on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
         self._subscriptions.on_dismiss(sender, message)
@@ -484,7 +488,7 @@ class HostCore(Runs):
         current = self._failover_runs.current(message)  # the ticket has the run's own id
         run = self.runs.get(current.run)
         if run is not None and current.run not in self._lingering:
-            run.handle_notes(run.subscribers.on_subscribe(sender, current))
+            run.handle_notes(run.parts.get(Subscribers).on_subscribe(sender, current))
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
             self.out.of(message.run).send(sender, m.SubscriptionEnded(message.run, message.number, why))
@@ -601,13 +605,10 @@ class HostCore(Runs):
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
         if run is not None and run.context.leads:
-            if message.carried_over and sender in run.members:
-                run.recovery.installed(message.carried_over)
-            run.handle_notes(run.subscribers.entered(sender, message))
-            run.handle_notes(run.proposer.membership.entered(sender, message))
+            run.handle_notes((HostInstalled(sender, message),))
             if sender in run.directory.hosts:
                 self.coordinator.admit(message.run, run.directory.peers[sender])
-                run.recovery.came(sender)
+                run.handle_notes((HostTakesPart(sender),))
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         if self._is_of_another(sender, message.run):
@@ -629,8 +630,9 @@ class HostCore(Runs):
 
     def _on_failed(self, sender: str, message: m.Failed) -> None:
         run = self.runs.get(message.run)
-        if run is not None and run.subscribers.knows(sender):
-            run.handle_notes(run.subscribers.on_failed(sender, message))
+        subscribers = None if run is None else run.parts.existing(Subscribers)
+        if run is not None and subscribers is not None and subscribers.knows(sender):
+            run.handle_notes(subscribers.on_failed(sender, message))
         else:
             self._pass_notes(message.run, self.coordinator.on_failed(sender, message))
 

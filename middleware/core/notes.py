@@ -1,7 +1,7 @@
 """What a part of a run tells those above it: a part calls what lies below, and yields notes to what lies above.
 
-Who hears which note is the table ``NOTE_HANDLERS`` in ``run``. A note is heard where it is yielded, before its part
-goes on.
+Each part says in its ``HANDLERS`` which notes it hears, and ``PARTS`` in ``run`` gives the order. A note is heard where
+it is yielded, before its part goes on.
 """
 
 from __future__ import annotations
@@ -125,6 +125,19 @@ class NotJoined(Note, frozen=True):
 
 class Started(Note, frozen=True):
     """At the client: every host that is needed has installed the run."""
+
+
+class HostInstalled(Note, frozen=True):
+    """At the client: a host has taken its part in the run, or cannot."""
+
+    host: str
+    message: m.Installed
+
+
+class HostTakesPart(Note, frozen=True):
+    """At the client: a host of the run has its part in it, as all others know by now."""
+
+    host: str
 
 
 class HostLost(Note, frozen=True):

@@ -19,8 +19,7 @@ R7. A guest that its client has lost may be let in again before it hears that. I
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -35,6 +34,7 @@ from thalweg.middleware.core.flow.route_choice import route_fields
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.outbox import Alarm, Outbox, RunContext, Timer
+from thalweg.middleware.core.parts import GenerationChange, Part, PartTable, RunBeginning, RunParts
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.carried_over import carried_over
 from thalweg.middleware.core.relocation.checkpoints import Checkpoints
@@ -46,11 +46,11 @@ from thalweg.middleware.core.relocation.proposer import BEGUN_ANEW, ENDED_BEFORE
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.query_attachment import QueryAttachment
 from thalweg.middleware.core.relocation.recovery import Recovery
-from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
+from thalweg.middleware.core.relocation.reshaping import Reshaping
 from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions
 from thalweg.middleware.core.relocation.subscribers import Subscribers
 from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
-from thalweg.middleware.core.steering.by_epochs import EpochSteering, FlowParts
+from thalweg.middleware.core.steering.by_epochs import EpochSteering
 from thalweg.middleware.core.steering.central import CentralSteering
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.errors import in_seconds
@@ -60,88 +60,28 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 Heard = n.Notes | None
-NOTE_HANDLERS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
-    n.Light: (Departures.take_state,),
-    n.Ended: (Departures.on_ended,),
-    n.OutputMade: (Inheritance.on_made, Checkpoints.on_made),
-    n.PartitionDelivered: (Recovery.on_delivered, Proposer.on_delivered, CentralSteering.on_delivered),
-    n.OperatorLocated: (Departures.on_located, Arrivals.on_located),
-    n.HandoverFinished: (Member.on_settled,),
-    n.HandedOver: (Proposer.on_handed_over,),
-    n.Prepared: (Member.on_prepared,),
-    n.Unprepared: (Member.on_unprepared,),
-    n.Merged: (Member.on_merged,),
-    n.ChangedOver: (Recovery.on_changed, CentralSteering.on_changed_over),
-    n.Started: (Recovery.on_started, Proposer.on_started, CentralSteering.on_started),
-    n.Left: (Recovery.on_changed, Proposer.on_left),
-    n.Invited: (Proposer.on_invited,),
-    n.Vacating: (Proposer.on_vacating,),
-    n.Leaving: (Proposer.on_leaving,),
-    n.Refused: (Subscribers.on_refused,),
-    n.NotJoined: (Recovery.on_not_joined, Proposer.on_not_joined),
-    n.HostLost: (
-        Flow.peer_gone,
-        Departures.on_lost,
-        Arrivals.on_lost,
-        Checkpoints.on_lost,
-        Recovery.on_lost,
-        Subscribers.on_lost,
-        Membership.on_lost,
-        Proposer.on_lost,
-        Queries.on_lost,
-        CentralSteering.on_lost,
-    ),
-    n.LinkMeasured: (CentralSteering.on_measured, EpochSteering.on_measured),
-    n.LatencyMeasured: (CentralSteering.on_sounded,),
-}
-EVENT_HANDLERS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
-    e.OperatorFailed: (Flow.failed,),
-    e.NodeOpened: (Arrivals.on_opened,),
-    e.StateTaken: (Checkpoints.on_taken, Inheritance.on_taken, Departures.on_taken),
-    e.StateRestored: (Checkpoints.on_restored, Inheritance.on_merged, Arrivals.on_state_restored),
-    e.PlacementProposed: (Proposer.on_placement_proposed,),
-    e.AttachRequested: (Proposer.on_attach_requested,),
-    e.DetachRequested: (Proposer.on_detach_requested,),
-    e.SubscribersAllowed: (Subscribers.on_allowed,),
-    e.PeerJoined: (Proposer.on_peer_joined,),
-    e.PlanReady: (CentralSteering.on_planned,),
-    e.RecoveryPlanReady: (Recovery.on_planned_anew,),
-    e.NextRequested: (Flow.next,),
-    e.OutputCommitted: (Recovery.on_had,),
-}
-MESSAGE_HANDLERS: Mapping[type[Any], tuple[Callable[..., Heard], ...]] = {
-    m.SkipTo: (Flow.on_skip,),
-    m.Skipped: (Flow.on_skipped,),
-    m.ReplayNotNeeded: (Flow.on_replay_not_needed,),
-    m.Offer: (Arrivals.on_offer,),
-    m.State: (Arrivals.on_state, Inheritance.on_state),
-    m.Checkpoint: (Checkpoints.on_checkpoint,),
-    m.CheckpointRequest: (Checkpoints.on_request,),
-    m.Accept: (Departures.on_accept,),
-    m.Refuse: (Departures.on_refuse,),
-    m.Restored: (Departures.on_restored,),
-    m.Withdraw: (Arrivals.on_withdraw,),
-    m.Resumed: (Departures.on_resumed,),
-    m.Claim: (Inheritance.on_claim,),
-    m.CheckpointStored: (Recovery.on_stable,),
-    m.StateMissing: (Recovery.on_lacking, Checkpoints.on_lacking),
-    m.CheckpointsObsolete: (Checkpoints.on_settled,),
-    m.StripeIndices: (Flow.on_given,),
-    m.Propose: (Member.on_propose,),
-    m.Vote: (Proposer.on_vote,),
-    m.Commit: (Member.on_commit,),
-    m.Abort: (Member.on_abort,),
-    m.Retire: (Member.on_retire,),
-    m.Done: (Proposer.on_done,),
-    m.Detach: (QueryAttachment.on_detach,),
-    m.Detached: (Queries.on_detached,),
-    m.AddMember: (QueryAttachment.on_admit,),
-    m.Unsubscribe: (Subscribers.on_unsubscribe,),
-    m.Leave: (Membership.on_leave,),
-    m.Relocated: (Departures.on_relocated,),
-    m.MoveRequest: (Proposer.on_wish,),
-    m.Impassable: (CentralSteering.on_impassable,),
-}
+# Each part calls only those before it (R2), and they hear of one thing in this order.
+PARTS: tuple[type[Part], ...] = (
+    Flow,
+    Departures,
+    Arrivals,
+    Inheritance,
+    Checkpoints,
+    Recovery,
+    Reshaping,
+    QueryAttachment,
+    Queries,
+    Subscribers,
+    Membership,
+    Proposer,
+    Member,
+    Gossip,
+    CentralSteering,
+    CoordinateSteering,
+    EpochSteering,
+)
+TABLE = PartTable(PARTS)
+OF_NODES = frozenset({Timer.EPOCH, Timer.DECIDE, Timer.PACE})  # timers of one node
 WITH_BYTES = frozenset({m.State, m.Checkpoint})
 FROM_CLIENT = frozenset(
     {
@@ -171,48 +111,16 @@ class RunCore:
         self.context = context = RunContext(out, limits, install)
         self.heard_s = out.now  # from the client
         self._host, self._shared = out.host, shared
-        self._alarm = Alarm(out, Timer.MOVE)
         first = {start.node: start.index for start in install.starts if 0 < start.index < LAST}
-        self.tree = tree = Tree(install.dataflow, first)  # R2: from here on each part gets those that it may call
-        self.directory = directory = Directory(context, shared.monitor)
+        self.parts = parts = RunParts(TABLE, context, shared)
+        self._alarm = parts.put(Alarm(out, Timer.MOVE))
+        self.tree = tree = parts.put(Tree(install.dataflow, first))
+        self.directory = directory = parts.put(Directory(context, shared.monitor))
         self.members = directory.members
-        self.books = books = EpochBooks(context)
-        self.flow = flow = Flow(context, shared, tree, directory, books)
-        self.departures = departures = Departures(context, self._alarm, tree, directory, books, flow)
-        self.arrivals = Arrivals(context, shared, self._alarm, tree, directory, flow)
-        self.inheritance = Inheritance(context, tree, directory, flow)
-        self.checkpoints = Checkpoints(context, shared, tree, directory, flow, departures)
-        self.recovery = Recovery(context, tree, directory, flow)
-        ways = OperatorTransfers(departures, self.arrivals, self.inheritance)
-        reshaping = Reshaping(context, tree, directory, flow, ways)
-        self.query_attachment = QueryAttachment(context, tree, directory, flow, ways, visit)
-        self.queries = Queries(context, tree, directory)
-        self.subscribers = Subscribers(context, tree, directory, flow, self.queries)
-        membership = Membership(context, tree, directory, self.queries)
-        self.proposer = Proposer(context, tree, directory, flow, self.queries, self.subscribers, membership)
-        self.member = Member(context, directory, flow, ways, reshaping, self.query_attachment)
-        self.gossip = Gossip(context, shared, tree, directory, flow)
-        self.central = CentralSteering(context, shared, tree, directory, departures, self.proposer, self.gossip)
-        self.by_coordinates = CoordinateSteering(context, tree, directory, flow, self.gossip)
-        self.by_epochs = EpochSteering(
-            context, shared, FlowParts(tree, directory, books, flow), departures, self.member
-        )
-        hear = (
-            flow, departures, self.arrivals, self.inheritance, self.checkpoints, self.recovery, self.query_attachment,
-            self.queries, self.subscribers, membership, self.proposer, self.member, self.central, self.by_epochs,
-        )  # fmt: skip  # not vars(self): after that Python 3.11 looks each attribute up anew, for every message
-        parts = {kind.__name__: part for part in hear for kind in type(part).__mro__}
-
-        def bound(heard: Callable[..., Heard]) -> Callable[..., Heard]:
-            owner, name = heard.__qualname__.split(".")
-            method: Callable[..., Heard] = getattr(parts[owner], name)
-            return method
-
-        tables = itertools.chain(NOTE_HANDLERS.items(), EVENT_HANDLERS.items())
-        self._note_handlers = {kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in tables}
-        self._messages = {
-            kind: tuple([bound(hearer) for hearer in hearers]) for kind, hearers in MESSAGE_HANDLERS.items()
-        } | {m.Located: (self.on_located,), m.Lost: (self.on_lost,)}
+        self.books = books = parts.put(EpochBooks(context))
+        self.flow = parts.put(Flow(context, shared, tree, directory, books))
+        if visit is not None:
+            parts.put(visit)
 
     def knows(self, host: str) -> bool:
         """Whether that is one of the run's hosts, or of its guests."""
@@ -229,7 +137,9 @@ class RunCore:
 
     def carried_over(self, install: m.Install) -> dict[str, CarriedOver]:
         """What goes on here in the run's next generation."""
-        waiting = {*self.checkpoints.waiting, *self.inheritance.heirs}
+        checkpoints, inheritance = self.parts.existing(Checkpoints), self.parts.existing(Inheritance)
+        waiting: set[str] = set() if checkpoints is None else {*checkpoints.waiting}
+        waiting |= set() if inheritance is None else inheritance.heirs.keys()
         return carried_over(self.context, self.tree, self.flow, waiting, install)
 
     def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
@@ -242,43 +152,34 @@ class RunCore:
         self.out.emit(e.OpenRun(self.install, tuple(here)))
         for name in self.flow.nodes:
             self.books.keep(self.tree.dataflow, name)
-        if event is not None:
-            self.proposer.begin(event.free, event.merging)
-            self.central.begin(event)
-        self.checkpoints.begin(survivors)
+        self.parts.begin(event)
+        for part in self.parts:
+            part.on_run_begun(RunBeginning(event, survivors))
         self.flow.go_on(survivors)
-        self.gossip.begin()
-        self.by_coordinates.begin()
 
     def close(self, *, follows: bool = False) -> None:
         """The run is over here, or another generation ``follows``."""
-        self.departures.close()
-        self.proposer.close(BEGUN_ANEW if follows else ENDED_BEFORE)
-        self.central.close()
-        self.gossip.close()
-        self.recovery.close()
+        for part in self.parts:
+            part.on_run_over(BEGUN_ANEW if follows else ENDED_BEFORE)
 
     def requests_recovery_plan(self, install: m.Install, lost: Set[str]) -> bool:
         """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
-        recovery = self.recovery
+        recovery, central = self.parts.get(Recovery), self.parts.existing(CentralSteering)
         if recovery.asking is None:
-            recovery.asking = self.central.request_recovery_plan(
-                install, self.directory.hosts - self.directory.vacating - lost
-            )
+            remaining = self.directory.hosts - self.directory.vacating - lost
+            recovery.asking = central is not None and central.request_recovery_plan(install, remaining)
         return recovery.asking
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
         """At the client: go on as the next generation of a run."""
-        self.recovery.follow(before.recovery, lost, detected_s)
-        self.queries.follow(before.queries)
-        self.subscribers.follow(before.subscribers)
-        self.proposer.follow(before.proposer)
+        for part in before.parts:
+            self.parts.get(type(part)).continue_from(part, GenerationChange(lost, detected_s))
 
     def handle_notes(self, heard: Iterable[n.Note | e.Event] | None) -> None:
         """R2: have all notes heard, or an event, and those that come of them."""
         if heard:
             for note in heard:
-                for hearer in self._note_handlers[type(note)]:
+                for hearer in self.parts.hearers(type(note), event=isinstance(note, e.Event)):
                     self.handle_notes(hearer(note))
 
     # --- messages -------------------------------------------------------------------------------------
@@ -287,10 +188,15 @@ class RunCore:
         """R4: whether ``sender`` may send a message of that kind; recorded if not."""
         if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
             return True
-        if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.subscribers.knows(sender))):
+        if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self._has_guest(sender))):
             return True  # R5: a guest, or a client that asks to become one
         self._unexpected(sender, kind)
         return False
+
+    def _has_guest(self, host: str) -> bool:
+        """R5: whether another client of that name takes partitions of this run."""
+        subscribers = self.parts.existing(Subscribers)
+        return subscribers is not None and subscribers.knows(host)
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
         self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
@@ -305,7 +211,7 @@ class RunCore:
             if demand.news is not None:  # R3: piggybacked news counts before the demand
                 self._take_news(sender, demand.news, 0)
             if demand.commit is not None:
-                self.handle_notes(self.member.on_commit(sender, demand.commit))
+                self.handle_notes(self.parts.get(Member).on_commit(sender, demand.commit))
         heard = self.flow.demand(sender, demand)
         if heard:
             self.handle_notes(heard)
@@ -327,7 +233,7 @@ class RunCore:
             if part.news is not None:  # R3: piggybacked news counts before the partition
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
-                self.handle_notes(self.member.on_commit(sender, part.commit))
+                self.handle_notes(self.parts.get(Member).on_commit(sender, part.commit))
         if self._shared.meters.runs and not part.end and part.consumer in self.flow.nodes:
             self._shared.meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
         heard = self.flow.partition(sender, part, value, size_bytes)
@@ -352,7 +258,7 @@ class RunCore:
         """Put right what is said of operators that are here."""
         for entry in entries:
             if entry.node in self.flow.nodes and not self.directory.believes(entry):
-                self.departures.insist(sender, entry)
+                self.parts.get(Departures).insist(sender, entry)
 
     def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
         for entry in entries:
@@ -365,7 +271,11 @@ class RunCore:
         if not (own or self.may_say(sender, kind)) or (kind in TO_CLIENT and not self.context.leads):
             return
         words = (sender, message) if kind not in WITH_BYTES else (sender, message, payload)
-        for hearer in self._messages[kind]:
+        if kind is m.Located:
+            self.on_located(sender, message)
+        elif kind is m.Lost:
+            self.on_lost(sender, message)
+        for hearer in self.parts.hearers(kind):
             self.handle_notes(hearer(*words))
 
     def on_located(self, sender: str, message: m.Located) -> None:
@@ -392,10 +302,8 @@ class RunCore:
         """Whether a partition or state that begins to arrive has been asked for and not come yet."""
         if sender not in self.members:
             return False
-        if isinstance(message, m.Checkpoint):
-            return self.checkpoints.wants(message)
-        if isinstance(message, m.State):
-            return self.inheritance.wants(message) if message.heir else self.arrivals.wants(message)
+        if isinstance(message, m.AnyState):
+            return any(part.wants(message) for part in self.parts.handling(type(message)))
         node = self.flow.nodes.get(message.consumer)
         if node is None:
             return message.consumer in self.directory.locations  # to be forwarded
@@ -406,7 +314,9 @@ class RunCore:
         if not self.members.issuperset({chunk.source, *(hop.host for hop in chunk.hops)}):
             return False
         commit = chunk.message.commit if type(chunk.message) is m.Partition else None
-        return self.directory.routes.passes(chunk, self.member.coming(chunk.source, commit))
+        return self.directory.routes.passes(
+            chunk, self.parts.get(Member).coming(chunk.source, commit) if commit else ()
+        )
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -439,12 +349,8 @@ class RunCore:
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, state)
         self.directory.states.over(peer, via, state, arrived=arrived)
-        if isinstance(state, m.Checkpoint):
-            self.checkpoints.on_transfer_over(peer, state, arrived=arrived)
-        elif state.heir:
-            self.inheritance.on_transfer_over(peer, state, arrived=arrived)
-        else:
-            self.departures.on_transfer_over(state, arrived=arrived)
+        for hearer in self.parts.hearers(("transfer", type(state))):
+            hearer(peer, state, arrived=arrived)
 
     def blocked(self, event: e.TransferStalled) -> None:
         """Control messages pass to a host, and nothing of a partition or state does."""
@@ -477,53 +383,36 @@ class RunCore:
 
     def _is_awaited(self, state: m.AnyState) -> bool:
         """Whether somebody waits for a state: an operator that moves stays where it is instead, if that is long."""
-        return self.checkpoints.is_awaited(state) if isinstance(state, m.Checkpoint) else bool(state.heir)
+        if isinstance(state, m.State):
+            return bool(state.heir)
+        checkpoints = self.parts.existing(Checkpoints)
+        return checkpoints is not None and checkpoints.is_awaited(state)
 
     def timer(self, timer: Timer, what: str) -> None:
         """Something is due in this run, of ``what`` where the timer is of something."""
-        match timer:
-            case Timer.MOVE:
-                self._alarm.rung()
-                self.arrivals.remind()
-                self.handle_notes(self.departures.on_timer())
-                self.arrivals.arm()
-            case Timer.CLAIMS:
-                self.inheritance.on_timer()
-            case Timer.PLACE:
-                self.recovery.asking = False
-            case Timer.RESTORE:
-                self.checkpoints.on_timer()
-            case Timer.BARRIER:
-                self.handle_notes(self.proposer.on_timer())
-            case Timer.LEAVE:
-                self.handle_notes(self.subscribers.on_timer())
-                self.handle_notes(self.proposer.membership.on_timer())
-                self.queries.on_timer()
-            case Timer.PLAN:
-                self.handle_notes(self.central.on_timer())
-            case Timer.GUESTS:
-                self.flow.laggards.on_timer()
-            case Timer.SOUND:
-                self.gossip.on_timer()
-            case Timer.LOOK:
-                self.by_coordinates.on_timer()
-            case Timer.EPOCH:
-                self.handle_notes(self.by_epochs.on_epoch(what))
-            case Timer.PACE:
-                self.flow.on_pace(what)
-            case Timer.DECIDE:
-                self.handle_notes(self.by_epochs.on_expired(what))
+        if timer is Timer.MOVE:
+            self._alarm.rung()
+        for hearer in self.parts.hearers(timer):
+            self.handle_notes(hearer(what) if timer in OF_NODES else hearer())
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """A node here that needs the way to ``host``, and what for."""
         if host not in self.directory.everyone:
             return None
-        return self.flow.waits_for(host) or self.inheritance.waits_for(host) or self.checkpoints.waits_for(host)
+        waits = (part.waits_for(host) for part in self.parts)
+        return next((found for found in waits if found is not None), None)
 
     @property
     def empty(self) -> bool:
         """Whether no node is here, or on its way."""
-        return not (self.flow.nodes or self.arrivals.coming or self.departures.leaving)
+        departures = self.parts.existing(Departures)
+        return not (self.flow.nodes or self._coming or (departures is not None and departures.leaving))
+
+    @property
+    def _coming(self) -> Collection[str]:
+        """The operators that may come here."""
+        arrivals = self.parts.existing(Arrivals)
+        return () if arrivals is None else arrivals.coming
 
     @property
     def vacant(self) -> bool:
@@ -533,16 +422,12 @@ class RunCore:
     @property
     def operators(self) -> int:
         """How many operators are here or on their way."""
-        return self.flow.operators + len(self.arrivals.coming)
+        return self.flow.operators + len(self._coming)
 
     def validate(self) -> None:
         """Check the invariants of every part; for tests and the virtual shell."""
-        self.flow.validate()
-        self.departures.validate()
-        self.arrivals.validate()
-        self.inheritance.validate()
-        self.checkpoints.validate()
-        self.member.validate(self.tree.former is not None)
+        for part in self.parts:
+            part.validate()
         known: Set[str] = self.tree.dataflow.by_name.keys()
         if self.tree.former is not None:
             known = known | self.tree.former.by_name.keys()

@@ -34,7 +34,10 @@ from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING, IDLE, RUNNING
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.notes import Note, Notes
+from thalweg.middleware.core.outbox import Timer
+from thalweg.middleware.core.parts import Part
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -52,7 +55,7 @@ class CarriedOver(msgspec.Struct, frozen=True):
     called: str = ""
 
 
-class Flow(Demands):
+class Flow(Demands, Part):
     """The only writer of a run's nodes on this host, and of their demands."""
 
     __slots__ = ()
@@ -438,3 +441,19 @@ class Flow(Demands):
         if self._tree.former is not None:
             for name in self.nodes.keys() - self._tree.dataflow.by_name.keys():
                 assert self.nodes[name].limit == self._tree.turn + 1, self.nodes[name]
+
+    def on_guests_due(self) -> None:
+        """Guests that other consumers wait for are due to be dismissed."""
+        self.laggards.on_timer()
+
+    HANDLERS = Handlers(
+        messages={
+            m.SkipTo: Demands.on_skip,
+            m.Skipped: Demands.on_skipped,
+            m.ReplayNotNeeded: Demands.on_replay_not_needed,
+            m.StripeIndices: Demands.on_given,
+        },
+        events={e.OperatorFailed: Demands.failed, e.NextRequested: Demands.next},
+        notes={notes.HostLost: peer_gone},
+        timers={Timer.GUESTS: on_guests_due, Timer.PACE: Demands.on_pace},
+    )

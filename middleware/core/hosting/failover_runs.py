@@ -19,6 +19,9 @@ import msgspec
 from thalweg.middleware.core.monitoring.coordinator import CoordinatorHooks
 from thalweg.middleware.core.outbox import HostContext
 from thalweg.middleware.core.relocation.checkpoints import Replicas
+from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -42,11 +45,13 @@ class FailoverRuns:
         """At its client a run begins."""
         self.led[base_of(run.id)] = event, run.id
         if event.journaled:
-            run.recovery.keeps = True
+            recovery = run.parts.get(Recovery)
+            recovery.keeps = True
             if event.kept is not None:
-                run.recovery.adopt(event.kept)
-                run.queries.sinks = dict(event.kept.queries) or run.queries.sinks
-            run.recovery.emit_resumable()
+                recovery.adopt(event.kept)
+                queries = run.parts.get(Queries)
+                queries.sinks = dict(event.kept.queries) or queries.sinks
+            recovery.emit_resumable()
 
     def forget(self, run: RunCore) -> None:
         """R1: a run is over."""
@@ -71,11 +76,11 @@ class FailoverRuns:
                 return False
             if wait and not again and not generation_of(run.id):  # it lacks the code, as others may
                 return False
-            run.recovery.give_up(host, again=again, wait=wait)
+            run.parts.get(Recovery).give_up(host, again=again, wait=wait)
             self._fallen.setdefault(run.id, self._desk.now)
             return True
 
-        recovery = run.recovery
+        recovery = run.parts.get(Recovery)
 
         def speaks_of(host: str, name: str) -> bool:
             nodes, locations = run.tree.dataflow.by_name, run.directory.locations
@@ -83,15 +88,16 @@ class FailoverRuns:
             return any(node in locations and locations[node].host == host for node in concerned)
 
         judging = recovery.judge, recovery.fell, recovery.rests, lambda host: recovery.rejoin_policy.disowns(host)
-        return CoordinatorHooks(run.queries.fail, recovers, recovery.leans_on, *judging, speaks_of)
+        return CoordinatorHooks(run.parts.get(Queries).fail, recovers, recovery.leans_on, *judging, speaks_of)
 
     def fallen(self) -> Iterator[tuple[RunCore, float]]:
         """R2: the runs that are to begin anew, and when the loss was noticed."""
         for _, now in list(self.led.values()):
             run = self._runs.get(now)
-            if run is None or run.out.failed or run.recovery.asking:
+            if run is None or run.out.failed or (recovery := run.parts.get(Recovery)).asking:
                 continue
-            if (run.id in self._fallen or run.directory.doomed) and (not run.recovery.over or run.proposer.waits):
+            waits = not recovery.over or run.parts.get(Proposer).waits
+            if (run.id in self._fallen or run.directory.doomed) and waits:
                 run.directory.doomed = False
                 yield run, self._fallen.pop(run.id, self._desk.now)
 

@@ -20,6 +20,7 @@ from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import HostContext, Outbox
 from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -158,7 +159,7 @@ class Links:
     def _on_echo(self, sender: str, message: m.Echo) -> Notes:
         if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
             if message.nodes and message.run in self._runs:
-                self._runs[message.run].gossip.handle_reports(sender, message.nodes)
+                self._runs[message.run].parts.get(Gossip).handle_reports(sender, message.nodes)
             yield from self.latency_prober.on_echo(sender, message, self._hosts_of(message.run))
             if message.back:
                 self.coordinate_search.on_answer(sender)

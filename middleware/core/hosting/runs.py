@@ -15,6 +15,9 @@ from thalweg.middleware.core.monitoring.coordinator import Coordinator, Coordina
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, HostContext, Local, Outbox, Timer
+from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.core.relocation.recovery import Recovery
+from thalweg.middleware.core.relocation.subscribers import Subscribers
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
@@ -123,7 +126,9 @@ class Runs:
         """R7: begin a run anew, without the hosts that it has lost."""
         self._at_work = old.id
         lost = dict(old.directory.lost)
-        install = old.recovery.plan(lost, (*self.coordinator.peers(old.id), *old.queries.peers))
+        queries = old.parts.existing(Queries)
+        guests = () if queries is None else queries.peers
+        install = old.parts.get(Recovery).plan(lost, (*self.coordinator.peers(old.id), *guests))
         if isinstance(install, str):
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
@@ -141,7 +146,7 @@ class Runs:
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
         self._pass_notes(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), before))
-        self._pass_notes(run.id, run.recovery.go_on())
+        self._pass_notes(run.id, run.parts.get(Recovery).go_on())
 
     def _pass_notes(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
@@ -227,7 +232,7 @@ class Runs:
         event = self._failover_runs.current(event)
         run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
-            if run is not None and run.subscribers.lingers and event.run not in self._lingering:
+            if run is not None and lingers(run) and event.run not in self._lingering:
                 self._lingering.add(event.run)  # R5: guests still take partitions
                 return
             self._lingering.discard(event.run)
@@ -238,7 +243,7 @@ class Runs:
         """R5: end the runs that nobody takes anything from any more."""
         for run_id in list(self._lingering):
             run = self.runs.get(run_id)
-            if run is None or not run.subscribers.lingers:
+            if run is None or not lingers(run):
                 self._on_abandoned(e.RunAbandoned(run_id))
                 self._lingering.discard(run_id)
 
@@ -256,3 +261,9 @@ class Runs:
                 self._close(run.id, joined=run.install.number)
         if any(not run.context.leads for run in self.runs.values()):
             self._lease.by(self.out.now + self.config.lease_s / 2)
+
+
+def lingers(run: RunCore) -> bool:
+    """R5: whether guests still take partitions of a run."""
+    subscribers = run.parts.existing(Subscribers)
+    return subscribers is not None and subscribers.lingers

@@ -24,6 +24,8 @@ from msgspec import UNSET
 from thalweg.middleware.core import upper_feed
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.outbox import Outbox, Timer
+from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.core.striping import StripeHooks, StripeState, StripeTakeover, Striping
 from thalweg.middleware.core.upper_feed import UpperFeed
@@ -112,7 +114,7 @@ class Stripes:
         if above is None:
             return
         about: dict[str, Any] = {field: getattr(failed, field) for field in ("node", "host", "lost", "cause")}
-        beginning = {query.number: query.dataflow for query in above.proposer.undecided}
+        beginning = {query.number: query.dataflow for query in above.parts.get(Proposer).undecided}
         if waiting is not None:
             beginning[waiting.query] = waiting.dataflow
         for number, dataflow in beginning.items():
@@ -120,10 +122,11 @@ class Stripes:
                 self._out.of(stream).fail(failed.reason, query=number, **about)
                 left = e.DetachRequested(stream, number)
                 (self.handle_event if self._waits(left) else self._act)(left)
-        for number in list(above.queries.sinks):
-            nodes = map(above.tree.dataflow.by_name.__getitem__, above.queries.nodes_of((number,)))
+        queries = above.parts.get(Queries)
+        for number in list(queries.sinks):
+            nodes = map(above.tree.dataflow.by_name.__getitem__, queries.nodes_of((number,)))
             if number and not _places(nodes).isdisjoint(places):
-                above.queries.failed(number, failed.reason, **about)
+                queries.failed(number, failed.reason, **about)
 
     def concern(self, event: e.Event) -> bool:
         """Whether that is said of a stream as a whole."""

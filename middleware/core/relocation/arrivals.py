@@ -18,10 +18,12 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import HostLost, Notes, OperatorLocated, Prepared, Unprepared
-from thalweg.middleware.core.outbox import Alarm, RunContext
+from thalweg.middleware.core.outbox import Alarm, RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.handover import COMING, ArrivalEvent, ArrivalState
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
@@ -46,8 +48,14 @@ class Arrival(Machine):
         return f"{self.node.name} from {self.source or 'nowhere'}, {self.state}"
 
 
-class Arrivals:
+class Arrivals(Part):
     """The operators of one run that may come to this host, or appear on it."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Arrivals:
+        return cls(
+            parts.context, parts.shared, parts.get(Alarm), parts.get(Tree), parts.get(Directory), parts.get(Flow)
+        )
 
     def __init__(
         self, context: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
@@ -195,7 +203,7 @@ class Arrivals:
 
     def wants(self, message: m.State) -> bool:
         """Whether a state that begins to arrive has been asked for, and is not too large."""
-        return message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
+        return not message.heir and message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
 
     def _fits(self, message: m.State) -> bool:
         """Whether a state is of a partition of the run, and says of each consumer once what it has demanded.
@@ -260,11 +268,12 @@ class Arrivals:
         elif arrival.state is ArrivalState.RESTORED:
             out.send(arrival.source, m.Restored(out.run, name, arrival.version))
 
-    def remind(self) -> None:
+    def on_timer(self) -> None:
         """R5: ask the host that an operator was to come from whether it still is."""
         for name, arrival in self.coming.items():
             if not arrival.number or name in self._flow.expected:  # a proposal's end is told until it is heard
                 self._answer(arrival)
+        self.arm()
 
     # --- what comes of it -----------------------------------------------------------------------------
 
@@ -329,3 +338,10 @@ class Arrivals:
         assert self.coming.keys().isdisjoint(self._flow.nodes), self.coming
         assert self.coming.keys() >= self._flow.expected.keys(), self._flow.expected
         assert self._tree.former is None or all(arrival.came is None for arrival in self.coming.values()), self.coming
+
+    HANDLERS = Handlers(
+        messages={m.Offer: on_offer, m.State: on_state, m.Withdraw: on_withdraw},
+        events={e.NodeOpened: on_opened, e.StateRestored: on_state_restored},
+        notes={OperatorLocated: on_located, HostLost: on_lost},
+        timers={Timer.MOVE: on_timer},
+    )

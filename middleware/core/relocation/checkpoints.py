@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,10 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.output_schedule import ReportDue
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.host_services import HostServices
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.notes import HostLost, OutputMade
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.replica_placement import domain_of, replica_hosts
 from thalweg.middleware.protocol import events as e
@@ -103,20 +104,21 @@ class AwaitedReplica:
     came: bool = False
 
 
-class Checkpoints:
+class Checkpoints(Part):
     """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        shared: HostServices,
-        tree: Tree,
-        directory: Directory,
-        flow: Flow,
-        departures: Departures,
-    ) -> None:
+    @classmethod
+    def of(cls, parts: RunParts) -> Checkpoints:
+        return cls(parts, parts.get(Tree), parts.get(Directory), parts.get(Flow))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return context.fails_over
+
+    def __init__(self, parts: RunParts, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._parts, context, shared = parts, parts.context, parts.shared
         self._out, self._limits, self._client = context.out, context.limits, context.install.client
-        self._tree, self._directory, self._flow, self._departures = tree, directory, flow, departures
+        self._tree, self._directory, self._flow = tree, directory, flow
         self._monitor = shared.monitor
         install = context.install
         self._options = options = install.failover
@@ -131,12 +133,12 @@ class Checkpoints:
         self._cuts = {cut.node: cut for cut in install.history_gaps}
         self._starts: Mapping[str, m.Start] = {start.node: start for start in install.starts}
 
-    def begin(self, survivors: Collection[str] = ()) -> None:
+    def on_run_begun(self, beginning: RunBeginning) -> None:
         """R4: have the operators that are here wait for the replicas with which they start."""
         self._drop_wrong()
         now, retry_s = self._out.now, self._limits.retry_s
         for name, start in self._starts.items():
-            if start.holder and name in self._flow.nodes and name not in survivors:
+            if start.holder and name in self._flow.nodes and name not in beginning.carried_over:
                 self._flow.hold(name)
                 self.waiting[name] = AwaitedReplica(start.index, start.holder, now + retry_s, retry_s)
                 if self._chain(name, start.index):
@@ -188,7 +190,9 @@ class Checkpoints:
     def _act(self, name: str, since: ReplicaProgress, index: int, *, in_time: bool) -> bool:
         """R1: a replica of an operator at that partition is due; whether that can be seen to now."""
         stateless = name in self._stateless
-        if not stateless and (since.index is not None or self._departures.going(name) or self._tree.former is not None):
+        departures = self._parts.existing(Departures)
+        going = departures is not None and departures.going(name)
+        if not stateless and (since.index is not None or going or self._tree.former is not None):
             return False
         since.after, since.size_bytes, since.at_s, since.due = index - 1, 0, self._out.now, False
         if stateless:  # R5: there is no replica, and the client only hears how far the operator is
@@ -486,3 +490,16 @@ class Checkpoints:
             assert self._options is not None
             assert plain_sum(replica.since < 0 for replica in replicas.values()) <= 2 * MOST, (name, sorted(replicas))
             assert len(replicas) <= 2 * MOST + self._options.increments, (name, sorted(replicas))
+
+    HANDLERS = Handlers(
+        messages={
+            m.Checkpoint: on_checkpoint,
+            m.CheckpointRequest: on_request,
+            m.StateMissing: on_lacking,
+            m.CheckpointsObsolete: on_settled,
+        },
+        events={e.StateTaken: on_taken, e.StateRestored: on_restored},
+        notes={OutputMade: on_made, HostLost: on_lost},
+        timers={Timer.RESTORE: on_timer},
+        transfers={m.Checkpoint: on_transfer_over},
+    )

@@ -12,6 +12,7 @@ from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import (
     Ended,
@@ -23,7 +24,8 @@ from thalweg.middleware.core.notes import (
     Notes,
     OperatorLocated,
 )
-from thalweg.middleware.core.outbox import Alarm, RunContext
+from thalweg.middleware.core.outbox import Alarm, RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, too_large
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -55,8 +57,19 @@ class Departure(Machine):
         return f"{self.node} on its way to {self.target}, {self.state}"
 
 
-class Departures:
+class Departures(Part):
     """The operators of one run that are to leave this host."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Departures:
+        return cls(
+            parts.context,
+            parts.get(Alarm),
+            parts.get(Tree),
+            parts.get(Directory),
+            parts.get(EpochBooks),
+            parts.get(Flow),
+        )
 
     def __init__(
         self, context: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: EpochBooks, flow: Flow
@@ -179,10 +192,10 @@ class Departures:
 
     # --- what the other host says ---------------------------------------------------------------------
 
-    def on_transfer_over(self, message: m.State, *, arrived: bool) -> None:
+    def on_transfer_over(self, _: str, message: m.State, *, arrived: bool) -> None:
         """The transfer of a state is over; only one that has arrived gives the other host time to restore it."""
         departure = self.leaving.get(message.node)
-        if departure is not None and departure.version == message.version:
+        if departure is not None and not message.heir and departure.version == message.version:
             departure.sending = False
             if arrived:
                 departure.expires_s = self._out.now + self._limits.handoff_s
@@ -356,7 +369,7 @@ class Departures:
         for name in gone & self.state_bytes.keys():
             del self.state_bytes[name]
 
-    def close(self) -> None:
+    def on_run_over(self, _: str) -> None:
         """The run is over in the middle of hand-overs: what is committed has moved."""
         for departure in list(self.leaving.values()):
             self._close(departure, "the run ended before")
@@ -379,3 +392,17 @@ class Departures:
         for name, departure in self.leaving.items():
             assert (name in self._flow.nodes) == (departure.state is not DepartureState.COMMITTED), name
         assert self._tree.former is None or not self.leaving, self.leaving
+
+    HANDLERS = Handlers(
+        messages={
+            m.Accept: on_accept,
+            m.Refuse: on_refuse,
+            m.Restored: on_restored,
+            m.Resumed: on_resumed,
+            m.Relocated: on_relocated,
+        },
+        events={e.StateTaken: on_taken},
+        notes={Light: take_state, Ended: on_ended, OperatorLocated: on_located, HostLost: on_lost},
+        timers={Timer.MOVE: on_timer},
+        transfers={m.State: on_transfer_over},
+    )

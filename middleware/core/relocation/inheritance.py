@@ -24,8 +24,10 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.notes import Merged, Notes, OutputMade
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.handover import too_large
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -66,8 +68,12 @@ class Heir:
         return [name for name in self.takes if name not in self.states] if len(self.states) < len(self.takes) else []
 
 
-class Inheritance:
+class Inheritance(Part):
     """A host's part in it, on both sides."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Inheritance:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow))
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._limits, self._client = context.out, context.limits, context.install.client
@@ -272,3 +278,11 @@ class Inheritance:
         waiting = {heir.node for heir in self._waiting}
         assert self._tree.former is not None or not (waiting or self.legacies), (waiting, self.legacies)
         assert self._flow.nodes.keys() >= waiting | self.legacies.keys(), (waiting, self.legacies)
+
+    HANDLERS = Handlers(
+        messages={m.State: on_state, m.Claim: on_claim},
+        events={e.StateTaken: on_taken, e.StateRestored: on_merged},
+        notes={OutputMade: on_made},
+        timers={Timer.CLAIMS: on_timer},
+        transfers={m.State: on_transfer_over},
+    )

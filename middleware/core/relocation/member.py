@@ -4,40 +4,41 @@ from __future__ import annotations
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import HandoverFinished, Merged, Notes, Prepared, Unprepared
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.parts import Part, RunParts
+from thalweg.middleware.core.relocation.arrivals import Arrivals
+from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.proposal import MEMBER, MemberEvent, MemberState
 from thalweg.middleware.core.relocation.query_attachment import QueryAttachment
-from thalweg.middleware.core.relocation.reshaping import OperatorTransfers, Reshaping
+from thalweg.middleware.core.relocation.reshaping import Reshaping
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
-class Member(Machine):
+class Member(Machine, Part):
     """What a host does about proposals."""
 
     TABLE = MEMBER
     state: MemberState
 
-    def __init__(
-        self,
-        context: RunContext,
-        directory: Directory,
-        flow: Flow,
-        ways: OperatorTransfers,
-        reshaping: Reshaping,
-        growth: QueryAttachment,
-    ) -> None:
+    @classmethod
+    def of(cls, parts: RunParts) -> Member:
+        return cls(parts, parts.get(Directory), parts.get(Flow))
+
+    def __init__(self, parts: RunParts, directory: Directory, flow: Flow) -> None:
         self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last
         self.moves: tuple[m.Move, ...] = ()
         self.ways: tuple[m.RoutePreference, ...] | None = None
         self.shape: m.Shape | None = None
         self.error = ""  # why it has voted against it
-        self._out, self._install = context.out, context.install
-        self._directory, self._flow, self._reshaping, self._query_attachment = directory, flow, reshaping, growth
-        self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
+        self._parts, self._out, self._install = parts, parts.context.out, parts.context.install
+        self._directory, self._flow = directory, flow
+        self._departures, self._arrivals = parts.get(Departures), parts.get(Arrivals)
 
     def __repr__(self) -> str:
         return f"proposal {self.number}, {self.state}"
@@ -256,14 +257,34 @@ class Member(Machine):
 
     def _release(self) -> Notes:
         """Everything as it was before the proposal."""
-        self._reshaping.give_up(self.number)
+        self._arrivals.uninvite(self.number)
+        if (inheritance := self._parts.existing(Inheritance)) is not None:
+            inheritance.give_up()
         yield from self._flow.resume()
 
     def _unexpected(self, sender: str, kind: str, number: int) -> None:
         self._out.record("unexpected", peer=sender, detail={"message": kind, "number": number})
 
-    def validate(self, two_trees: bool) -> None:
+    def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
+        two_trees = self._parts.get(Tree).former is not None
         assert two_trees == (self.state is MemberState.BOTH), self.state
         new = [name for name, arrival in self._arrivals.coming.items() if not arrival.source]
         assert not new or self.state in (MemberState.PREPARING, MemberState.VOTED), self.state
+
+    @property
+    def _query_attachment(self) -> QueryAttachment:
+        return self._parts.get(QueryAttachment)
+
+    @property
+    def _reshaping(self) -> Reshaping:
+        return self._parts.get(Reshaping)
+
+    @property
+    def _inheritance(self) -> Inheritance:
+        return self._parts.get(Inheritance)
+
+    HANDLERS = Handlers(
+        messages={m.Propose: on_propose, m.Commit: on_commit, m.Abort: on_abort, m.Retire: on_retire},
+        notes={HandoverFinished: on_settled, Prepared: on_prepared, Unprepared: on_unprepared, Merged: on_merged},
+    )

@@ -25,15 +25,21 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import HostLost, Notes, NotJoined, Vacating
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.handlers import Handlers
+from thalweg.middleware.core.notes import HostInstalled, HostLost, Notes, NotJoined, Vacating
+from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
-class Membership:
+class Membership(Part):
     """A run's hosts, as its client knows them to come."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Membership:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Queries))
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, queries: Queries) -> None:
         self._context, self._out, self._limits = context, context.out, context.limits
@@ -69,8 +75,9 @@ class Membership:
             number=number,
         )
 
-    def entered(self, sender: str, message: m.Installed) -> Notes:
+    def on_installed(self, note: HostInstalled) -> Notes:
         """A host has taken its part in the run, or cannot."""
+        sender, message = note.host, note.message
         if self._entering is None or (self._entering[0].name, self._entering[2]) != (sender, message.number):
             return
         if message.error:
@@ -136,3 +143,9 @@ class Membership:
         """A host is gone."""
         if self._entering is not None and self._entering[0].name == note.host:
             self._entering = None
+
+    HANDLERS = Handlers(
+        messages={m.Leave: on_leave},
+        notes={HostLost: on_lost, HostInstalled: on_installed},
+        timers={Timer.LEAVE: on_timer},
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.middleware.core.outbox import Outbox
+from thalweg.middleware.core.parts import RunParts
 from thalweg.middleware.core.relocation.proposal import Proposal
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.protocol import messages as m
@@ -13,8 +14,8 @@ from thalweg.middleware.protocol import messages as m
 class Outcomes:
     """Writer of the records of one run's proposals. Those of queries are recorded by the list of queries."""
 
-    def __init__(self, out: Outbox, queries: Queries) -> None:
-        self._out, self._queries = out, queries
+    def __init__(self, out: Outbox, parts: RunParts) -> None:
+        self._out, self._parts = out, parts
 
     def record(
         self,
@@ -33,7 +34,7 @@ class Outcomes:
         if proposal is not None and proposal.query is not None:
             begun, query = outcome == "committed", proposal.query
             names = proposal.names if begun else {}
-            self._queries.record(query.number, "begun" if begun else "refused", why, names, query.apart)
+            self._parts.get(Queries).record(query.number, "begun" if begun else "refused", why, names, query.apart)
             return
         if proposal is not None and proposal.ways is not None:
             detail["ways"] = {f"{way.source}>{way.target}": way.over for way in proposal.ways}

@@ -13,6 +13,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.notes import (
     ChangedOver,
     HandedOver,
@@ -27,6 +28,7 @@ from thalweg.middleware.core.notes import (
     Vacating,
 )
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import GenerationChange, Part, RunBeginning, RunParts
 from thalweg.middleware.core.relocation.membership import Membership
 from thalweg.middleware.core.relocation.outcomes import Outcomes
 from thalweg.middleware.core.relocation.proposal import (
@@ -56,24 +58,23 @@ BUSY = "another change is under way"
 NEARER = "nearer to its neighbours"
 
 
-class Proposer:
+class Proposer(Part):
     """The client's side of one run."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        tree: Tree,
-        directory: Directory,
-        flow: Flow,
-        queries: Queries,
-        guests: Subscribers,
-        membership: Membership,
-    ) -> None:
-        self._queries, self._subscribers, self.membership = queries, guests, membership
+    @classmethod
+    def of(cls, parts: RunParts) -> Proposer:
+        return cls(parts, parts.get(Tree), parts.get(Directory), parts.get(Flow))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return context.leads
+
+    def __init__(self, parts: RunParts, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._parts, context = parts, parts.context
         self._newcomers: deque[m.Peer] = deque()  # hosts that wait for the same
         self._joining: deque[QueryToStart] = deque()  # that wait for the end of the present proposal
         self._out, self._limits, self._install = context.out, context.limits, context.install
-        self._outcomes = Outcomes(context.out, queries)
+        self._outcomes = Outcomes(context.out, parts)
         self._tree, self._directory, self._flow = tree, directory, flow
         self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
         self.merging: tuple[Code, ...] = ()  # those with state among them
@@ -93,11 +94,12 @@ class Proposer:
         self._unwilling: dict[str, dict[str, str]] = {}
         self._delivered_s: float | None = None  # when the application last got something
 
-    def begin(self, free: tuple[Code, ...], merging: tuple[Code, ...]) -> None:
+    def on_run_begun(self, beginning: RunBeginning) -> None:
         """This host's application leads the run."""
-        self.free, self.merging = free, merging
+        if beginning.request is not None:
+            self.free, self.merging = beginning.request.free, beginning.request.merging
 
-    def follow(self, before: Proposer) -> None:
+    def continue_from(self, before: Proposer, change: GenerationChange) -> None:
         """Go on as the next generation of a run: with the queries that have not begun, once all have the run."""
         self.free, self.merging, self._count = before.free, before.merging, before._count
         self._later = before.undecided
@@ -322,11 +324,11 @@ class Proposer:
         moves = wish is not None and not self._joining and self._may_start(wish)
         first = self._first > 0 and (asks or moves)  # R10: a host that failed to join held these up
         if self._newcomers and idle and not first:
-            self.membership.enter(self._newcomers.popleft())
+            self._parts.get(Membership).enter(self._newcomers.popleft())
             return True
         if asks:
             query = self._joining[0]
-            if query.number < 0 and self._subscribers.enter(query.number):
+            if query.number < 0 and self._parts.get(Subscribers).enter(query.number):
                 return False
             self._joining.popleft()
             self._queries.expected = len(self._joining)
@@ -345,7 +347,7 @@ class Proposer:
         """R7: propose another query."""
         tree, directory, number = self._tree, self._directory, self._count + 1
         if query.number < 0:
-            joined = self._subscribers.joined(query.number)
+            joined = self._parts.get(Subscribers).joined(query.number)
         else:
             arguments = query.dataflow, query.placement, number, self._install.dataflow.by_name, query.apart
             joined = join(tree.dataflow, *arguments)
@@ -471,7 +473,7 @@ class Proposer:
             return
         if proposal.state is not ProposalState.PROPOSED:
             # R8: a guest that does not answer is lost in the end
-            yield from self._subscribers.give_up(proposal.waiting, proposal.phases_s[proposal.state.value])
+            yield from self._parts.get(Subscribers).give_up(proposal.waiting, proposal.phases_s[proposal.state.value])
             if parted := proposal.waiting - self._directory.everyone:  # R8: a guest that has left is not waited for
                 proposal.waiting -= parted
                 yield from self._check_done(proposal)
@@ -487,7 +489,13 @@ class Proposer:
         self._arm()
 
     def on_lost(self, note: HostLost) -> Notes:
-        proposal, host = self.proposal, note.host
+        """A host is gone for good: it votes no more, and answers nothing of what all were told."""
+        yield from self._do_without(note.host)
+        if (queries := self._parts.existing(Queries)) is not None:
+            yield from queries.answered(note.host)
+
+    def _do_without(self, host: str) -> Notes:
+        proposal = self.proposal
         self._unwilling.pop(host, None)
         known = self._directory.peers.get(host)  # R10: a host that was lost does not wait to join; it asks again
         self._newcomers = deque([peer for peer in self._newcomers if peer != known])
@@ -623,7 +631,7 @@ class Proposer:
         moves = [move for move in proposal.moves if move.node in locations and move.target in hosts]
         return {move.node: move.target for move in moves if locations[move.node].host == move.target}
 
-    def close(self, why: str) -> None:
+    def on_run_over(self, why: str) -> None:
         """End what is proposed, or waits, as the run is over or begins anew: ``why``."""
         if self.next is not None:
             wish, self.next = self.next, None
@@ -644,3 +652,29 @@ class Proposer:
     def _arm(self) -> None:
         if self.proposal is not None and self.proposal.waiting:
             self._out.wake(Timer.BARRIER, self._out.now + self._limits.retry_s)
+
+    @property
+    def _queries(self) -> Queries:
+        return self._parts.get(Queries)
+
+    HANDLERS = Handlers(
+        messages={m.Vote: on_vote, m.Done: on_done, m.MoveRequest: on_wish},
+        events={
+            e.PlacementProposed: on_placement_proposed,
+            e.AttachRequested: on_attach_requested,
+            e.DetachRequested: on_detach_requested,
+            e.PeerJoined: on_peer_joined,
+        },
+        notes={
+            PartitionDelivered: on_delivered,
+            HandedOver: on_handed_over,
+            Started: on_started,
+            Left: on_left,
+            Invited: on_invited,
+            Vacating: on_vacating,
+            Leaving: on_leaving,
+            NotJoined: on_not_joined,
+            HostLost: on_lost,
+        },
+        timers={Timer.BARRIER: on_timer},
+    )

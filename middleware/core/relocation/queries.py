@@ -21,8 +21,10 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import HostLost, Left, Notes, Refused
+from thalweg.middleware.core.handlers import Handlers
+from thalweg.middleware.core.notes import Left, Notes, Refused
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import GenerationChange, Part, RunParts
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -38,8 +40,12 @@ class Subscriber(msgspec.Struct, frozen=True):
     sink: str
 
 
-class Queries:
+class Queries(Part):
     """The client's list of one run's queries."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Queries:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory))
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory) -> None:
         self._out, self._limits = context.out, context.limits
@@ -55,7 +61,7 @@ class Queries:
         self._strangers: list[tuple[str, m.Peer]] = []  # guests of whom hosts that have joined are to be told
         self.told_s = 0.0  # when that was said first
 
-    def follow(self, before: Queries) -> None:
+    def continue_from(self, before: Queries, change: GenerationChange) -> None:
         """Go on as the next generation of the run, with the guests whose queries have begun; others ask again."""
         nodes = self._tree.dataflow.by_name
         self.subscribers = {query: guest for query, guest in before.subscribers.items() if guest.sink in nodes}
@@ -179,9 +185,6 @@ class Queries:
                 yield Refused(sender, message.error)
             yield from self.answered(sender)
 
-    def on_lost(self, note: HostLost) -> Notes:
-        yield from self.answered(note.host)
-
     def notify_instead(self, host: str, word: m.Message) -> None:
         """Have a host that has not answered hear this in place of what it was told."""
         if host in self._words:
@@ -215,3 +218,8 @@ class Queries:
         for query in sorted(users.difference(self._leaving)):
             self.failed(query, reason, **fields)
         return True
+
+    HANDLERS = Handlers(
+        messages={m.Detached: on_detached},
+        timers={Timer.LEAVE: on_timer},
+    )

@@ -29,8 +29,10 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.reshaping import OperatorTransfers
 from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions
 from thalweg.middleware.dataflow import Dataflow, Node
@@ -58,8 +60,19 @@ def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
 REMEMBERED = 4096  # nodes of queries that have left: far more than commits that are still on their way
 
 
-class QueryAttachment:
+class QueryAttachment(Part):
     """What a host does about queries that begin and leave, told by the barrier and by the client."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> QueryAttachment:
+        return cls(
+            parts.context,
+            parts.get(Tree),
+            parts.get(Directory),
+            parts.get(Flow),
+            OperatorTransfers.of(parts),
+            parts.existing(RunSubscriptions),
+        )
 
     def __init__(
         self,
@@ -196,3 +209,7 @@ class QueryAttachment:
                 where = self._directory.where(tree.dataflow.by_name)
                 self._out.emit(e.TreeChanged(self._out.run, tree.dataflow, where))
         self._out.send(self._install.client, m.Detached(self._out.run, message.number))
+
+    HANDLERS = Handlers(
+        messages={m.Detach: on_detach, m.AddMember: on_admit},
+    )

@@ -68,9 +68,21 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.monitoring.rejoin_policy import RejoinPolicy
-from thalweg.middleware.core.notes import ChangedOver, HostLost, Left, Notes, NotJoined, PartitionDelivered, Started
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.notes import (
+    ChangedOver,
+    HostInstalled,
+    HostLost,
+    HostTakesPart,
+    Left,
+    Notes,
+    NotJoined,
+    PartitionDelivered,
+    Started,
+)
+from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import GenerationChange, Part, RunParts
 from thalweg.middleware.core.relocation.generation_states import RecoveryEvent, RecoveryPhase, RunGeneration
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
@@ -170,8 +182,16 @@ def place(
     return candidates[0] if candidates else client
 
 
-class Recovery:
+class Recovery(Part):
     """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Recovery:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return context.fails_over and context.leads
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._context, self._client = context.out, context, context.install.client
@@ -453,8 +473,9 @@ class Recovery:
         all_replicas = self.known if known is None else known
         return restart(flow, sinks or self._sinks(flow), self.bases, all_replicas, self.stateless, there)
 
-    def came(self, host: str) -> None:
+    def on_taking_part(self, note: HostTakesPart) -> None:
         """R11: a host has taken its part in the run: perhaps one that has an absent source."""
+        host = note.host
         self.rejoin_policy.came(host, self._had_by_now)
         self._see_again((self._directory.peers[host],))
         self._late.pop(host, None)
@@ -574,8 +595,9 @@ class Recovery:
 
     # --- the next generation --------------------------------------------------------------------------
 
-    def follow(self, before: Recovery, lost: Mapping[str, str], detected_s: float) -> None:
+    def continue_from(self, before: Recovery, change: GenerationChange) -> None:
         """Go on as the next generation of a run."""
+        lost, detected_s = change
         self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
         self.rejoin_policy, self._late = before.rejoin_policy, before._late
         names = self._tree.dataflow.by_name
@@ -596,7 +618,7 @@ class Recovery:
         if before.over:  # what comes yet, as a query, comes after all that there was
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
             self._flow.reach(max(before._flow.ahead, *ended))
-        self.installed(self._flow.kept)
+        self._went_on(self._flow.kept)
         if missing := all_gaps(self._tree.dataflow):
             self._begun["missing"] = missing
         self.generation.to(RecoveryEvent.LOST)
@@ -614,8 +636,13 @@ class Recovery:
         for name in names:
             yield from self._flow.next(e.NextRequested(self._out.run, name))
 
-    def installed(self, nodes: Iterable[m.Start]) -> None:
-        """A host has its part in this generation, in which these nodes of it have gone on."""
+    def on_installed(self, note: HostInstalled) -> None:
+        """A host has its part in this generation."""
+        if note.host in self._directory.members:
+            self._went_on(note.message.carried_over)
+
+    def _went_on(self, nodes: Iterable[m.Start]) -> None:
+        """These nodes have gone on from the generation before."""
         most = self._wanted + (FURTHER + self._context.install.ahead - 1) * len(self._tree.dataflow.nodes)
         for start in nodes:
             self._kept.add(start.node)
@@ -646,7 +673,7 @@ class Recovery:
             self._phases_s.setdefault("first", self._out.now)
             self._to(RecoveryEvent.DELIVERED)
 
-    def close(self) -> None:
+    def on_run_over(self, _: str) -> None:
         """Another generation follows, or the run is over."""
         self._to(RecoveryEvent.CLOSED)
 
@@ -663,3 +690,23 @@ class Recovery:
             pause_s = None if first_s is None else first_s - phases_s["detected"]
             detail = begun | {"again": self._again(), "went_on": sorted(self._kept), "ago": ago}
             self._out.record("recovered", duration_s=pause_s, detail=detail)
+
+    def on_timer(self) -> None:
+        """R4: the planner has not answered in time."""
+        self.asking = False
+
+    HANDLERS = Handlers(
+        messages={m.CheckpointStored: on_stable, m.StateMissing: on_lacking},
+        events={e.RecoveryPlanReady: on_planned_anew, e.OutputCommitted: on_had},
+        notes={
+            PartitionDelivered: on_delivered,
+            ChangedOver: on_changed,
+            Started: on_started,
+            Left: on_changed,
+            NotJoined: on_not_joined,
+            HostLost: on_lost,
+            HostInstalled: on_installed,
+            HostTakesPart: on_taking_part,
+        },
+        timers={Timer.PLACE: on_timer},
+    )

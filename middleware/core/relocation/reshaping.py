@@ -27,6 +27,7 @@ from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.inheritance import Inheritance
@@ -43,9 +44,18 @@ class OperatorTransfers(msgspec.Struct, frozen=True):
     arrivals: Arrivals
     inheritance: Inheritance
 
+    @classmethod
+    def of(cls, parts: RunParts) -> OperatorTransfers:
+        """Those of a run."""
+        return cls(parts.get(Departures), parts.get(Arrivals), parts.get(Inheritance))
 
-class Reshaping:
+
+class Reshaping(Part):
     """What a host does about another shape, told by the barrier."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Reshaping:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), OperatorTransfers.of(parts))
 
     def __init__(
         self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers
@@ -138,11 +148,6 @@ class Reshaping:
             self._out.emit(e.TreeChanged(self._out.run, new, self._directory.where(new.by_name)))
         # R4, R5: nodes of the old tree end, others turn to new consumers, and new ones gather
         yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)
-
-    def give_up(self, number: int) -> None:
-        """Proposal ``number`` is off: nothing comes, or appears."""
-        self._arrivals.uninvite(number)
-        self._inheritance.give_up()
 
     @property
     def drained(self) -> bool:

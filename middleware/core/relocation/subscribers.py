@@ -39,8 +39,10 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import HostLost, Invited, Leaving, Notes, Refused
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.handlers import Handlers
+from thalweg.middleware.core.notes import HostInstalled, HostLost, Invited, Leaving, Notes, Refused
+from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import GenerationChange, Part, RunParts
 from thalweg.middleware.core.relocation.queries import Queries, Subscriber
 from thalweg.middleware.core.relocation.shape import fresh_name
 from thalweg.middleware.core.relocation.sharing import SharedQuery
@@ -52,8 +54,12 @@ from thalweg.middleware.protocol import messages as m
 MOST = 64  # subscriptions of one guest
 
 
-class Subscribers:
+class Subscribers(Part):
     """A run's guests, as its client knows them."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Subscribers:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), parts.get(Queries))
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
         self._context, self._out, self._limits = context, context.out, context.limits
@@ -62,7 +68,7 @@ class Subscribers:
         self._count = 0
         self._entering: tuple[int, float] | None = None  # R2: which query's guest is let in, and since when
 
-    def follow(self, before: Subscribers) -> None:
+    def continue_from(self, before: Subscribers, change: GenerationChange) -> None:
         """R6: go on as the next generation of the run."""
         self.allowed, self._count = before.allowed, before._count
         self._directory.returning = {guest.peer.name for guest in self._queries.subscribers.values()}
@@ -238,8 +244,9 @@ class Subscribers:
         )
         return m.InstallSubscriber(self._out.run, guest.number, guest.sink, install)
 
-    def entered(self, sender: str, message: m.Installed) -> Notes:
+    def on_installed(self, note: HostInstalled) -> Notes:
         """A guest has taken its part in the run, or cannot."""
+        sender, message = note.host, note.message
         if sender in self._directory.returning:
             if message.error:
                 yield from self._end_all(sender, f"it cannot go on: {message.error}")
@@ -296,3 +303,10 @@ class Subscribers:
         ended = all(self._flow.nodes[name].state is NodeState.ENDED for name in sinks)
         takes = any(self._queries.sinks[query] for query in self._queries.subscribers)
         return takes and ended and not self._out.failed
+
+    HANDLERS = Handlers(
+        messages={m.Unsubscribe: on_unsubscribe},
+        events={e.SubscribersAllowed: on_allowed},
+        notes={Refused: on_refused, HostLost: on_lost, HostInstalled: on_installed},
+        timers={Timer.LEAVE: on_timer},
+    )

@@ -23,10 +23,13 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.figures import NodeFigures, Taking, lacks
 from thalweg.middleware.network.place import Place
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import SpaceMoves
 
@@ -34,8 +37,16 @@ SETTLED = 30
 Pulls = list[tuple[str, float]]  # hosts of an operator's neighbours, and the bytes of a partition between the two
 
 
-class CoordinateSteering:
+class CoordinateSteering(Part):
     """A host's part, for the operators of one run that are here."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> CoordinateSteering:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), parts.get(Gossip))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return isinstance(context.install.moves, SpaceMoves)
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
         self._out, self._client, moves = context.out, context.install.client, context.install.moves
@@ -43,7 +54,7 @@ class CoordinateSteering:
         self._tree, self._directory, self._flow, self._gossip = tree, directory, flow, gossip
         self.rested: dict[str, tuple[float, ...]] = {}  # by operator: where it was to rest when a host was looked for
 
-    def begin(self) -> None:
+    def on_run_begun(self, beginning: RunBeginning) -> None:
         """The run begins here."""
         if self._options is not None:
             hosts = sorted(self._directory.hosts)
@@ -106,3 +117,7 @@ class CoordinateSteering:
             self.rested[name] = rest
         detail = {"best": best, "best_usage": costs[best], "decision": "wish" if moves else "stay", "known": len(fit)}
         self._out.record("look", node=name, value=costs[here], detail=detail)
+
+    HANDLERS = Handlers(
+        timers={Timer.LOOK: on_timer},
+    )

@@ -20,14 +20,17 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import EpochBooks, EpochVerdict
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
 from thalweg.middleware.core.notes import LinkMeasured, Notes
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunParts
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol import events as e
 
 
 class FlowParts(msgspec.Struct, frozen=True):
@@ -50,8 +53,22 @@ class _Choice:
         self.tries = 0
 
 
-class EpochSteering:
+class EpochSteering(Part):
     """A host's part of the local algorithm, for the operators of one run that are here."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> EpochSteering:
+        return cls(
+            parts.context,
+            parts.shared,
+            FlowParts(parts.get(Tree), parts.get(Directory), parts.get(EpochBooks), parts.get(Flow)),
+            parts.get(Departures),
+            parts.get(Member),
+        )
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return context.by_epochs is not None
 
     def __init__(
         self, context: RunContext, shared: HostServices, stream: FlowParts, departures: Departures, member: Member
@@ -226,3 +243,8 @@ class EpochSteering:
                         now - estimate.measured_at_s,
                     ]
         return known
+
+    HANDLERS = Handlers(
+        notes={LinkMeasured: on_measured},
+        timers={Timer.EPOCH: on_epoch, Timer.DECIDE: on_expired},
+    )

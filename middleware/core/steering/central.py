@@ -31,6 +31,7 @@ from msgspec import UNSET
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.route_choice import LONGEST, route_fields
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
 from thalweg.middleware.core.notes import (
@@ -43,6 +44,7 @@ from thalweg.middleware.core.notes import (
     Started,
 )
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import SAME, Proposer
 from thalweg.middleware.core.steering.gossip import Gossip
@@ -95,8 +97,24 @@ class _Search:
         return bool(self.waiting or self.unheard)
 
 
-class CentralSteering:
+class CentralSteering(Part):
     """The client's part: what a run of this host's application does on its own."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> CentralSteering:
+        return cls(
+            parts.context,
+            parts.shared,
+            parts.get(Tree),
+            parts.get(Directory),
+            parts.get(Departures),
+            parts.get(Proposer),
+            parts.get(Gossip),
+        )
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return request is not None and isinstance(request.adaptation, GlobalMoves)
 
     def __init__(
         self,
@@ -121,8 +139,11 @@ class CentralSteering:
         self._in_vain: dict[Link, _InVain] = {}
         self._shunned: dict[tuple[Link, ...], _Shunned] = {}
 
-    def begin(self, event: e.RunRequested) -> None:
+    def on_run_begun(self, beginning: RunBeginning) -> None:
         """This host's application leads the run."""
+        event = beginning.request
+        if event is None:
+            return
         now = self._out.now
         known, since_s = dict(event.known), -math.inf  # what was measured before that says nothing
         if event.install.afresh:
@@ -135,7 +156,7 @@ class CentralSteering:
             history = History(known, most=self._monitor.config.max_links, since_s=since_s)
             self._monitor.histories[self._out.run] = history
 
-    def close(self) -> None:
+    def on_run_over(self, _: str) -> None:
         """The run is over."""
         self._monitor.histories.pop(self._out.run, None)
 
@@ -446,6 +467,20 @@ class CentralSteering:
         """How long partitions take lately is how long links are waited for."""
         if self._delivered_s:
             self._delivered_s.append(self._out.now)
+
+    HANDLERS = Handlers(
+        messages={m.Impassable: on_impassable},
+        events={e.PlanReady: on_planned},
+        notes={
+            PartitionDelivered: on_delivered,
+            ChangedOver: on_changed_over,
+            Started: on_started,
+            HostLost: on_lost,
+            LinkMeasured: on_measured,
+            LatencyMeasured: on_sounded,
+        },
+        timers={Timer.PLAN: on_timer},
+    )
 
 
 def _age_s(estimate: LinkEstimate, now: float) -> float | None:

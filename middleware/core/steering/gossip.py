@@ -20,19 +20,30 @@ from collections.abc import Iterable
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.handlers import Handlers
 from thalweg.middleware.core.host_services import HostServices
 from thalweg.middleware.core.monitoring.latency_prober import PiggybackedFigures
 from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import Latency, Link
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import asked_as
 
 
-class Gossip:
+class Gossip(Part):
     """A host's part in one run."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Gossip:
+        return cls(parts.context, parts.shared, parts.get(Tree), parts.get(Directory), parts.get(Flow))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return isinstance(context.install.news, tuple)
 
     def __init__(self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._client = context.out, context.install.client
@@ -50,7 +61,7 @@ class Gossip:
         self._stream = asked_as(context.out.run)
         self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # of those hosts
 
-    def begin(self) -> None:
+    def on_run_begun(self, beginning: RunBeginning) -> None:
         """The run begins here."""
         if not self._needs:
             return
@@ -64,7 +75,7 @@ class Gossip:
         if self._needs & {"hosts", "work"}:
             self._meters.keep(self._out.run, set())
 
-    def close(self) -> None:
+    def on_run_over(self, _: str) -> None:
         """The run is over."""
         self._meters.runs.pop(self._out.run, None)
         turns = self._latency_prober.turns.get(self._stream, [])
@@ -165,3 +176,7 @@ class Gossip:
         """Of the run's nodes, wherever they are."""
         known = {**self._told, **self._measured()}
         return {name: known[name] for name in self._tree.dataflow.by_name if name in known}
+
+    HANDLERS = Handlers(
+        timers={Timer.SOUND: on_timer},
+    )

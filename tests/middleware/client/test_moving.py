@@ -22,6 +22,7 @@ from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment, wait_ready_lines
 from thalweg.middleware.client.run import Run
+from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import MoveRefused, PlacementError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves
@@ -295,7 +296,9 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(tmp_path: Path) -> No
             taken = Taken(run)
             taken.move({"op0": "h3"})
             taken.move({"op0": "h1"})
-            taken.until(lambda: client.shell.core.runs[run.id].proposer.proposal is None)  # or the next one waits
+            taken.until(
+                lambda: client.shell.core.runs[run.id].parts.get(Proposer).proposal is None
+            )  # or the next one waits
             cluster.kill("h3")
             run.move({"op0": "h3"})
             taken.move({"op0": "h2"})

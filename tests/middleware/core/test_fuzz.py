@@ -20,6 +20,7 @@ from playbook import HandOver, got
 
 from thalweg.emulation.virtual.hostile import KINDS, Pool, fields
 from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.handover import DepartureState
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -97,7 +98,9 @@ def _nodes_of(event: e.Event) -> Iterable[m.Graft]:
 
 def _moved(world: Scripted) -> bool:
     run = world.run_at("h3")
-    return run is not None and any(each.state is DepartureState.COMMITTED for each in run.departures.leaving.values())
+    return run is not None and any(
+        each.state is DepartureState.COMMITTED for each in run.parts.get(Departures).leaving.values()
+    )
 
 
 def _worlds() -> dict[str, World]:

@@ -23,6 +23,7 @@ from playbook import HandOver
 
 from thalweg.middleware.core.relocation.handover import COMING, LEAVING
 from thalweg.middleware.core.relocation.proposal import MemberState
+from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 
@@ -102,7 +103,7 @@ LOSSES = """
 
 def telling(world: Scripted) -> bool:
     run = world.run_at(CLIENT)
-    return run is not None and 1 in world.attached and run.queries.busy
+    return run is not None and 1 in world.attached and run.parts.get(Queries).busy
 
 
 def cut(who: str) -> When:

@@ -42,6 +42,8 @@ from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.experiments.faults.trial_code import MERGING, content
 from thalweg.middleware.core.flow.absent_sources import gaps_of, is_absent
 from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.relocation.checkpoints import Checkpoints
+from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
@@ -201,7 +203,7 @@ def keeper(world: Scripted) -> str:
 
 def replicas(world: Scripted, host: str, node: str = "o") -> set[int]:
     run = newest(world, host)
-    return set() if run is None else {*run.checkpoints.replicas.get(node, ())}
+    return set() if run is None else {*run.parts.get(Checkpoints).replicas.get(node, ())}
 
 
 def heir(world: Scripted) -> str:
@@ -217,7 +219,7 @@ def heir(world: Scripted) -> str:
 
 def taken(world: Scripted) -> bool:
     run = newest(world, "h3")
-    since = None if run is None else run.checkpoints._since.get("o")
+    since = None if run is None else run.parts.get(Checkpoints)._since.get("o")
     return since is not None and since.index is not None
 
 
@@ -228,14 +230,14 @@ def sent(world: Scripted) -> bool:
 
 def there(world: Scripted) -> bool:
     client = newest(world, CLIENT)
-    known = {} if client is None else client.recovery.known.get("o", {})
+    known = {} if client is None else client.parts.get(Recovery).known.get("o", {})
     others = {index for host in world.names if host != "h3" for index in replicas(world, host)}
     return world.now > BEGINS_S and bool(others - known.keys())
 
 
 def known(world: Scripted) -> bool:
     client = newest(world, CLIENT)
-    return world.now > BEGINS_S and client is not None and len(client.recovery.known.get("o", {})) > 1
+    return world.now > BEGINS_S and client is not None and len(client.parts.get(Recovery).known.get("o", {})) > 1
 
 
 def settled(world: Scripted) -> bool:
@@ -264,22 +266,22 @@ def begun(world: Scripted) -> bool:
 
 def claimed(world: Scripted) -> bool:
     run = newest(world, CLAIMS)
-    return run is not None and any(not each.came for each in run.checkpoints.waiting.values())
+    return run is not None and any(not each.came for each in run.parts.get(Checkpoints).waiting.values())
 
 
 def restoring(world: Scripted) -> bool:
     runs = [newest(world, host) for host in world.names]
-    return any(each.came for run in runs if run is not None for each in run.checkpoints.waiting.values())
+    return any(each.came for run in runs if run is not None for each in run.parts.get(Checkpoints).waiting.values())
 
 
 def ready(world: Scripted) -> bool:
     run = newest(world, CLIENT)
-    return run is not None and "ready" in run.recovery._phases_s
+    return run is not None and "ready" in run.parts.get(Recovery)._phases_s
 
 
 def going(world: Scripted) -> bool:
     run = newest(world, CLIENT)
-    return run is not None and "first" in run.recovery._phases_s
+    return run is not None and "first" in run.parts.get(Recovery)._phases_s
 
 
 ANEW: dict[str, When] = {

@@ -26,6 +26,7 @@ from adversary import (
 )
 from matrix import FAULTS, SHAPE_STEPS, When, cells, check, losing, rows
 
+from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -125,7 +126,7 @@ STATE_LOSSES = """
 def waiting(states: int) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target)
-        heir = run.inheritance.heirs.get("n~1") if run is not None else None
+        heir = run.parts.get(Inheritance).heirs.get("n~1") if run is not None else None
         return heir is not None and heir.appeared and len(heir.states) == states
 
     return reached
@@ -133,7 +134,11 @@ def waiting(states: int) -> When:
 
 def state_taken(world: Scripted) -> bool:
     run = world.run_at("h3")
-    return run is not None and "o" in run.inheritance.legacies and run.inheritance.legacies["o"].taken is not None
+    return (
+        run is not None
+        and "o" in run.parts.get(Inheritance).legacies
+        and run.parts.get(Inheritance).legacies["o"].taken is not None
+    )
 
 
 STATE_STEPS: dict[str, When] = {

@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from thalweg.middleware.core.host import OF_RUNS, HostCore
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.run import FROM_CLIENT, FROM_GUEST, MESSAGE_HANDLERS, TO_CLIENT
+from thalweg.middleware.core.run import FROM_CLIENT, FROM_GUEST, TABLE, TO_CLIENT
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -139,7 +139,7 @@ def test_every_message_is_decoded_somewhere() -> None:
         FROM_GUEST,
         ANSWERS,
         OF_RUNS,
-        MESSAGE_HANDLERS.keys(),
+        TABLE.messages,
         HostCore._MESSAGES.keys(),
         Links.MESSAGES,
     ],

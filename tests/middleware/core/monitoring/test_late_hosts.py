@@ -16,6 +16,7 @@ from thalweg.emulation.virtual.faults import Crash, Cut, Fault, FaultPlan, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.trial_code import Counting, content
 from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import links_between
 from thalweg.middleware.protocol import events as e
@@ -91,7 +92,7 @@ def test_a_dead_host_is_not_trusted_again_as_others_are_lost() -> None:
 
 def told(book: Playbook) -> dict[str, dict[int, set[str]]]:
     (run,) = book.core.runs.values()
-    return run.recovery.known
+    return run.parts.get(Recovery).known
 
 
 @pytest.mark.parametrize(("how", "kept"), [("silent", True), ("ended", False)])

@@ -34,7 +34,7 @@ def at(part: MemberState, host: str, then: Callable[[Scripted], None] | None = N
 
     def reached(world: Scripted) -> bool:
         run = world.run_at(host)
-        return run is not None and (run.member.number, run.member.state) == (1, part)
+        return run is not None and (run.parts.get(Member).number, run.parts.get(Member).state) == (1, part)
 
     return Scripted(reached, then).at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
 
@@ -373,7 +373,7 @@ def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callab
 
 def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
-    member = book.core.runs["r"].member
+    member = book.core.runs["r"].parts.get(Member)
     for number in (2, 99):
         book << got("h2", m.Propose("r", number, (MOVE,))) >> []
     assert (member.number, member.state) == (0, MemberState.FREE)
@@ -435,7 +435,7 @@ def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], send
     book << got(sender, COMMIT) >> []
     book << got(CLIENT, m.Commit("old", 1, 4, (MOVE,))) >> []
     book << got("h9", m.Propose("r", 9, (MOVE,))) >> []  # of no part in the run
-    assert book.core.runs["r"].member.state is MemberState.VOTED
+    assert book.core.runs["r"].parts.get(Member).state is MemberState.VOTED
 
 
 def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:

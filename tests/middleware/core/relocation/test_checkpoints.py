@@ -9,7 +9,7 @@ from flows import chain
 from msgspec.structs import replace
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.relocation.checkpoints import MOST
+from thalweg.middleware.core.relocation.checkpoints import MOST, Checkpoints
 from thalweg.middleware.core.relocation.recovery import FURTHER
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.protocol import events as e
@@ -105,7 +105,7 @@ def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_par
     origin = Origin(make_book, install)
     for number in range(14):
         origin.make(bytes([number]))
-    assert sorted(origin.book.core.runs["r"].checkpoints.replicas["o"]) == [1, 6, 8, 13]
+    assert sorted(origin.book.core.runs["r"].parts.get(Checkpoints).replicas["o"]) == [1, 6, 8, 13]
 
 
 def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any, make_install: Any) -> None:

@@ -17,6 +17,7 @@ from thalweg.experiments.bench.workload import Told
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.relocation.checkpoints import MOST, SMALL_BYTES
+from thalweg.middleware.core.relocation.recovery import Recovery
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
@@ -320,7 +321,7 @@ def test_a_killed_operator_goes_on_with_all_that_had_changed(use: str, state_byt
         for partition in run:
             assert digest(partition.value) == digest(next(expected))
             if partition.index == 41:
-                replicas = client.shell.core.runs[run.id].recovery.known["o"]
+                replicas = client.shell.core.runs[run.id].parts.get(Recovery).known["o"]
                 said = {*replicas}
                 cluster.kill("h3")
     assert said, "no replica was told of"

@@ -44,7 +44,7 @@ class Client:
 
     @property
     def recovery(self) -> Recovery:
-        return self.book.core.runs[self.run].recovery
+        return self.book.core.runs[self.run].parts.get(Recovery)
 
     def hear(self, host: str, kind: Any, *fields: Any, **more: Any) -> None:
         before = self.run
@@ -78,7 +78,7 @@ def client(make_book: Any, make_install: Any) -> Client:
 def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
     """Lose host ``h2``, so that the run begins anew with a replica of ``o`` that ``keeper`` has."""
     run = client.book.core.runs[client.run]
-    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
+    run.parts.get(Recovery).bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
     client.hear(keeper, m.CheckpointStored, "o", version, (keeper, "h2"))
     client.lose("h2")
     assert Start("o", version, keeper) in client.recovery._context.install.starts
@@ -156,7 +156,10 @@ def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
 def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(client: Client, liar: str) -> None:
     """``h2`` has ``o``, and says that it cannot be restored; ``h3`` has not what it said that it has."""
     run = client.book.core.runs[client.run]
-    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10  # the application has had so many
+    run.parts.get(Recovery).bases, run.flow.nodes["t"].index = (
+        dict.fromkeys("sot", 0),
+        10,
+    )  # the application has had so many
     for keeper, index in (("h3", 4), ("h4", 4), ("h3", 5), ("h4", 6)):
         client.hear(keeper, m.CheckpointStored, "o", index, (keeper, "h2"))
     client.lose("h4")
@@ -173,7 +176,7 @@ def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(
 def test_two_that_say_the_same_have_no_part_in_the_run_after_a_while(client: Client) -> None:
     """``h2`` has ``o``, and says that it has left replicas; ``h3`` says that it has them, and then has not."""
     run = client.book.core.runs[client.run]
-    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
+    run.parts.get(Recovery).bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
     for index in range(1, 100):
         client.book.at(float(index))
         for sender in ("h3", "h2"):
@@ -243,7 +246,7 @@ def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(clie
 
 def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
     run = client.book.core.runs[client.run]
-    run.recovery.bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 4
+    run.parts.get(Recovery).bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 4
     client.hear("h3", m.CheckpointStored, "o", 1, ("h3", "h2"))
     client.hear("h3", m.Leave, False)
     client.lose("h2")

@@ -9,6 +9,7 @@ import pytest
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.absent_sources import without_source
+from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError
@@ -107,7 +108,7 @@ def test_a_query_begins_no_earlier_than_those_before_it(make_book: Callable[...,
         for host in ("h1", "h2", "h3"):
             book << got(host, m.Done("r", number, host)) >> ANY
         run = book.core.runs["r"]
-        assert {run.tree.first[name] for name in run.queries.sinks[number]} == {9}
+        assert {run.tree.first[name] for name in run.parts.get(Queries).sinks[number]} == {9}
 
 
 @pytest.mark.parametrize("partitions", [5, None])

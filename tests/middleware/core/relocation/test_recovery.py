@@ -229,7 +229,7 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     (said,) = host.sent("client")
     assert type(said) is (m.Failed if trace else m.StateMissing)
     client << e.RunRequested(install, None) >> ANY
-    recovery = client.core.runs["r~1"].recovery
+    recovery = client.core.runs["r~1"].parts.get(Recovery)
     recovery.known, recovery.bases = {"o": {4: {"h3"}}}, dict.fromkeys("sot", 0)
     client << got("h2", said) >> ANY
     began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.Install)]
@@ -241,7 +241,7 @@ def test_the_client_keeps_account_of_no_more_replicas_than_there_may_be(make_boo
     client << e.RunRequested(lasting(make_install(), 0), None) >> ANY
     for index in range(1000):
         client << got("h1", m.CheckpointStored("r", "o", index + 1, ("h1",))) >> ANY
-    assert len(client.core.runs["r"].recovery.known["o"]) < 100
+    assert len(client.core.runs["r"].parts.get(Recovery).known["o"]) < 100
 
 
 @pytest.mark.parametrize("where", ["begin", "follow", "plan"])

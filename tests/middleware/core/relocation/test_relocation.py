@@ -12,8 +12,8 @@ from playbook import ANY, HandOver, Playbook, got
 
 from thalweg.middleware.core.flow.epochs import EpochBook
 from thalweg.middleware.core.machine import InvalidTransition
-from thalweg.middleware.core.relocation.arrivals import Arrival
-from thalweg.middleware.core.relocation.departures import Departure
+from thalweg.middleware.core.relocation.arrivals import Arrival, Arrivals
+from thalweg.middleware.core.relocation.departures import Departure, Departures
 from thalweg.middleware.core.relocation.handover import (
     COMING,
     LEAVING,
@@ -39,7 +39,11 @@ def at(step: DepartureState, then: Callable[[Scripted], None] | None = None) -> 
 
     def reached(world: Scripted) -> bool:
         run = world.run_at("h3")
-        return run is not None and "o" in run.departures.leaving and run.departures.leaving["o"].state is step
+        return (
+            run is not None
+            and "o" in run.parts.get(Departures).leaving
+            and run.parts.get(Departures).leaving["o"].state is step
+        )
 
     return _order(Scripted(reached, then))
 
@@ -47,7 +51,11 @@ def at(step: DepartureState, then: Callable[[Scripted], None] | None = None) -> 
 def at_stage(stage: ArrivalState, then: Callable[[Scripted], None] | None = None) -> Scripted:
     def reached(world: Scripted) -> bool:
         run = world.run_at("h4")
-        return run is not None and "o" in run.arrivals.coming and run.arrivals.coming["o"].state is stage
+        return (
+            run is not None
+            and "o" in run.parts.get(Arrivals).coming
+            and run.parts.get(Arrivals).coming["o"].state is stage
+        )
 
     return _order(Scripted(reached, then))
 
@@ -301,7 +309,7 @@ def test_the_host_an_operator_leaves(sent: Playbook) -> None:
     assert relocated["duration_s"] == pytest.approx(0.2)
     assert relocated["detail"]["ago"] == pytest.approx({"decided": 0.4, "suspended": 0.2, "state_out": 0.1})
     assert sent.sent(CLIENT) == [m.Relocated("r", "o", True, location("h3", 2), "", 3)]
-    assert sent.core.runs["r"].departures.leaving == {}
+    assert sent.core.runs["r"].parts.get(Departures).leaving == {}
 
 
 def test_the_host_an_operator_comes_to(new: Playbook) -> None:
@@ -458,7 +466,9 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
     def prepared(world: Scripted) -> bool:
         run = world.run_at("h4")
         return (
-            run is not None and "o" in run.arrivals.coming and run.arrivals.coming["o"].state is ArrivalState.PREPARED
+            run is not None
+            and "o" in run.parts.get(Arrivals).coming
+            and run.parts.get(Arrivals).coming["o"].state is ArrivalState.PREPARED
         )
 
     world = _order(Scripted(prepared, last_s=25.0))
@@ -570,7 +580,7 @@ def test_what_cannot_be_handed_over_has_its_reason(
 ) -> None:
     book = make_book(host)
     book << got(CLIENT, install) >> ANY
-    assert book.core.runs["r"].departures.obstacle(node, target) == why
+    assert book.core.runs["r"].parts.get(Departures).obstacle(node, target) == why
     book << HandOver(node, target) >> []
 
 
@@ -635,7 +645,7 @@ def test_a_state_that_is_larger_than_the_other_host_takes_is_refused(
     why = "its state has 3 bytes; host 'h3' takes up to 2"
     refusal = e.Send("r", "h2", m.Refuse("r", "o", 1, why))
     book << got("h2", state, b"one" if inline is None else None) >> [e.CloseNode("r", "o"), refusal]
-    assert book.core.runs["r"].arrivals.coming == {}
+    assert book.core.runs["r"].parts.get(Arrivals).coming == {}
 
 
 def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) -> None:
@@ -689,7 +699,7 @@ def test_an_operator_may_be_back_before_it_is_known_that_it_had_arrived(sent: Pl
     sent << e.StateRestored("r", "o", 2) >> [e.Send("r", "h3", m.Restored("r", "o", 2))]
     sent << got("h3", m.Located("r", (location("h2", 3),))) >> ANY
     assert m.Relocated("r", "o", True, location("h2", 3), "", 3) in sent.sent(CLIENT)
-    assert sent.core.runs["r"].departures.leaving == {}
+    assert sent.core.runs["r"].parts.get(Departures).leaving == {}
     assert sent.core.runs["r"].flow.nodes["o"].index == 2
 
 

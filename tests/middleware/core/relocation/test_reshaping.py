@@ -16,6 +16,7 @@ from runtime_codes import ALLOW
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.proposal import MemberState
 from thalweg.middleware.dataflow import Code, Dataflow, Node, star_tree
 from thalweg.middleware.errors import DataflowError, PlacementError
@@ -196,16 +197,16 @@ def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_cha
     book << got(CLIENT, m.Retire("r", 1)) >> []
     book << got("h3", m.Retire("r", 0)) >> []
     book << got(CLIENT, commit(-1)) >> [e.Send("r", CLIENT, done("h2"))]
-    assert book.core.runs["r"].member.state is MemberState.BOTH
+    assert book.core.runs["r"].parts.get(Member).state is MemberState.BOTH
     book << got("h3", m.Retire("r", 1)) >> []  # it is no client
-    assert book.core.runs["r"].member.state is MemberState.BOTH
+    assert book.core.runs["r"].parts.get(Member).state is MemberState.BOTH
 
 
 def test_a_commit_for_a_host_that_has_not_prepared_is_not_taken(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, commit(3)) >> []
     assert book.recorded() == ["unexpected"]
-    assert book.core.runs["r"].member.state is MemberState.FREE
+    assert book.core.runs["r"].parts.get(Member).state is MemberState.FREE
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -215,7 +216,7 @@ def test_a_commit_of_what_a_host_has_not_voted_for_is_not_taken(host: Callable[[
     book << e.NodeOpened("r", "n~1") >> ANY
     book << got(CLIENT, m.Commit("r", number, 1, ())) >> []
     assert book.recorded() == ["unexpected"]
-    assert book.core.runs["r"].member.state is MemberState.VOTED
+    assert book.core.runs["r"].parts.get(Member).state is MemberState.VOTED
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_nothing_is_handed_over_while_there_are_two_trees(host: Callable[[str], 
     book = host("h2")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got(CLIENT, commit(3)) >> ANY
-    assert book.core.runs["r"].member.busy
+    assert book.core.runs["r"].parts.get(Member).busy
     book << HandOver("o", "h3") >> []
     book << got("h3", m.Offer("r", "n~1", 1)) >> []  # it asks again
 

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -39,7 +41,7 @@ def subscribed(book: Playbook, number: int = 7, peer: m.Peer = GUEST) -> list[m.
 def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     client << got("g", m.Failed("r", "", "it broke")) >> []
-    assert client.core.runs["r"].queries.why == {-1: "it broke"}
+    assert client.core.runs["r"].parts.get(Queries).why == {-1: "it broke"}
     for host in ("client", "h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
     assert m.SubscriptionEnded("r", 7, "it broke") in client.sent("g")
@@ -64,7 +66,7 @@ def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(
     for host in ("h1", "h2"):
         client << got(host, m.Detached("r", admit.number)) >> ANY
     assert [word.number for word in client.sent("g") if isinstance(word, m.SubscriptionEnded)] == [7]
-    assert [guest.peer for guest in client.core.runs["r"].queries.subscribers.values()] == [AGAIN, AGAIN]
+    assert [guest.peer for guest in client.core.runs["r"].parts.get(Queries).subscribers.values()] == [AGAIN, AGAIN]
 
 
 def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
@@ -126,9 +128,9 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
         tell(*[e.TimerFired(f"{timer} r") for timer in ("barrier", "leave", "ping")])
     tell(got("k", m.Subscribe("r", 3, "s", k)))
     assert begun == [-1, -2, -3, -4]
-    assert {guest.peer.name for guest in client.core.runs["r"].queries.subscribers.values()} == {"k"}
+    assert {guest.peer.name for guest in client.core.runs["r"].parts.get(Queries).subscribers.values()} == {"k"}
     client << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
-    assert client.core.runs["r"].proposer.proposal is not None
+    assert client.core.runs["r"].parts.get(Proposer).proposal is not None
 
 
 def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(

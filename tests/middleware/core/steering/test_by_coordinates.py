@@ -14,7 +14,9 @@ from virtual_runs import plane, shaped
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, run_ahead
+from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.steering.by_coordinates import SETTLED
+from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
@@ -79,7 +81,7 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
     moves = SpaceMoves(period_s=10.0, displacement_s=0.05, saving=0.2, load_s=1.0)
     book << got("client", msgspec.structs.replace(install, moves=moves, news=("work", "coordinates"))) >> ANY
     run = book.core.runs["r"]
-    run.gossip.nodes = lambda: {"o": NodeFigures(1.0, 100.0, {"s": 300.0})}  # type: ignore[method-assign]
+    run.parts.get(Gossip).nodes = lambda: {"o": NodeFigures(1.0, 100.0, {"s": 300.0})}  # type: ignore[method-assign]
     book.core.links.coordinate_table._own = there(0.5)
     book.core.links.coordinate_table.reported = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
     return book
@@ -120,7 +122,7 @@ def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], i
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2"):
         book << got(host, m.Installed("r", host)) >> ANY
-    proposer = book.core.runs["r"].proposer
+    proposer = book.core.runs["r"].parts.get(Proposer)
     for sender, wish in (
         ("h1", m.MoveRequest("r", "o", 1, "h1")),  # where it is not
         ("h2", m.MoveRequest("r", "o", 0, "h1")),  # older

@@ -11,6 +11,7 @@ import pytest
 from adversary import CLIENT
 from playbook import ANY, Playbook, got, measured
 
+from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -251,7 +252,7 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
         ("h1", "h2"): 1000.0,
     }
     book << e.PlanReady("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
-    assert book.core.runs["r"].proposer.proposal is None
+    assert book.core.runs["r"].parts.get(Proposer).proposal is None
     assert [each["decision"] for each in plans(book)] == ["stay"]
 
 

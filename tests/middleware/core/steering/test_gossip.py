@@ -17,6 +17,7 @@ from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
 from thalweg.middleware.core.monitoring.meters import Meters
+from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.network.figures import HostFigures, NodeFigures, read_capacity
@@ -122,7 +123,7 @@ def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
     other = m.NodeReport("s", 1, 1, 1, 1)
     book << got("h2", m.Echo("r", 1, host=m.HostReport(2000, 4, 500), nodes=(told, other))) >> ANY
     book << got("h1", m.Echo("r", 1, nodes=(told, m.NodeReport("nobody", 1, 1, 1, 1)))) >> ANY
-    gossip = book.core.runs["r"].gossip
+    gossip = book.core.runs["r"].parts.get(Gossip)
     assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
     assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
     book << got("stranger", m.Echo("r", 1, host=m.HostReport(9, 9, 9))) >> []
@@ -133,8 +134,8 @@ def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook
     run = book.core.runs["r"]
     book << got("h2", m.Echo("r", 1, nodes=(m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
     book << got("client", m.Detach("r", 1, ("o", *run.install.dataflow.sinks))) >> ANY
-    run.gossip.on_timer()
-    assert run.gossip._told == {}
+    run.parts.get(Gossip).on_timer()
+    assert run.parts.get(Gossip)._told == {}
 
 
 @pytest.mark.parametrize(
