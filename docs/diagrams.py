@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from thalweg.middleware.core.barrier import proposal
+from thalweg.middleware.core.context.notes import Note
+from thalweg.middleware.core.failover import generation_states
 from thalweg.middleware.core.flow import node_states
-from thalweg.middleware.core.monitoring.coordinator import Coordinator
-from thalweg.middleware.core.monitoring.prober import Prober
-from thalweg.middleware.core.notes import Note
-from thalweg.middleware.core.relocation import generation_states, handover, proposal
-from thalweg.middleware.core.run import TABLE, RunCore
+from thalweg.middleware.core.hosting.coordinator import Coordinator
+from thalweg.middleware.core.hosting.run import TABLE, RunCore
+from thalweg.middleware.core.measuring.prober import Prober
+from thalweg.middleware.core.moving import handover
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)

@@ -82,7 +82,7 @@ PARTS = (
         THALWEG_STRIPES="500",
     ),
     tests(
-        "campaigns", "three hours of noisy links", 60, f"{NAMES}/core/monitoring/test_noisy_links.py",
+        "campaigns", "three hours of noisy links", 60, f"{NAMES}/core/measuring/test_noisy_links.py",
         THALWEG_DETECTION_HOURS="3",
     ),
     Part("delays", "every test of links with delays", ("bash", ".ci/netem", "--size", "long"), 30),

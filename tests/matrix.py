@@ -23,12 +23,12 @@ from adversary import (
 )
 from playbook import HandOver
 
-from thalweg.middleware.core.relocation.arrivals import Arrivals
-from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.handover import COMING, LEAVING, ArrivalState, DepartureState
-from thalweg.middleware.core.relocation.member import Member
-from thalweg.middleware.core.relocation.proposal import PROPOSAL, MemberState, ProposalState
-from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.barrier.member import Member
+from thalweg.middleware.core.barrier.proposal import PROPOSAL, MemberState, ProposalState
+from thalweg.middleware.core.barrier.proposer import Proposer
+from thalweg.middleware.core.moving.arrivals import Arrivals
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.moving.handover import COMING, LEAVING, ArrivalState, DepartureState
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

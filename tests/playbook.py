@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.flow.actions import Action, Output
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.member import Member
+from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 

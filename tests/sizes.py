@@ -30,7 +30,7 @@ class Size(NamedTuple):
 TESTS = Path(__file__).parent
 QUICK = ("middleware", "operators", "emulation", "test_docs.py", "test_architecture.py", "test_sizes.py")
 NOT_QUICK = (
-    *("middleware/client", "middleware/shell", "middleware/core/relocation", "middleware/core/monitoring"),
+    *("middleware/client", "middleware/shell", "middleware/core/failover", "middleware/core/moving"),
     *("emulation/virtual", "emulation/uml", "emulation/containers"),
 )
 """Of the folders in QUICK those whose tests run processes, containers, or long worlds."""

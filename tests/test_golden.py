@@ -33,7 +33,7 @@ from thalweg.emulation.virtual.hostile import KINDS
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.generated_plans import drawn_plan
 from thalweg.experiments.faults.trials import run_trial
-from thalweg.middleware.core.outbox import Outbox
+from thalweg.middleware.core.context.outbox import Outbox
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 

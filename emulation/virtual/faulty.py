@@ -58,7 +58,7 @@ from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link, Pair

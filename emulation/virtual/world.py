@@ -33,7 +33,7 @@ from thalweg.emulation.virtual.config import Striped, WorldConfig
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
 from thalweg.emulation.virtual.passages import Passage, Piece
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.place import Place

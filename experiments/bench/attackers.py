@@ -24,7 +24,7 @@ from typing import get_args
 import msgspec
 import zmq
 
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from thalweg.middleware.core.relocation.shape import is_free
+from thalweg.middleware.core.reshaping.shape import is_free
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.planning.registry import Driver, RandomReshapes

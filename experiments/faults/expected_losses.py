@@ -11,9 +11,9 @@ import msgspec
 from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, FaultPlan, LargeOutage, OfLink, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.generated_plans import CLIENT
-from thalweg.middleware.core.flow.absent_sources import is_absent, may_miss, without_source
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import NET, Link, links_between
+from thalweg.middleware.protocol.absent_sources import is_absent, may_miss, without_source
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 LIMITS = CoreConfig(

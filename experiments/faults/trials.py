@@ -48,7 +48,6 @@ from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.experiments.faults.trial_code import FREE, MERGING, Known, content
 from thalweg.middleware.client.replanning import Replanner
 from thalweg.middleware.client.stripes import searches_of
-from thalweg.middleware.core.flow.absent_sources import gaps_of
 from thalweg.middleware.dataflow import Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import NetworkView
@@ -58,6 +57,7 @@ from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
 from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.absent_sources import gaps_of
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.packing import opened

@@ -35,9 +35,9 @@ from thalweg.experiments.records.moves import (
 from thalweg.experiments.records.records import EVENTS, SUMMARY, RunInfo, load_run, whole_digest
 from thalweg.experiments.records.recoveries import Recovery, recoveries_of
 from thalweg.experiments.records.relaying import Relaying, relayings
-from thalweg.middleware.core.flow.absent_sources import Gap
 from thalweg.middleware.errors import UsageError, counted, one_line
 from thalweg.middleware.files.writing import whole
+from thalweg.middleware.protocol.absent_sources import Gap
 from thalweg.operators.reference import sequence_digest
 
 SINK = "sink"  # of records that do not name one

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from thalweg.experiments.records.bills import Bill
 from thalweg.experiments.records.records import EVENTS, SCHEMA, half_written
-from thalweg.middleware.core.flow.absent_sources import Gap
 from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.protocol.absent_sources import Gap
 
 BATCH_ROWS = 16_384
 MAX_BYTES = 256 * 1024 * 1024  # of a column in one piece, and of its texts in BATCH_ROWS rows

@@ -10,10 +10,10 @@ import msgspec
 
 from thalweg.experiments.run_config import RunConfig
 from thalweg.experiments.runs.workload import reference_digests
-from thalweg.middleware.core.flow.absent_sources import Gap, with_gaps
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.protocol.absent_sources import Gap, with_gaps
 from thalweg.operators import sequence_digest
 
 Gaps = Mapping[str, Sequence[Gap]]

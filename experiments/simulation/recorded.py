@@ -45,7 +45,6 @@ from thalweg.experiments.simulation.run import (
 )
 from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
 from thalweg.middleware.client.replanning import hints_of_code
-from thalweg.middleware.core.flow.absent_sources import all_gaps
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.networks import networks_of
@@ -53,6 +52,7 @@ from thalweg.middleware.network.view import Link, link_of
 from thalweg.middleware.planning import OneShot, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.absent_sources import all_gaps
 from thalweg.middleware.shell.packing import opened
 from thalweg.operators import digest, write_image
 

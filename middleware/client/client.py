@@ -59,7 +59,7 @@ from thalweg.middleware.client.stripes import (
     trees_of,
 )
 from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
-from thalweg.middleware.core.relocation.shape import MAX_NAME
+from thalweg.middleware.core.reshaping.shape import MAX_NAME
 from thalweg.middleware.dataflow import FIXED, Dataflow
 from thalweg.middleware.errors import (
     HostAbsentError,

@@ -14,7 +14,7 @@ from thalweg.middleware.client.mark import LiveRun
 from thalweg.middleware.client.replanning import Replanner, first_ways
 from thalweg.middleware.client.run_planning import RunPlanning
 from thalweg.middleware.client.stripes import with_state
-from thalweg.middleware.core.relocation.recovery import resumed
+from thalweg.middleware.core.failover.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
 from thalweg.middleware.errors import JournalGapError, UsageError, expect, nearest, shown
 from thalweg.middleware.loading import Allow, reorderable

@@ -15,15 +15,15 @@ from thalweg.middleware.client.moves import MoveHandle
 from thalweg.middleware.client.replanning import Replanner
 from thalweg.middleware.client.stream import ClientServices, PreparedQuery, QueryRequest, Stream, T, error_of
 from thalweg.middleware.client.subscription import ticket_of
-from thalweg.middleware.core.flow.absent_sources import Gap, all_gaps
 from thalweg.middleware.core.flow.tree import without
-from thalweg.middleware.core.relocation.shape import reshape
+from thalweg.middleware.core.reshaping.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError, expect, nearest, words
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.absent_sources import Gap, all_gaps
 from thalweg.middleware.protocol.messages import RoutePreference
 from thalweg.middleware.protocol.split_graph import PlacedGraph
 

@@ -12,7 +12,7 @@ from thalweg.middleware.client.measuring import MeasurementRequests
 from thalweg.middleware.client.replanning import MEASURED, hints_of_code
 from thalweg.middleware.client.stream import PreparedQuery, QueryRequest
 from thalweg.middleware.client.stripes import StripedGraph, Stripes, alike, check_below, divided, located, over_trees
-from thalweg.middleware.core.relocation.sharing import join, shared
+from thalweg.middleware.core.queries.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
 from thalweg.middleware.loading import Allow

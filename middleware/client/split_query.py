@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from thalweg.middleware.core.relocation.sharing import join, shared
+from thalweg.middleware.core.queries.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
 from thalweg.middleware.protocol.split_graph import PlacedGraph, feeding, inlet_of, inlet_source, is_inlet
 

@@ -14,7 +14,6 @@ import msgspec
 
 from thalweg.middleware.client.journal import Journal
 from thalweg.middleware.client.moves import Moves
-from thalweg.middleware.core.flow.absent_sources import Gap
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import (
     HostLostError,
@@ -33,6 +32,7 @@ from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.absent_sources import Gap
 from thalweg.middleware.shell.packing import opened
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from thalweg.middleware.client.stripes import (
     searches_of,
     with_state,
 )
-from thalweg.middleware.core.relocation.sharing import shared
+from thalweg.middleware.core.queries.sharing import shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, UsageError, expect
 from thalweg.middleware.network.networks import Network
@@ -61,7 +61,7 @@ class StripedRun(Run[T]):
     - R1: Of trees and of plans each stripe is heard by its own number; partitions, the end, and failures are the
       stream's. So is what is heard of nodes above.
     - R2: A query that takes of the trees what they make already begins above them. For another one new trees take over
-      (``core.striping``), which make that as well, and so they do when it has left. There is one change at a time.
+      (``stripes.striping``), which make that as well, and so they do when it has left. There is one change at a time.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ R6. A host that is drained takes part in no other run, and leaves those that it 
 R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
     those before it, what is said of which changes nothing any more (``hosting.failover_runs``). Who asks for an older
     one is told who leads the run: to a client that has begun a later one itself that says nothing.
-R8. A stream of this application's that goes over several trees is a run for each of them (``core.striping``): the
+R8. A stream of this application's that goes over several trees is a run for each of them (``stripes.striping``): the
     application hears of the stream.
 R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of them in a row counts as
     failed for the run that they name, or where that cannot be read for all runs that it has a part in. A host that
@@ -42,23 +42,23 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET
 
+from thalweg.middleware.core.barrier.proposer import Proposer
+from thalweg.middleware.core.context.notes import HostInstalled, HostLost, HostTakesPart
+from thalweg.middleware.core.context.outbox import Timer
+from thalweg.middleware.core.failover.generation_states import GenerationState, generation_state
+from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
+from thalweg.middleware.core.hosting.run import OF_NODES, TABLE
 from thalweg.middleware.core.hosting.runs import Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, UndecodedMessages
-from thalweg.middleware.core.monitoring.silence import StallAction
-from thalweg.middleware.core.notes import HostInstalled, HostLost, HostTakesPart
-from thalweg.middleware.core.outbox import Timer
-from thalweg.middleware.core.relocation.generation_states import GenerationState, generation_state
-from thalweg.middleware.core.relocation.proposer import Proposer
-from thalweg.middleware.core.relocation.query_attachment import QueryAttachment
-from thalweg.middleware.core.relocation.recovery import Recovery
-from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions, check_visit
-from thalweg.middleware.core.relocation.subscribers import Subscribers
-from thalweg.middleware.core.run import OF_NODES, TABLE
+from thalweg.middleware.core.measuring.silence import StallAction
+from thalweg.middleware.core.queries.query_attachment import QueryAttachment
+from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions, check_visit
+from thalweg.middleware.core.queries.subscribers import Subscribers
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS

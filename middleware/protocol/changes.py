@@ -27,7 +27,7 @@ from thalweg.middleware.protocol.fields import (
 )
 from thalweg.middleware.protocol.installing import Install
 
-# --- an operator changes hosts (core.relocation.handover) -----------------------------------------
+# --- an operator changes hosts (core.moving.handover) -----------------------------------------
 
 
 class Offer(NodeMessage, frozen=True):
@@ -100,7 +100,7 @@ class Relocated(RunMessage, frozen=True):
     size_bytes: Index = 0
 
 
-# --- all change over between two iterations (core.relocation.proposal) ----------------------------
+# --- all change over between two iterations (core.barrier.proposal) ----------------------------
 
 
 class Propose(ProposalMessage, frozen=True):
@@ -164,7 +164,7 @@ class Done(ProposalMessage, frozen=True):
     retired: bool = False
 
 
-# --- another query begins, or one leaves (core.relocation.query_attachment) ---------------------------------
+# --- another query begins, or one leaves (core.queries.query_attachment) ---------------------------------
 
 
 class Detach(ProposalMessage, frozen=True):
@@ -183,7 +183,7 @@ class Detached(ProposalMessage, frozen=True):
     error: Text = ""
 
 
-# --- a sink of another client (core.relocation.subscribers, core.relocation.run_subscriptions) ---------------------
+# --- a sink of another client (core.queries.subscribers, core.queries.run_subscriptions) ---------------------
 
 
 class Subscribe(RunMessage, frozen=True):
@@ -231,7 +231,7 @@ class SubscriptionEnded(RunMessage, frozen=True, tag="Dismiss"):
     why: Text = ""
 
 
-# --- hosts come and go (core.relocation.membership) -----------------------------------------------
+# --- hosts come and go (core.membership.membership) -----------------------------------------------
 
 
 class Enlist(WireMessage, frozen=True):

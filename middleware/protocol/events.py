@@ -225,7 +225,7 @@ class RunRequested(Event, frozen=True):
 
 
 class StripesRequested(Event, frozen=True):
-    """The application wants a stream to go over several trees at once, each a run of its own (``core.striping``).
+    """The application wants a stream to go over several trees at once, each a run of its own (``stripes.striping``).
 
     ``shares``: what each is thought to carry of the partitions. ``partitions``: how many are to be delivered, from
     ``start`` on; None: until the sources end. ``window``: so many wait at most for those before them. ``above``: what

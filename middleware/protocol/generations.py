@@ -1,6 +1,6 @@
 """The generations of a run: each has an id of its own, so that whatever is said of a run says of which.
 
-A run that outlives its hosts begins anew, as another generation, when it has lost one (``core.relocation.recovery``).
+A run that outlives its hosts begins anew, as another generation, when it has lost one (``core.failover.recovery``).
 Generation 0 has the run's own id, by which the application knows it.
 
 A generation is known by one number. Its upper part counts the clients that went on with the run, its middle part is

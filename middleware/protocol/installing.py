@@ -64,7 +64,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
 
 class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
     """From partition ``index`` on ``node`` was given something else since ``generation``
-    (``core.flow.absent_sources``).
+    (``protocol.absent_sources``).
 
     Of what was before that, replicas up to there are right, if they were in generation ``before``, when the like of it
     had been last; older ones up to ``least``.

@@ -75,7 +75,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     how soon that is looked into. ``stall_s``: for so long no byte of a transfer may get through to a host that answers.
     ``detect_s``: how long a host of a run that outlives it may be silent, where answers come regularly.
     ``guest_s``: how long other consumers of a node here wait for a subscriber before it is dismissed; 0: as
-    long as it takes. ``late_s``: how late a message may come; see ``core.ended_runs`` for ``max_past_runs``.
+    long as it takes. ``late_s``: how late a message may come; see ``core.hosting.ended_runs`` for ``max_past_runs``.
     ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for; ``probe_s``:
     how long a planner waits for links to be measured, unless partitions take longer (see ``PlanReady``); ``place_s``:
     how long it is waited for itself where operators of lost hosts are to go.

@@ -3,7 +3,7 @@
 Operators with state have to see every partition in order, and so has all that is made of theirs: both are above. What
 is below goes over several trees, each a stripe (``protocol.stripes``) that ends in a sink of its own, which takes all
 that is taken above. In the upper graph a source at the client, an *inlet*, stands for each of these nodes. It is fed
-with what came (``core.upper_feed``).
+with what came (``core.stripes.upper_feed``).
 
 Rules:
 

@@ -21,7 +21,7 @@ from typing import Protocol, get_args
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.parcels import Parcel

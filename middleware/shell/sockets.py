@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 import zmq.backend
 
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.view import NET

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from thalweg.middleware.core.outbox import NOTED, HostContext, Outbox
+from thalweg.middleware.core.context.outbox import NOTED, HostContext, Outbox
 from thalweg.middleware.logbook import EVENTS, FIELDS, QUIET_S, REMEMBERED, SLOW_S, WORDS, Logbook
 from thalweg.middleware.protocol import events as e
 

@@ -35,7 +35,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from thalweg.middleware.core import notes
+from thalweg.middleware.core.context import notes
+from thalweg.middleware.core.context.notes import Note, Notes
+from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
@@ -66,9 +68,7 @@ from thalweg.middleware.core.flow.shared_transfers import SharedTransfers
 from thalweg.middleware.core.flow.tails import Tails
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
-from thalweg.middleware.core.host_services import HostServices
-from thalweg.middleware.core.notes import Note, Notes
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.route_choice import RouteChoice
-from thalweg.middleware.core.flow.state_transfers import StateTransfers
-from thalweg.middleware.core.monitoring.monitor import Monitor
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.context.outbox import RunContext
+from thalweg.middleware.core.measuring.monitor import Monitor
+from thalweg.middleware.core.routes.route_choice import RouteChoice
+from thalweg.middleware.core.routes.state_transfers import StateTransfers
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 

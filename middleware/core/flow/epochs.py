@@ -35,7 +35,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from thalweg.middleware.core.outbox import RunContext, Timer
+from thalweg.middleware.core.context.outbox import RunContext, Timer
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.messages import BookState

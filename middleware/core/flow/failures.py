@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.outbox import RunContext
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 

@@ -12,7 +12,7 @@ R5. A node that had ended while there was one sink, and told nobody that it want
     others: what it took its inputs from may go on for these.
 R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
     unless it begins where the run's streams end, and so wants nothing of it either.
-R7. Operators go on from one generation of a run to the next (``relocation.carried_over``), and demand again what they
+R7. Operators go on from one generation of a run to the next (``failover.carried_over``), and demand again what they
     wait for. What their code returns of the one before counts. What they hold is dispatched where fewer outputs are
     kept for others than there were.
 """
@@ -26,7 +26,9 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.core import notes
+from thalweg.middleware.core.context import notes
+from thalweg.middleware.core.context.notes import Note, Notes
+from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.flow.actions import LAST, Action, Ask, ConsumerState, Renounce, RunCode
 from thalweg.middleware.core.flow.beginning import equip, firsts
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
@@ -34,10 +36,8 @@ from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING, IDLE, RUNNING
-from thalweg.middleware.core.handlers import Handlers
-from thalweg.middleware.core.notes import Note, Notes
-from thalweg.middleware.core.outbox import Timer
-from thalweg.middleware.core.parts import Part
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import Part
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

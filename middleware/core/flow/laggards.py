@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from thalweg.middleware.core.context.outbox import RunContext, Timer
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.outbox import RunContext, Timer
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import messages as m
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.middleware.core.outbox import Outbox
+from thalweg.middleware.core.context.outbox import Outbox
 
 
 class Newcomer(msgspec.Struct, frozen=True):

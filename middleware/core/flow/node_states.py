@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thalweg.middleware.core.machine import Term
+from thalweg.middleware.core.context.machine import Term
 
 
 class NodeState(Term):

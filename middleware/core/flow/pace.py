@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from thalweg.middleware.core.context.outbox import Outbox, Timer
 from thalweg.middleware.core.flow.actions import RunCode
-from thalweg.middleware.core.outbox import Outbox, Timer
 
 
 class Pace:

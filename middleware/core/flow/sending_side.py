@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from thalweg.middleware.core.context.machine import Machine
 from thalweg.middleware.core.flow.actions import LAST, ConsumerState, Output
 from thalweg.middleware.core.flow.node_states import ENDED, HOLDING, IDLE, NodeState
 from thalweg.middleware.core.flow.retained import Retained
-from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.dataflow import Node
 
 

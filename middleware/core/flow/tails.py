@@ -17,13 +17,13 @@ from typing import Literal
 
 import msgspec
 
+from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import ConsumerState, Output
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.forwards import MAX_FORWARDS, forwarded
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.outbox import RunContext
+from thalweg.middleware.core.measuring.silence import Suspicions
 from thalweg.middleware.protocol import messages as m
 
 

@@ -1,4 +1,4 @@
-"""The graph of a run; if it is a tree, two of them while the old one is drained (``relocation.reshaping``)."""
+"""The graph of a run; if it is a tree, two of them while the old one is drained (``reshaping.reshaping``)."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from thalweg.middleware.core.flow.absent_sources import is_absent
+from thalweg.middleware.core.context.outbox import Outbox
 from thalweg.middleware.core.flow.actions import Output
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.errors import LISTED
+from thalweg.middleware.protocol.absent_sources import is_absent
 
 
 def unevenly(out: Outbox, tree: Tree, sink: str, output: Output, told: int | None) -> str:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.core.ended_runs import EndedRuns
+from thalweg.middleware.core.context.notes import Notes
+from thalweg.middleware.core.context.outbox import Alarm, HostContext, Local, Outbox, Timer
+from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.flow import CarriedOver
-from thalweg.middleware.core.host_services import HostServices
+from thalweg.middleware.core.hosting.coordinator import Coordinator, CoordinatorHooks
+from thalweg.middleware.core.hosting.ended_runs import EndedRuns
 from thalweg.middleware.core.hosting.failover_runs import FailoverRuns
 from thalweg.middleware.core.hosting.links import Links
+from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.hosting.subscription_table import SubscriptionTable
-from thalweg.middleware.core.monitoring.coordinator import Coordinator, CoordinatorHooks
-from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.notes import Notes
-from thalweg.middleware.core.outbox import Alarm, HostContext, Local, Outbox, Timer
-from thalweg.middleware.core.relocation.queries import Queries
-from thalweg.middleware.core.relocation.recovery import Recovery
-from thalweg.middleware.core.relocation.subscribers import Subscribers
-from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.core.measuring.silence import Suspicions
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.queries.subscribers import Subscribers
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -2,12 +2,12 @@
 
 Rules:
 
-R1. What the run of a stripe says to its application the stream hears (``core.striping``), at the end of the event by
+R1. What the run of a stripe says to its application the stream hears (``stripes.striping``), at the end of the event by
     which it was said; the application hears of the stream alone, but of where operators are, and of plans.
 R2. What the application says of a stream as a whole is said of each of its stripes. A stream is forgotten with the last
     of these.
 R3. Where some of the graph is above the trees, the application speaks with the run that this is, and that is fed with
-    what the stream gives (``core.upper_feed``): its sources' code is run here. It begins and ends with the stripes.
+    what the stream gives (``stripes.upper_feed``): its sources' code is run here. It begins and ends with the stripes.
 R4. A query that takes something which the trees do not make begins when others have taken over that do, with the first
     partition that is theirs alone. One that cannot go on leaves the run above; the application has others take over
     that do not make what was its.
@@ -21,14 +21,14 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET
 
-from thalweg.middleware.core import upper_feed
+from thalweg.middleware.core.barrier.proposer import Proposer
+from thalweg.middleware.core.context.outbox import Outbox, Timer
 from thalweg.middleware.core.flow.node_states import ENDED
-from thalweg.middleware.core.outbox import Outbox, Timer
-from thalweg.middleware.core.relocation.proposer import Proposer
-from thalweg.middleware.core.relocation.queries import Queries
-from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.core.striping import StripeHooks, StripeState, StripeTakeover, Striping
-from thalweg.middleware.core.upper_feed import UpperFeed
+from thalweg.middleware.core.hosting.run import RunCore
+from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.stripes import upper_feed
+from thalweg.middleware.core.stripes.striping import StripeHooks, StripeState, StripeTakeover, Striping
+from thalweg.middleware.core.stripes.upper_feed import UpperFeed
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from thalweg.middleware.core.outbox import Outbox
-from thalweg.middleware.core.relocation.run_subscriptions import RunSubscriptions
-from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.core.context.outbox import Outbox
+from thalweg.middleware.core.hosting.run import RunCore
+from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of

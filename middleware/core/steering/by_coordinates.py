@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 
 from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.context.outbox import RunContext, Timer
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.handlers import Handlers
-from thalweg.middleware.core.outbox import RunContext, Timer
-from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.figures import NodeFigures, Taking, lacks
 from thalweg.middleware.network.place import Place

@@ -16,18 +16,18 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.core.barrier.member import Member
+from thalweg.middleware.core.context.notes import LinkMeasured, Notes
+from thalweg.middleware.core.context.outbox import RunContext, Timer
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import EpochBooks, EpochVerdict
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.handlers import Handlers
-from thalweg.middleware.core.host_services import HostServices
-from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.notes import LinkMeasured, Notes
-from thalweg.middleware.core.outbox import RunContext, Timer
-from thalweg.middleware.core.parts import Part, RunParts
-from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.member import Member
+from thalweg.middleware.core.measuring.prober import SHARE_WAITING, TRIES, too_slow_bps
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.parts.part import Part, RunParts
 from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e

@@ -16,7 +16,7 @@ R6. Before a run that has lost a host begins anew it is asked, once, where the o
     known: all others stay. It is waited for ``place_s``; where it fails, or says nothing that can be, a rule holds
     (``recovery``).
 R7. A route over relays over which nothing comes, as its sender says, is not planned with for a period, and for twice as
-    long each time that this is said again soon after: its links may carry what they should (``flow.route_choice``, R7).
+    long each time that this is said again soon after: its links may carry what they should (``route_choice``, R7).
 """
 
 from __future__ import annotations
@@ -28,13 +28,8 @@ from collections.abc import Set
 import msgspec
 from msgspec import UNSET
 
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.route_choice import LONGEST, route_fields
-from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.handlers import Handlers
-from thalweg.middleware.core.host_services import HostServices
-from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.notes import (
+from thalweg.middleware.core.barrier.proposer import SAME, Proposer
+from thalweg.middleware.core.context.notes import (
     ChangedOver,
     HostLost,
     LatencyMeasured,
@@ -43,10 +38,15 @@ from thalweg.middleware.core.notes import (
     PartitionDelivered,
     Started,
 )
-from thalweg.middleware.core.outbox import RunContext, Timer
-from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
-from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.proposer import SAME, Proposer
+from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.measuring.prober import SHARE_WAITING, TRIES, too_slow_bps
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
+from thalweg.middleware.core.routes.route_choice import LONGEST, route_fields
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.history import History, PlanningHistory, Variability

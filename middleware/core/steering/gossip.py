@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from thalweg.middleware.core.context.outbox import RunContext, Timer
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.handlers import Handlers
-from thalweg.middleware.core.host_services import HostServices
-from thalweg.middleware.core.monitoring.latency_prober import PiggybackedFigures
-from thalweg.middleware.core.outbox import RunContext, Timer
-from thalweg.middleware.core.parts import Part, RunBeginning, RunParts
+from thalweg.middleware.core.measuring.latency_prober import PiggybackedFigures
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours

@@ -38,7 +38,7 @@ from thalweg.emulation.virtual.faults import (
 )
 from thalweg.emulation.virtual.faulty import LOST_IN_A_ROW, STUCK_S, FaultyWorld
 from thalweg.experiments.drivers.random_moves import RandomMover
-from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.measuring.silence import Suspicions
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link

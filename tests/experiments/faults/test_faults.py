@@ -45,11 +45,11 @@ from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
 from thalweg.experiments.faults.sweep import Kind, load_plan, minimize, shrink, sweep_faults
 from thalweg.experiments.faults.trial_code import Counting
 from thalweg.experiments.faults.trials import TrialResult, run_trial
-from thalweg.middleware.core.ended_runs import EndedRuns
-from thalweg.middleware.core.monitoring.coordinator import Coordinator
-from thalweg.middleware.core.monitoring.silence import StallAction, Suspicions
-from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.core.hosting.coordinator import Coordinator
+from thalweg.middleware.core.hosting.ended_runs import EndedRuns
+from thalweg.middleware.core.hosting.run import RunCore
+from thalweg.middleware.core.measuring.silence import StallAction, Suspicions
+from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.network.view import NET

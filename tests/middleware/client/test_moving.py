@@ -22,7 +22,7 @@ from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment, wait_ready_lines
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import MoveRefused, PlacementError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves

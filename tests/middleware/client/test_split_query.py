@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.client.split_query import LowerTree, in_two, known_in
-from thalweg.middleware.core.relocation.sharing import shared
+from thalweg.middleware.core.queries.sharing import shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol.split_graph import PlacedGraph, is_inlet, parted, split_graph, whole
 

@@ -50,8 +50,8 @@ from matrix import (
     rows,
 )
 
-from thalweg.middleware.core.relocation.handover import COMING, LEAVING
-from thalweg.middleware.core.relocation.proposal import MEMBER, PROPOSAL
+from thalweg.middleware.core.barrier.proposal import MEMBER, PROPOSAL
+from thalweg.middleware.core.moving.handover import COMING, LEAVING
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

@@ -20,8 +20,8 @@ from playbook import HandOver, got
 
 from thalweg.emulation.virtual.hostile import KINDS, Pool, fields
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.relocation.departures import Departures
-from thalweg.middleware.core.relocation.handover import DepartureState
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.moving.handover import DepartureState
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves

@@ -21,9 +21,9 @@ from adversary import BEGINS_S, CLIENT, GRAPH_DATAFLOW, SCRIPTED_DATAFLOW, Scrip
 from matrix import FAULTS, STEPS, When, cells, check, coming, leaving, losing, member, rows
 from playbook import HandOver
 
-from thalweg.middleware.core.relocation.handover import COMING, LEAVING
-from thalweg.middleware.core.relocation.proposal import MemberState
-from thalweg.middleware.core.relocation.queries import Queries
+from thalweg.middleware.core.barrier.proposal import MemberState
+from thalweg.middleware.core.moving.handover import COMING, LEAVING
+from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 

@@ -40,14 +40,14 @@ from thalweg.emulation.virtual.faults import Crash, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.experiments.faults.trial_code import MERGING, content
-from thalweg.middleware.core.flow.absent_sources import gaps_of, is_absent
+from thalweg.middleware.core.failover.checkpoints import Checkpoints
+from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.relocation.checkpoints import Checkpoints
-from thalweg.middleware.core.relocation.recovery import Recovery
-from thalweg.middleware.core.run import RunCore
+from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.absent_sources import gaps_of, is_absent
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.generations import generation_of
 from thalweg.middleware.protocol.split_graph import PlacedGraph, parted, split_graph

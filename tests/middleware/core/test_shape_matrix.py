@@ -26,7 +26,7 @@ from adversary import (
 )
 from matrix import FAULTS, SHAPE_STEPS, When, cells, check, losing, rows
 
-from thalweg.middleware.core.relocation.inheritance import Inheritance
+from thalweg.middleware.core.reshaping.inheritance import Inheritance
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

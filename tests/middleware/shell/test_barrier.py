@@ -27,7 +27,7 @@ FLOW = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [100]}), Code("ru
 HOST = """
 import sys
 from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.monitoring.prober import Prober
+from thalweg.middleware.core.measuring.prober import Prober
 from thalweg.middleware.shell import daemon, shell
 from thalweg.middleware.shell.shell import Shell
 

@@ -20,7 +20,7 @@ from patience import patience
 from thalweg.experiments.bench.attackers import endless, parts
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m

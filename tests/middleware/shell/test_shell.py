@@ -28,7 +28,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment
 from thalweg.middleware.client.hello import identify_hosts
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import HostLostError, RunError, UsageError
 from thalweg.middleware.grants import ALL

@@ -14,7 +14,7 @@ import pytest
 import zmq
 from patience import patience
 
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m

@@ -27,6 +27,7 @@ from playbook import (
     state_of,
 )
 
+from thalweg.middleware.core.context.machine import InvalidTransition
 from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
@@ -41,7 +42,6 @@ from thalweg.middleware.core.flow.actions import (
 )
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import TRANSITIONS, NodeEvent, NodeState
-from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
 

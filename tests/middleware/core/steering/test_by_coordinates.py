@@ -14,7 +14,7 @@ from virtual_runs import plane, shaped
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, run_ahead
-from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.steering.by_coordinates import SETTLED
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Code

@@ -11,7 +11,7 @@ import pytest
 from adversary import CLIENT
 from playbook import ANY, Playbook, got, measured
 
-from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

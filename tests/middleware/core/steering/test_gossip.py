@@ -16,7 +16,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
-from thalweg.middleware.core.monitoring.meters import Meters
+from thalweg.middleware.core.measuring.meters import Meters
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import ProtocolError, UsageError

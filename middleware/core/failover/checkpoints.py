@@ -1,0 +1,505 @@
+"""Replicas of operators' states on other hosts, from which a run goes on that has lost a host: a host's part in it.
+
+Rules:
+
+R1. When an operator has made a partition, and its next replica is due, its state is taken, and it makes nothing more
+    until that is there. The first one is due at once, the others as ``Failover`` says, so that there are some of all
+    operators at the same partitions: those after a multiple of ``every``. Nothing is due while the operator is on its
+    way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
+R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
+    the widest ways, one after the other to different hosts (``replica_hosts``). Who has got it says so to the client
+    (``CheckpointStored``). One that is lost on its way is not waited for: another follows.
+R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
+    not needed any more (``CheckpointsObsolete``), and with the run, whatever ends it.
+R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
+    on another host it is claimed from there, again and again.
+R5. Of an operator without state there are no replicas, and the client is told so, and when one would be due, as it lets
+    go then of what nobody needs. Where a consumer runs the same code that one's word is enough: it follows soon.
+R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed
+    (``StateMissing``).
+R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
+    with an older one. Where the code itself fails to restore one, the run ends.
+R8. Up to ``increments`` replicas after each whole one are what has changed since the one before, where that is to be
+    had (``shell.node_code``), and go to the same hosts as that. One counts for a host when all that it follows on are
+    there; what another follows on stays as long as that does. The next is whole again where a host of these is gone, a
+    transfer has failed, or the changes are together as large as the whole; after a hand-over, which leaves other code
+    here; and where what it would follow on is not here any more, as an operator that began anew is behind what is
+    needed. One that follows on what is not here gives way to another of the same partition.
+R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
+R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
+    and instead of another where there is no room for that: what went there, or the word of it, has been lost.
+R11. A whole replica that came where a change was asked for, as most of the state is another each time, has the next one
+    wait, until its bytes are at most ``SHARE`` of those that the operator has taken since, and for ``every_s`` at most;
+    then too it comes after a multiple of ``every``. States of up to ``SMALL_BYTES`` have none wait.
+R12. Where sources give something else than before (``protocol.absent_sources``), replicas that are later than that are
+     let go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.context.notes import HostLost, OutputMade
+from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.failover.replica_placement import domain_of, replica_hosts
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.output_schedule import ReportDue
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.absent_sources import is_right
+from thalweg.middleware.protocol.generations import generation_of
+
+TRIES = 3  # of a transfer of a replica with which an operator is to start
+MOST = 5  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
+SHARE = 0.05  # of an operator's inputs, for replicas of all of its state
+SMALL_BYTES = 65_536
+TURNS = 3  # replicas that are due before there are more outputs than are kept: consumers may start two behind
+
+Replicas = dict[str, dict[int, m.Checkpoint]]  # by operator and partition, with their bytes in them
+
+
+@dataclass
+class ReplicaProgress:
+    """What an operator has done since its last replica, which came ``after`` that partition; ``index``: of the one that
+    is being taken.
+
+    ``last``: the replica on which a change may follow, which ``holders`` have, -1 for none. On the last whole one
+    ``changes`` have followed, which leaves ``room_bytes`` for more. ``delta``: a change was asked for; ``wait_bytes``:
+    of inputs, before the next is due.
+    """
+
+    after: int = -1
+    size_bytes: int = 0
+    at_s: float = 0.0
+    index: int | None = None
+    due: bool = True
+    last: int = -1
+    holders: tuple[str, ...] = ()
+    changes: int = 0
+    room_bytes: int = 0
+    delta: bool = False
+    wait_bytes: float = 0.0
+
+
+@dataclass
+class AwaitedReplica:
+    """An operator that starts with a replica at ``index``, which ``holder`` keeps."""
+
+    index: int
+    holder: str
+    due_s: float
+    interval_s: float
+    came: bool = False
+
+
+class Checkpoints(Part):
+    """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Checkpoints:
+        return cls(parts, parts.get(Tree), parts.get(Directory), parts.get(Flow))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return context.fails_over
+
+    def __init__(self, parts: RunParts, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._parts, context, shared = parts, parts.context, parts.shared
+        self._out, self._limits, self._client = context.out, context.limits, context.install.client
+        self._tree, self._directory, self._flow = tree, directory, flow
+        self._monitor = shared.monitor
+        install = context.install
+        self._options = options = install.failover
+        most = () if options is None else (options.every_bytes, options.retained_bytes // TURNS)
+        self._most_bytes = min(most, default=0)
+        self.replicas: Replicas = shared.replicas_of(install) if options is not None else {}
+        self._since: dict[str, ReplicaProgress] = {}
+        self._stateless: set[str] = set()
+        self.waiting: dict[str, AwaitedReplica] = {}
+        self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
+        self._failed = Counter[tuple[str, str]]()  # R9: failed transfers in a row
+        self._cuts = {cut.node: cut for cut in install.history_gaps}
+        self._starts: Mapping[str, m.Start] = {start.node: start for start in install.starts}
+
+    def on_run_begun(self, beginning: RunBeginning) -> None:
+        """R4: have the operators that are here wait for the replicas with which they start."""
+        self._drop_wrong()
+        now, retry_s = self._out.now, self._limits.retry_s
+        for name, start in self._starts.items():
+            if start.holder and name in self._flow.nodes and name not in beginning.carried_over:
+                self._flow.hold(name)
+                self.waiting[name] = AwaitedReplica(start.index, start.holder, now + retry_s, retry_s)
+                if self._chain(name, start.index):
+                    self._restore(name)
+                elif start.holder != self._out.host:
+                    self._claim(name, start.holder)
+                else:
+                    self._miss(name, start.index)
+        self._arm()
+
+    def _drop_wrong(self) -> None:
+        """R12: let go of what was of another history, and have the rest be of this generation."""
+        for name, replicas in list(self.replicas.items()):
+            right = {
+                index: msgspec.structs.replace(replica, run=self._out.run)
+                for index, replica in replicas.items()
+                if is_right(self._cuts.get(name), index, generation_of(replica.run))
+            }
+            self.replicas[name] = right
+            if not right:
+                del self.replicas[name]
+
+    # --- the host of an operator ------------------------------------------------------------------------
+
+    def on_made(self, note: OutputMade) -> None:
+        """R1: take the operator's state, if a replica is due."""
+        options, name, now = self._options, note.node, self._out.now
+        if options is None:
+            return
+        since = self._since.get(name)
+        if since is None:
+            node = self._flow.nodes.get(name)
+            if node is None or node.node.kind != "operator":
+                return
+            since = self._since[name] = ReplicaProgress(at_s=now)
+        since.size_bytes += note.size_bytes
+        in_time, much = (note.index + 1) % options.every == 0, since.size_bytes >= self._most_bytes
+        due = since.due or in_time or much or note.index - since.after >= options.every
+        if since.wait_bytes and not much and not (in_time and since.size_bytes >= since.wait_bytes):
+            due = since.due  # R11: a large replica makes the next one wait
+        due = due or now - since.at_s >= options.every_s
+        index = note.index + 1
+        if not due or self._act(name, since, index, in_time=in_time):
+            index += (options.every - 1 - index) % options.every
+        self._flow.made.set_due(
+            name, ReportDue(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s)
+        )
+
+    def _act(self, name: str, since: ReplicaProgress, index: int, *, in_time: bool) -> bool:
+        """R1: a replica of an operator at that partition is due; whether that can be seen to now."""
+        stateless = name in self._stateless
+        departures = self._parts.existing(Departures)
+        going = departures is not None and departures.going(name)
+        if not stateless and (since.index is not None or going or self._tree.former is not None):
+            return False
+        since.after, since.size_bytes, since.at_s, since.due = index - 1, 0, self._out.now, False
+        if stateless:  # R5: there is no replica, and the client only hears how far the operator is
+            if not in_time or not self._is_followed(name):
+                self._out.send(self._client, m.CheckpointStored(self._out.run, name, index))
+        elif not self._room(name, MOST):
+            self._share(name)
+        else:
+            since.index = index
+            self._flow.hold(name)
+            version = self._directory.locations[name].version
+            known = bool(self._chain(name, since.last)) and self._directory.hosts.issuperset(since.holders)
+            assert self._options is not None
+            # R8: the replica is whole after ``increments`` changes, and if a host of the last one is gone
+            since.delta = known and since.changes < self._options.increments
+            self._out.emit(e.TakeState(self._out.run, name, version, replica=True, delta=since.delta))
+        return True
+
+    def _is_followed(self, name: str) -> bool:
+        """R5: whether a consumer of an operator runs the same code, and so has no state either."""
+        node_of, code = self._tree.node_of, self._tree.node_of(name).code
+        consumers = map(node_of, self._tree.consumers.get(name, ()))
+        return any(consumer.kind == "operator" and consumer.code == code for consumer in consumers)
+
+    def on_taken(self, event: e.StateTaken) -> None:
+        """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
+        name, since, out = event.node, self._since.get(event.node), self._out
+        if since is None or since.index is None:
+            return
+        index, since.index = since.index, None
+        if name not in self._flow.nodes:
+            return
+        if event.error or len(event.state) > self._limits.max_state_bytes:
+            since.last = -1
+            why = (
+                event.error or f"it has {len(event.state)} bytes; this host keeps up to {self._limits.max_state_bytes}"
+            )
+            out.record("fault", node=name, detail={"about": "replica", "what": why})
+        elif event.keeps is False:
+            self._stateless.add(name)
+            out.send(self._client, m.CheckpointStored(out.run, name, index))
+        else:
+            self._keep(name, index, event)
+        self._flow.let_run(name)
+
+    def _keep(self, name: str, index: int, taken: e.StateTaken) -> None:
+        since, size_bytes, delta = self._since[name], len(taken.state), taken.delta is True
+        message = m.Checkpoint(
+            run=self._out.run,
+            node=name,
+            version=taken.version,
+            index=index,
+            state_version=taken.state_version,
+            size_bytes=size_bytes,
+            digest=taken.digest,
+            inline=taken.state,
+            since=since.last if delta else -1,
+        )
+        self.replicas.setdefault(name, {})[index] = message
+        if delta:
+            since.changes, since.room_bytes = since.changes + 1, since.room_bytes - size_bytes
+        else:
+            since.holders, since.changes, since.room_bytes = self._holders(name), 0, size_bytes
+        if delta or since.delta:
+            # R11: a whole and large replica in place of a change makes the next one wait
+            since.wait_bytes = 0.0 if delta or size_bytes <= SMALL_BYTES else size_bytes / SHARE
+        sent = [self._send(host, message) for host in since.holders]
+        # R8: after a failed transfer, or if the changes are as large as the whole, the next replica is whole
+        since.last = index if all(sent) and since.room_bytes > 0 else -1
+        detail = {"detail": {"since": message.since}} if delta else {}
+        self._out.record("checkpoint", node=name, index=index, size_bytes=size_bytes, **detail)
+
+    def _share(self, name: str) -> None:
+        """R10: send the newest replica here to where replicas go now, once more perhaps."""
+        chains = (self._chain(name, index) for index in sorted(self.replicas.get(name, ()), reverse=True))
+        for replica in next(filter(None, chains), ()):
+            for host in self._holders(name):
+                self._send(host, replica)
+
+    def _holders(self, name: str) -> tuple[str, ...]:
+        """R2: where the next replicas of an operator go from here."""
+        assert self._options is not None
+        since, start = self._since.get(name), self._starts.get(name)
+        before = since.holders if since is not None and since.holders else () if start is None else (start.holder,)
+        options, here, directory = self._options, self._out.host, self._directory
+        domains = {name: domain_of(name, peer.control, options.domains) for name, peer in directory.peers.items()}
+
+        def rate_bps(host: str) -> float:
+            known = self._monitor.latest((here, host))
+            return known.rate_bps if known else 0.0
+
+        return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rate_bps, before))
+
+    def _send(self, host: str, kept: m.Checkpoint) -> bool:
+        """Whether a replica is on its way: one whole one of an operator at a time."""
+        states = self._directory.states
+        if kept.since < 0 and (kept.node, host) in self._sending and not states.stuck(host, kept.node, kept.node):
+            return False
+        assert kept.inline is not None
+        message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
+        if states.send(host, message, kept.inline) and kept.since < 0:
+            self._sending.add((kept.node, host))
+        return True
+
+    def on_transfer_over(self, peer: str, message: m.Checkpoint, *, arrived: bool) -> None:
+        key = message.node, peer
+        if message.since < 0:
+            self._sending.discard(key)
+        if arrived:
+            self._failed.pop(key, None)
+            return
+        self._flow.stuck(peer)
+        if message.node in self._since:
+            self._since[message.node].last = -1  # R8: after a failed transfer the next replica is whole
+        start = self._starts.get(message.node)
+        if start is not None and message.index <= start.index:  # R9: an operator is to start from this replica
+            self._failed[key] += 1
+            if self._failed[key] >= TRIES:
+                why = f"its replica has not got there in {self._failed[key]} transfers"
+                self._out.send(peer, m.StateMissing(self._out.run, message.node, start.index, why))
+
+    def is_awaited(self, replica: m.Checkpoint) -> bool:
+        """Whether an operator is to start with it (R9); others are for when their host is lost."""
+        start = self._starts.get(replica.node)
+        return start is not None and replica.index <= start.index
+
+    def on_lost(self, note: HostLost) -> None:
+        """A host is gone for good, perhaps with replicas: others are due."""
+        self._sending = {(name, host) for name, host in self._sending if host != note.host}
+        for name, since in self._since.items():
+            since.due = True
+            self._flow.made.set_due(name, None)
+            if note.host in since.holders:
+                self._share(name)
+
+    # --- the host of a replica --------------------------------------------------------------------------
+
+    def _chain(self, name: str, index: int) -> list[m.Checkpoint]:
+        """R8: a whole replica and the changes that lead to that at ``index``; none where one of them is not here."""
+        replicas, chain = self.replicas.get(name, {}), list[m.Checkpoint]()
+        while (replica := replicas.get(index)) is not None:
+            chain.append(replica)
+            if replica.since < 0:
+                return chain[::-1]
+            index = replica.since
+        return []
+
+    def _room(self, name: str, most: int) -> bool:
+        """Whether another replica may be kept here: ``most`` whole ones, and changes of one of them."""
+        assert self._options is not None
+        replicas = self.replicas.get(name, {}).values()
+        whole = plain_sum([replica.since < 0 for replica in replicas])
+        return whole < most and len(replicas) < most + self._options.increments
+
+    def _has(self, message: m.Checkpoint) -> bool:
+        """R8: whether a replica is here, or another of that partition with all that it follows on."""
+        replica = self.replicas.get(message.node, {}).get(message.index)
+        return replica is not None and (
+            replica.since == message.since or bool(self._chain(message.node, message.index))
+        )
+
+    def wants(self, message: m.Checkpoint) -> bool:
+        """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
+        if self._options is None or message.size_bytes > self._limits.max_state_bytes:
+            return False
+        waiting = self.waiting.get(message.node)
+        if message.since >= message.index or self._has(message):
+            return False
+        if waiting is not None and message.node in self._flow.nodes:
+            return not waiting.came and message.index <= waiting.index
+        return message.node in self._directory.locations and self._room(message.node, 2 * MOST)
+
+    def on_checkpoint(self, sender: str, message: m.Checkpoint, payload: Any) -> None:
+        state = payload if message.inline is None else message.inline
+        has = self._has(message)
+        if not has and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
+            return
+        for name in self.replicas.keys() - self._directory.locations.keys():  # of queries that have left
+            del self.replicas[name]
+        here = self.replicas.setdefault(message.node, {})
+        if not has:
+            here[message.index] = msgspec.structs.replace(message, inline=bytes(state or b""))
+        waiting = self.waiting.get(message.node)
+        if waiting is not None and message.node in self._flow.nodes:
+            if not waiting.came and self._chain(message.node, waiting.index):
+                self._restore(message.node)
+            return
+        hosts, whole = (self._out.host, sender), {message.index} if self._chain(message.node, message.index) else set()
+        for index in sorted(here):  # R8: a change may come before the replica that it follows
+            if index in whole or here[index].since in whole:
+                whole.add(index)
+                self._out.send(self._client, m.CheckpointStored(self._out.run, message.node, index, hosts))
+
+    def on_request(self, sender: str, message: m.CheckpointRequest) -> None:
+        """R4: an operator elsewhere starts with what is kept here."""
+        start = self._starts.get(message.node)
+        chain = [] if start is None else self._chain(message.node, start.index)
+        here = self._directory.locations.get(message.node)  # its query may have left
+        if start is None or here is None or here.host != sender:
+            return
+        if chain:
+            for replica in chain:
+                self._send(sender, replica)
+        elif start.holder == self._out.host:
+            self._miss(message.node, start.index)
+
+    def on_lacking(self, sender: str, message: m.StateMissing) -> None:
+        """R9: a replica that is waited for does not get here; the client has it from its own part in this."""
+        if self._client == self._out.host:
+            return
+        waiting = self.waiting.get(message.node)
+        if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.index):
+            self._out.send(self._client, message)
+
+    def _miss(self, name: str, index: int) -> None:
+        """R6: tell the client that a replica is not here."""
+        self._out.send(self._client, m.StateMissing(self._out.run, name, index, "its replica is not there any more"))
+
+    def on_settled(self, sender: str, message: m.CheckpointsObsolete) -> None:
+        """R3: what is not needed any more."""
+        self._flow.settle(message.lines)
+        least = {line.node: line.index for line in message.lines}
+        for name in list(self.replicas):
+            line = least.get(name, 0 if name in self._directory.locations else math.inf)
+            replicas = self.replicas[name]
+            needed = {index for index in replicas if index >= line}
+            for index in sorted(needed):  # R8: a replica stays as long as another one follows it
+                if replicas[index].since not in needed:
+                    needed.update([replica.index for replica in self._chain(name, index)])
+            self.replicas[name] = {index: replica for index, replica in replicas.items() if index in needed}
+            if not needed:
+                del self.replicas[name]
+
+    # --- the host of an operator that starts with one ---------------------------------------------------
+
+    def _restore(self, name: str) -> None:
+        waiting, version = self.waiting[name], self._directory.locations[name].version
+        waiting.came = True
+        chain = self._chain(name, waiting.index)
+        whole, *deltas = [
+            e.Inherited(replica.inline or b"", replica.digest, replica.state_version) for replica in chain
+        ]
+        fields = whole.state, whole.digest, whole.state_version
+        self._out.emit(e.RestoreState(self._out.run, name, version, *fields, tuple(deltas)))
+
+    def on_restored(self, event: e.StateRestored) -> None:
+        waiting = self.waiting.get(event.node)
+        if waiting is None or not waiting.came or event.node not in self._flow.nodes:
+            return
+        if event.error and not (event.cause and event.cause.traceback):
+            # R7: the replica is damaged or of another version, so the run begins anew with an older one
+            for replica in self._chain(event.node, waiting.index):
+                del self.replicas[event.node][replica.index]
+            self._out.send(self._client, m.StateMissing(self._out.run, event.node, waiting.index, event.error[:4000]))
+            return
+        if event.error:
+            reason = f"its replica at partition {waiting.index} cannot be restored: {event.error}"
+            self._flow.failed(e.OperatorFailed(self._out.run, event.node, reason[:4000], event.cause or None))
+            return
+        del self.waiting[event.node]
+        self._share(event.node)
+        self._flow.let_run(event.node)
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """An operator here that needs the way to ``host``, and what for."""
+        waiting = (name for name, entry in self.waiting.items() if not entry.came and entry.holder == host)
+        return next(((name, "which keeps its replica") for name in waiting), None)
+
+    def on_timer(self) -> None:
+        """R4: claim what has not come."""
+        now = self._out.now
+        self.waiting = {name: waiting for name, waiting in self.waiting.items() if name in self._flow.nodes}
+        for name, waiting in self.waiting.items():
+            if not waiting.came and waiting.due_s <= now:
+                self._claim(name, waiting.holder)
+                self._flow.stuck(waiting.holder)
+                waiting.interval_s = min(2 * waiting.interval_s, self._limits.retry_max_s)
+                waiting.due_s = now + waiting.interval_s
+        self._arm()
+
+    def _claim(self, name: str, holder: str) -> None:
+        if holder == self._out.host:
+            self._miss(name, self.waiting[name].index)
+            return
+        self._out.send(holder, m.CheckpointRequest(self._out.run, name))
+
+    def _arm(self) -> None:
+        due_s = [waiting.due_s for waiting in self.waiting.values() if not waiting.came]
+        if due_s:
+            self._out.wake(Timer.RESTORE, min(due_s))
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        for name, replicas in self.replicas.items():
+            assert self._options is not None
+            assert plain_sum(replica.since < 0 for replica in replicas.values()) <= 2 * MOST, (name, sorted(replicas))
+            assert len(replicas) <= 2 * MOST + self._options.increments, (name, sorted(replicas))
+
+    HANDLERS = Handlers(
+        messages={
+            m.Checkpoint: on_checkpoint,
+            m.CheckpointRequest: on_request,
+            m.StateMissing: on_lacking,
+            m.CheckpointsObsolete: on_settled,
+        },
+        events={e.StateTaken: on_taken, e.StateRestored: on_restored},
+        notes={OutputMade: on_made, HostLost: on_lost},
+        timers={Timer.RESTORE: on_timer},
+        transfers={m.Checkpoint: on_transfer_over},
+    )

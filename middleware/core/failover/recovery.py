@@ -1,0 +1,712 @@
+"""A run that has lost a host begins anew from replicas, as its next generation: the client's part in it.
+
+Rules:
+
+R1. The client knows which replicas there are (``CheckpointStored``), and how far its sinks are. From these follows
+    where each node starts (``restart``): a sink with the partition that the application has not got, a source and an
+    operator without state with the first that a consumer wants, an operator with state with its newest replica that is
+    no later than that, or else where it began first, with none. All between is made again, as it was: sources give a
+    partition whenever they are asked for it. What the sinks have had they are not sent again.
+R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now, if
+    the one host that has the newest replica of an operator were lost as well as the operator's own
+    (``replica_placement``, R3). Where the application keeps a journal that is where they would start under the client
+    that comes after, which begins with what this one is not done with (``OutputCommitted``); of replicas that are later
+    than that, ``LATER`` are kept. So are operators' outputs that no consumer can need again.
+R13. Other clients' sinks go on with the run. The client knows only with which partition each begins at the latest: no
+    producer is further ahead of a consumer than ``FURTHER``. The sink itself says where it goes on.
+R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
+    the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
+R4. Operators of lost hosts are put where the run's planner says, if it has one that plans while data flows; else where
+    their replica is, else beside what they are connected with, else anywhere.
+R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
+    has to install the run within ``wait_s``; then the run ends, naming it.
+R6. Lost hosts are asked to take part again as long as the run goes on; one that refused a generation, or that has been
+    cut off from another host while it heard the client, is not. One that has failed to join later rests
+    (``rejoin_policy``).
+R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
+    anew (``resumed``), as a generation that is later than all by the client before it.
+R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
+    another's outputs are gone is so where the client lost that one in this generation. That another does not answer
+    takes ``detect_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
+    Who says so of a host without which the run cannot go on loses its own at once, if the run can go on without it.
+    A replica is lacking where who keeps it, or starts with it, says so, and is then of no use: there are fewer each
+    time, and who says so too often has no part in the run any more.
+R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
+    says its host.
+R10. Nodes of lost hosts alone begin anew, and the others go on (``carried_over``), where the graph is no stripe, while
+    there are not two trees, nor several partitions under way to one of several consumers: if no operator would start
+    before what was dropped (R2), and none has said that it lacks what its consumer goes on with. Where one says so, no
+    later generation is of this kind until another host is lost: so it is said once for each.
+R11. A source without which the run may go on (``protocol.absent_sources``) is not waited for: it is absent, until it is
+    back, when the run begins anew with it. All operators that remember what it gave begin with the same partition then,
+    from which on it gives nothing, or something again; their later replicas are no longer right (``HistoryGap``).
+R12. Of a host that was silent nobody knows whether it is gone, or late. It is lost, but its replicas count again when
+    it has taken a part, or has to be waited for anyhow (R5), unless it was started again meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.context.notes import (
+    ChangedOver,
+    HostInstalled,
+    HostLost,
+    HostTakesPart,
+    Left,
+    Notes,
+    NotJoined,
+    PartitionDelivered,
+    Started,
+)
+from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.failover.generation_states import RecoveryEvent, RecoveryPhase, RunGeneration
+from thalweg.middleware.core.failover.rejoin_policy import RejoinPolicy
+from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
+from thalweg.middleware.core.flow.tree import Tree, without
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import GenerationChange, Part, RunParts
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.absent_sources import (
+    above,
+    all_gaps,
+    back,
+    follows,
+    gap_at,
+    gaps_of,
+    is_absent,
+    may_miss,
+    spared,
+    without_source,
+)
+from thalweg.middleware.protocol.generations import base_of, begun_anew, following, generation_of, taken_over
+from thalweg.middleware.protocol.stripes import stripe_of
+
+LATER = 3  # replicas of an operator before the newest, as hosts leave no others while they have five
+FURTHER = 3  # partitions that a node can be ahead of its consumer: one held, one on its way, one of its inputs
+KNOWN = 64  # replicas of an operator of which the client keeps account
+Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts that have a replica
+
+
+def restart(
+    flow: Dataflow,
+    sinks: Mapping[str, int],
+    bases: Mapping[str, int],
+    known: Mapping[str, Mapping[int, Collection[str]]],
+    stateless: Collection[Code],
+    there: Collection[str],
+) -> dict[str, m.Start]:
+    """R1: where each node starts.
+
+    Args:
+        sinks: the partition that each sink wants next, ``LAST`` of one that has ended.
+        bases: where nodes began that began after the run.
+        known, stateless: replicas that there are, and code without state.
+        there: hosts whose replicas can be had.
+    """
+    starts: dict[str, m.Start] = {}
+    for name in reversed(flow.upward):
+        node = flow.by_name[name]
+        index = (
+            sinks[name] if node.kind == "sink" else min([starts[consumer].index for consumer in flow.consumers[name]])
+        )
+        starts[name] = m.Start(name, index)
+        if node.kind == "operator" and index < LAST and node.code not in stateless:
+            base, replicas = bases.get(name, 0), known.get(name, {})
+            latest = max(
+                (partition for partition, hosts in replicas.items() if partition <= index and {*hosts} & {*there}),
+                default=base,
+            )
+            holder = min({*replicas[latest]} & {*there}) if latest > base else ""
+            starts[name] = m.Start(name, latest, holder)
+    return starts
+
+
+def resumed(
+    kept: e.ResumableRun,
+    sinks: Mapping[str, int],
+    peers: Mapping[str, m.Peer],
+    client: str,
+    process: int = 0,
+    term: int = 0,
+) -> m.Install:
+    """R7: the generation with which another client goes on.
+
+    Args:
+        peers: the hosts that are there.
+        process: the number of the client's process, which no other process has.
+        term: the latest term that is known of the run.
+    """
+    install = kept.install
+    flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
+    starts = restart(flow, sinks, kept.bases, kept.known, kept.stateless, peers)
+    for name in reversed(flow.upward):
+        if where[name] not in peers and flow.by_name[name].pinned is None:
+            where[name] = place(flow, name, where, starts, peers, client)
+    awaited = {*where.values()}.union(*(node.stand_ins for node in flow.nodes))
+    away = [peer for peer in install.peers if peer.name not in peers and peer.name in awaited]
+    return msgspec.structs.replace(
+        install,
+        run=taken_over(install.run, process, term),
+        client=client,
+        locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
+        peers=(*peers.values(), *away),
+        starts=tuple([starts[name] for name in flow.by_name]),
+        kept_from=None,
+        afresh=False,
+    )
+
+
+def place(
+    flow: Dataflow,
+    name: str,
+    where: Mapping[str, str],
+    starts: Mapping[str, m.Start],
+    there: Collection[str],
+    client: str,
+) -> str:
+    """R4."""
+    near = [
+        starts[name].holder,
+        *(where[neighbour] for neighbour in (*flow.consumers[name], *flow.by_name[name].inputs)),
+    ]
+    candidates = [host for host in (*near, *sorted(there)) if host in there and host != client]
+    return candidates[0] if candidates else client
+
+
+class Recovery(Part):
+    """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Recovery:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow))
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        return context.fails_over and context.leads
+
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._out, self._context, self._client = context.out, context, context.install.client
+        self._tree, self._directory, self._flow = tree, directory, flow
+        self.known: Known = {}
+        self.stateless: list[Code] = []
+        self.keeps = False  # R7: the application keeps a journal
+        self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
+        self.bases: dict[str, int] = {}
+        self.rejoin_policy = RejoinPolicy()
+        starts = context.install.starts
+        self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
+        self._begun_s = context.out.now
+        self._late: dict[str, str] = {}  # R12: silent hosts that were lost, and their instances
+        self._lines: dict[str, int] = {}
+        self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
+        self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
+        self._wary = False  # R10: an operator lacks what is wanted of it
+        self._demanded: list[str] = []  # sinks whose next partition the application wants
+        # R11: sources without which this generation goes on
+        self._absent = [node for node in tree.dataflow.nodes if is_absent(node)]
+        self.asking: bool | None = None  # R4: whether the planner is asked; None: not yet, False: no more
+        self._chosen: dict[str, str] = {}
+        self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
+        self._phases_s: dict[str, float] = {}
+        self.generation = RunGeneration(context.out.run)
+        self._wanted = 0  # what the application wanted next when this generation began
+        self._kept: set[str] = set()  # R10: operators that have gone on
+
+    # --- replicas -------------------------------------------------------------------------------------
+
+    def on_stable(self, sender: str, message: m.CheckpointStored) -> None:
+        node = self._tree.dataflow.by_name.get(message.node)
+        if node is None and self._tree.former is not None:
+            node = self._tree.former.by_name.get(message.node)
+        if not self._context.fails_over or node is None or node.code is None:
+            return
+        owner = self._directory.locations[message.node].host
+        # R9: only a host that has the replica, or the operator's own host, is believed
+        if sender not in (message.hosts or (owner,)) or sender not in self._directory.hosts:
+            self._out.record("unexpected", peer=sender, detail={"message": "Stable", "node": message.node})
+            return
+        self._leaning.pop(message.node, None)
+        if not message.hosts:
+            if node.code not in self.stateless:
+                self.stateless.append(node.code)
+        elif message.index >= self._lines.get(message.node, 0):
+            replicas = self.known.setdefault(message.node, {})
+            replicas.setdefault(message.index, set()).update({sender, *message.hosts} & {sender, owner})
+            if len(replicas) > KNOWN:
+                del replicas[max(replicas)]  # who says what cannot be yet keeps nobody's from being known
+        self.settle()
+        self.emit_resumable()
+
+    def emit_resumable(self) -> None:
+        """R7: what another client would need."""
+        install = self._context.install
+        if not self.keeps or install.failover is None:
+            return
+        flow = self._based(own=True)
+        now = msgspec.structs.replace(
+            install, dataflow=flow, locations=tuple([self._directory.locations[name] for name in flow.by_name])
+        )
+        known = {
+            name: {index: tuple(sorted(hosts)) for index, hosts in replicas.items()}
+            for name, replicas in self.known.items()
+        }
+        self._out.emit(
+            e.Keep(base_of(install.run), e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases)))
+        )
+
+    def on_changed(self, _: ChangedOver | Left) -> None:
+        """R7: the graph has changed, perhaps, or where its nodes are."""
+        self.emit_resumable()
+
+    def adopt(self, kept: e.ResumableRun) -> None:
+        """R7: go on with what another client has begun."""
+        self.known = {
+            name: {index: set(hosts) for index, hosts in replicas.items()} for name, replicas in kept.known.items()
+        }
+        self.stateless, self.bases = [*kept.stateless], dict(kept.bases)
+
+    def settle(self, *, again: bool = False) -> None:
+        """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
+        if not self._context.fails_over or not self._context.leads or not (self.known or self.stateless):
+            return
+        flow, locations = self._graph(), self._directory.locations
+        starts = self._restart(self._directory.hosts, known=self._behind())
+        lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
+        if self.keeps:
+            after = self._restart(self._directory.hosts, self._not_done(), own=True)
+            for name, newest in lines.items():
+                later = sorted(index for index in self.known.get(name, {}) if index <= newest)[-LATER:]
+                if name in after:
+                    lines[name] = min(newest, max([after[name].index, *later[:1]]))
+        words: dict[str, list[m.Start]] = {}
+        for name, least in lines.items():
+            if least > self._lines.get(name, 0) or (again and least):
+                holders = {host for hosts in self.known.get(name, {}).values() for host in hosts}
+                holders |= {locations[node].host for node in (name, *flow.by_name[name].inputs) if node in lines}
+                for host in holders:
+                    words.setdefault(host, []).append(m.Start(name, least))
+                self._told[name] = max(least, self._told.get(name, 0))
+        self._lines = lines
+        self.known = {
+            name: {index: hosts for index, hosts in replicas.items() if index >= lines[name]}
+            for name, replicas in self.known.items()
+            if name in lines
+        }
+        for host in sorted(words.keys() & self._directory.hosts):
+            self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
+
+    def _behind(self) -> Known:
+        """R2: the replicas there are, but for the newest of an operator while that before it is on another host."""
+        present, locations, behind = self._directory.hosts, self._directory.locations, self.known.copy()
+        for name in self.known.keys() & locations.keys():
+            replicas = self.known[name]
+            *_, before, newest = (-1, -1, *sorted(index for index, hosts in replicas.items() if hosts & present))
+            if before >= 0 and (replicas[before] & present) - replicas[newest] - {locations[name].host}:
+                behind[name] = {index: hosts for index, hosts in replicas.items() if index != newest}
+        return behind
+
+    def on_lacking(self, sender: str, message: m.StateMissing) -> None:
+        """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
+        install, directory = self._context.install, self._directory
+        here = directory.locations.get(message.node)
+        if install.failover is None or not self._context.leads or here is None or sender not in directory.hosts:
+            return
+        if install.kept_from is not None and not message.index and sender == here.host:
+            # R10: an operator that has gone on lacks outputs that its consumer goes on with
+            if self._wary:
+                return  # it was said in this generation, which is as good as over
+            self._wary = True
+        else:
+            named = (start for start in install.starts if (start.node, start.index) == (message.node, message.index))
+            start = next((start for start in named if start.holder and sender in (start.holder, here.host)), None)
+            if start is None:  # R8: only a host that keeps the replica, or starts with it, may say so
+                return
+            if sender == start.holder:
+                self._forget(sender)
+            else:  # what came from its holder is of no use
+                self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
+        directory.doomed = True
+        if sender != self._client and self.rejoin_policy.lacks(sender, self._had_by_now):
+            self.rejoin_policy.barred.add(sender)
+            directory.lose(sender, "has said too often that it lacks what it has said that it has")
+
+    def judge(self, sender: str, host: str) -> str:
+        """R8: whom to do without, or that was done without, as ``sender`` says that ``host`` is lost; or nobody."""
+        hosts, limits = self._directory.hosts, self._context.limits
+        if host in self._directory.fell:
+            return host
+        found_s = limits.patience * min(limits.detect_s, limits.lease_s)
+        if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
+            return ""
+        if host != self._client and self._needs(host) and not self._needs(sender):
+            return sender  # R8: the run cannot go on without the other host
+        if sender == self._client or (
+            host != self._client and self.rejoin_policy.accused.setdefault(sender, host) == host
+        ):
+            return host
+        return sender
+
+    def _needs(self, host: str) -> bool:
+        """Whether the run cannot go on without a host: it has a source that no other has, or it is the client."""
+        flow, remaining = self._tree.dataflow, self._directory.hosts - {host}  # the client may be a stand-in, too
+        fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == host]
+        alone = [node for node in fixed if not (remaining.intersection(node.stand_ins) or may_miss(flow, node.name))]
+        return host == self._client or bool(alone)
+
+    def on_lost(self, note: HostLost) -> None:
+        self._forget_of((note.host,))
+
+    def _forget_of(self, lost: Iterable[str]) -> None:
+        """R12: what hosts that are lost had, unless they are only late."""
+        for host in lost:
+            if host not in self._late:
+                self._forget(host)
+
+    def _forget(self, host: str) -> None:
+        for replicas in self.known.values():
+            for hosts in replicas.values():
+                hosts.discard(host)
+
+    def leans_on(self, host: str) -> bool:
+        """Whether an operator starts with a replica there, as far as is known: it has left none itself yet."""
+        return host in self._leaning.values()
+
+    def give_up(self, host: str, *, again: bool, wait: bool) -> None:
+        """R5, R6: a host is lost, perhaps not to be asked ``again``, or to be waited for no more."""
+        if not again:
+            self.rejoin_policy.barred.add(host)
+        if not wait:
+            self.rejoin_policy.waited.add(host)
+
+    def fell(self, host: str, *, late: bool, blamed: bool) -> int:
+        """A host is lost: how often in a row before anything more came to the application.
+
+        ``late``: it has been silent, so perhaps it is there, with all it has. Not ``blamed``: others were not there.
+        """
+        self._late.pop(host, None)
+        if late and host in self._directory.peers:
+            self._late[host] = self._directory.peers[host].instance
+        if not blamed:
+            return 0
+        limits, failover = self._context.limits, self._context.install.failover
+        wait_s = 0.0 if failover is None else failover.wait_s
+        return self.rejoin_policy.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
+
+    def on_not_joined(self, note: NotJoined) -> None:
+        """Have a host that did not join rest before it is asked again."""
+        within_s = self._context.limits.patience * self._context.limits.liveness_s
+        self.rejoin_policy.not_joined(note.peer.name, note.peer.instance, self._out.now, within_s)
+
+    def rests(self, host: str, instance: str) -> bool:
+        """Return whether a host, as this process, is not let in yet."""
+        return self.rejoin_policy.rests(host, instance, self._out.now)
+
+    @property
+    def _had_by_now(self) -> int:
+        """How many partitions the application has got, of the sink that is furthest."""
+        return max((node.index for node in self._flow.nodes.values() if node.node.kind == "sink"), default=0)
+
+    # --- where to begin anew --------------------------------------------------------------------------
+
+    def _graph(self, *, own: bool = False) -> Dataflow:
+        """R3: what is to be begun anew; of this application's ``own`` alone, without what is other clients'."""
+        tree = self._tree
+        flow = tree.dataflow
+        if tree.former is not None and self._flow.nodes[flow.sinks[0]].index <= tree.turn:
+            flow = tree.former
+        mine = [name for name in flow.sinks if name in self._flow.nodes or not own]
+        used = {node for name in mine for node in flow.below(name)}
+        gone = flow.by_name.keys() - used
+        return without(flow, gone) if gone else flow
+
+    def _based(self, *, own: bool = False) -> Dataflow:
+        """The same, of which it is known where its nodes began."""
+        flow = self._graph(own=own)
+        for name in flow.by_name:
+            self.bases.setdefault(name, self._tree.first.get(name, 0))
+        return flow
+
+    def _sinks(self, flow: Dataflow) -> dict[str, int]:
+        nodes = self._flow.nodes
+        return {
+            name: self._latest(flow, name) if name not in nodes
+            else LAST if nodes[name].state is ENDED else nodes[name].index
+            for name in flow.sinks
+        }  # fmt: skip
+
+    def _latest(self, flow: Dataflow, guest: str) -> int:
+        """R13: with which partition the sink of another client goes on at the latest."""
+        nodes, inputs, below = self._flow.nodes, {*flow.by_name[guest].inputs}, flow.below(guest)
+        further = FURTHER + self._context.install.ahead - 1
+        far = [nodes[name].index for name in flow.sinks if name in nodes]
+        near = [nodes[name].index for name in flow.sinks if name in nodes and inputs <= flow.below(name)]
+        least = max(near) - further if near else max(far, default=0) - further * len(below)
+        return max(0, least, self._tree.first.get(guest, 0))
+
+    def on_had(self, event: e.OutputCommitted) -> None:
+        """R2: the application is done with a partition."""
+        self.had[event.sink] = max(event.index, self.had.get(event.sink, -1))
+
+    def _not_done(self) -> dict[str, int]:
+        """R2: by sink the first partition that a client that comes after would get."""
+        sinks = self._sinks(self._graph(own=True))
+        return {name: min(index, self.had.get(name, self.bases.get(name, 0) - 1) + 1) for name, index in sinks.items()}
+
+    def _restart(
+        self,
+        there: Collection[str],
+        sinks: Mapping[str, int] | None = None,
+        known: Known | None = None,
+        *,
+        own: bool = False,
+    ) -> dict[str, m.Start]:
+        flow = self._based(own=own)
+        all_replicas = self.known if known is None else known
+        return restart(flow, sinks or self._sinks(flow), self.bases, all_replicas, self.stateless, there)
+
+    def on_taking_part(self, note: HostTakesPart) -> None:
+        """R11: a host has taken its part in the run: perhaps one that has an absent source."""
+        host = note.host
+        self.rejoin_policy.came(host, self._had_by_now)
+        self._see_again((self._directory.peers[host],))
+        self._late.pop(host, None)
+        if any(host in node.stand_ins for node in self._absent) and host not in self.rejoin_policy.barred:
+            self._directory.doomed = True
+
+    def _see_again(self, peers: Iterable[m.Peer]) -> None:
+        """R12: who was late, and was started again meanwhile, has nothing any more."""
+        for peer in peers:
+            if self._late.get(peer.name, peer.instance) != peer.instance:
+                del self._late[peer.name]
+                self._forget(peer.name)
+
+    @property
+    def over(self) -> bool:
+        """Whether the application has all that it will get."""
+        return all(index == LAST for index in self._sinks(self._graph(own=True)).values())
+
+    def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Install | str:
+        """The next generation without these hosts, with how they were lost; or why there can be none."""
+        install, directory = self._context.install, self._directory
+        assert install.failover is not None
+        self._see_again(peers)
+        remaining, barred = directory.hosts - lost.keys(), self.rejoin_policy.barred
+        able = {*remaining}  # whose replicas can be had
+        stays = remaining - directory.vacating  # where something may be put
+        flow, starts = self._graph(), self._restart(remaining)
+        where, nodes = directory.where(flow.by_name), dict(flow.by_name)
+        # R11: sources that become absent or come back, and their hosts
+        gone, regained = dict[str, str](), dict[str, str]()
+        for name, node in flow.by_name.items():
+            node = nodes[name] = spared(node, barred)
+            if is_absent(node):
+                home = next((host for host in node.stand_ins if host in remaining), None)
+                if home is not None:
+                    regained[name] = home
+                elif starts[name].index < gaps_of(node)[-1][0]:
+                    gone[name] = self._client
+                continue
+            if where[name] in remaining or node.pinned is None or node.kind == "sink":
+                continue
+            stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
+            stand_in = next((host for some in (stays, remaining) for host in stand_ins if host in some), None)
+            if stand_in is not None:
+                fallbacks = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *barred)]
+                nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(fallbacks))
+                where[name] = stand_in
+            elif may_miss(Dataflow(tuple(nodes.values())), name):
+                gone[name] = self._client
+                nodes[name] = without_source(node, LAST, self._client)
+            elif install.failover.wait_s <= 0 or where[name] in barred | self.rejoin_policy.waited:
+                return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
+            elif where[name] in self._late:  # R12: the host is waited for, so its replicas count
+                able.add(where[name])
+        starts = self._restart(able) if able > remaining else starts
+        cuts = {cut.node: cut for cut in install.history_gaps if cut.node in nodes}
+        if gone or regained:
+            # R11: operators that remember these sources begin with one and the same partition
+            first, taking = self._cut(flow, {*gone, *regained}, able)
+            nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
+            nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
+            starts, where = self._restart(able), where | gone | regained
+            number = generation_of(following(install.run))
+            cuts |= {name: follows(cuts.get(name), name, first, number) for name in taking}
+        for name in reversed(flow.upward):
+            if where[name] not in remaining and nodes[name].pinned is None:
+                chosen = self._chosen.get(name, "")
+                where[name] = chosen if chosen in stays else place(flow, name, where, starts, stays, self._client)
+        flow = Dataflow(tuple(nodes.values()))
+        kept_from = self._kept_from(starts)
+        if kept_from is not None:
+            free = {name: self._free(node) for name, node in nodes.items()}
+            starts = {name: msgspec.structs.replace(start, free=free[name]) for name, start in starts.items()}
+        return msgspec.structs.replace(
+            install,
+            run=following(install.run),
+            dataflow=flow,
+            locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
+            peers=tuple([peer for peer in peers if peer.name not in barred]),
+            starts=tuple([starts[name] for name in flow.by_name]),
+            kept_from=kept_from,
+            history_gaps=tuple(cuts.values()),
+            afresh=False,
+        )
+
+    def _kept_from(self, starts: Mapping[str, m.Start]) -> int | None:
+        """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
+        install = self._context.install
+        early = any(start.index < self._told.get(name, 0) for name, start in starts.items())
+        flow = self._tree.dataflow
+        deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # who has which of them nobody says
+        if self._tree.former is not None or early or self._wary or deep or stripe_of(install.run) is not None:
+            return None
+        return generation_of(install.run) if install.kept_from is None else install.kept_from
+
+    def _free(self, node: Node) -> bool:
+        """R10: whether a node can begin with any partition."""
+        return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
+
+    def on_planned_anew(self, event: e.RecoveryPlanReady) -> None:
+        """R4: the planner has said where operators of lost hosts go."""
+        if self.asking:
+            self.asking, self._chosen = False, event.placement or {}
+            self._out.record("replaced", detail={"placement": self._chosen, **event.detail})
+
+    def _cut(self, flow: Dataflow, changed: Collection[str], there: Collection[str]) -> tuple[int, list[str]]:
+        """R11: from which partition on these sources give something else, and the operators that take from them."""
+        takers = above(flow, changed)
+        wanted = [index for sink, index in self._sinks(flow).items() if sink in takers]
+        remember = [name for name in flow.operators if name in takers and flow.by_name[name].code not in self.stateless]
+        known = {name: self.known.get(name, {}) for name in remember}
+        usable = {name: [i for i, hosts in replicas.items() if {*hosts} & {*there}] for name, replicas in known.items()}
+        first = gap_at(min(wanted, default=LAST), usable, {name: self.bases[name] for name in remember})
+        for name, replicas in known.items():
+            self.known[name] = {index: hosts for index, hosts in replicas.items() if index <= first}
+        return first, [name for name in flow.operators if name in takers]
+
+    # --- the next generation --------------------------------------------------------------------------
+
+    def continue_from(self, before: Recovery, change: GenerationChange) -> None:
+        """Go on as the next generation of a run."""
+        lost, detected_s = change
+        self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
+        self.rejoin_policy, self._late = before.rejoin_policy, before._late
+        names = self._tree.dataflow.by_name
+        self.known = {name: replicas for name, replicas in before.known.items() if name in names}
+        self._forget_of(lost)
+        nodes, install = before._flow.nodes, self._context.install
+        self._missed = frozenset(lost)
+        self._wary = before._wary and self._missed <= before._missed
+        if install.kept_from is not None:
+            self._told = {name: index for name, index in before._told.items() if name in names}
+        self._demanded = [*before._demanded, *(n for n, node in nodes.items() if node.state is GATHERING)]
+        self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
+        moved = {entry.node: entry.host for entry in install.locations
+                 if before._directory.locations[entry.node].host != entry.host}  # fmt: skip
+        fell = {host: how for host, how in lost.items() if host in before._directory.fell}
+        self._begun = {"generation": begun_anew(install.run), "hosts": fell, "moved": moved}
+        self._wanted = max((index for index in before._sinks(before._graph()).values() if index < LAST), default=0)
+        if before.over:  # what comes yet, as a query, comes after all that there was
+            ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
+            self._flow.reach(max(before._flow.ahead, *ended))
+        self._went_on(self._flow.kept)
+        if missing := all_gaps(self._tree.dataflow):
+            self._begun["missing"] = missing
+        self.generation.to(RecoveryEvent.LOST)
+        self._phases_s = {"detected": detected_s, "decided": self._out.now}
+        self.emit_resumable()
+
+    def go_on(self) -> Notes:
+        """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""
+        install = self._context.install
+        if install.kept_from is not None:
+            yield from self._demand()
+
+    def _demand(self) -> Notes:
+        names, self._demanded = self._demanded, []
+        for name in names:
+            yield from self._flow.next(e.NextRequested(self._out.run, name))
+
+    def on_installed(self, note: HostInstalled) -> None:
+        """A host has its part in this generation."""
+        if note.host in self._directory.members:
+            self._went_on(note.message.carried_over)
+
+    def _went_on(self, nodes: Iterable[m.Start]) -> None:
+        """These nodes have gone on from the generation before."""
+        most = self._wanted + (FURTHER + self._context.install.ahead - 1) * len(self._tree.dataflow.nodes)
+        for start in nodes:
+            self._kept.add(start.node)
+            self._flow.reach(min(start.index, most))
+
+    def _again(self) -> dict[str, int]:
+        """How many partitions of each node are made again, as far as the sinks' next ones tell."""
+        install = self._context.install
+        flow = install.dataflow
+        starts, least = {start.node: start for start in install.starts}, dict.fromkeys(flow.sinks, self._wanted)
+        for name in reversed(flow.upward):
+            if name in self._kept:
+                least[name] = self._wanted
+            elif name not in least:
+                start = starts.get(name, m.Start(name, LAST))
+                free = [least[consumer] for consumer in flow.consumers[name]] if start.free else []
+                least[name] = min(free, default=start.index)
+        return {name: max(0, self._wanted - index) for name, index in least.items()}
+
+    def on_started(self, _: Started) -> Notes:
+        """All hosts that are needed have the run: what the application wanted is demanded again."""
+        self._phases_s["ready"] = self._out.now
+        self._to(RecoveryEvent.STARTED)
+        yield from self._demand()
+
+    def on_delivered(self, _: PartitionDelivered) -> None:
+        if self.generation.state is not RecoveryPhase.WHOLE:
+            self._phases_s.setdefault("first", self._out.now)
+            self._to(RecoveryEvent.DELIVERED)
+
+    def on_run_over(self, _: str) -> None:
+        """Another generation follows, or the run is over."""
+        self._to(RecoveryEvent.CLOSED)
+
+    def _to(self, event: RecoveryEvent) -> None:
+        """Record how this generation began when it is whole, if that is still to be done."""
+        self.generation.to(event)
+        if self.generation.state is not RecoveryPhase.WHOLE:
+            return
+        begun, now, phases_s = self._begun, self._out.now, self._phases_s
+        if begun is not None:
+            self._begun = None
+            ago = {phase: now - at_s for phase, at_s in phases_s.items()}
+            first_s = phases_s.get("first")
+            pause_s = None if first_s is None else first_s - phases_s["detected"]
+            detail = begun | {"again": self._again(), "went_on": sorted(self._kept), "ago": ago}
+            self._out.record("recovered", duration_s=pause_s, detail=detail)
+
+    def on_timer(self) -> None:
+        """R4: the planner has not answered in time."""
+        self.asking = False
+
+    HANDLERS = Handlers(
+        messages={m.CheckpointStored: on_stable, m.StateMissing: on_lacking},
+        events={e.RecoveryPlanReady: on_planned_anew, e.OutputCommitted: on_had},
+        notes={
+            PartitionDelivered: on_delivered,
+            ChangedOver: on_changed,
+            Started: on_started,
+            Left: on_changed,
+            NotJoined: on_not_joined,
+            HostLost: on_lost,
+            HostInstalled: on_installed,
+            HostTakesPart: on_taking_part,
+        },
+        timers={Timer.PLACE: on_timer},
+    )

@@ -1,0 +1,629 @@
+"""The client's part of the core: a run is installed on every host it needs, watched, and removed.
+
+Rules:
+
+R1. ``Install`` goes to every host and is repeated until answered; when all that hold a node have answered, the run is
+    ready and the application may demand its first partition. The others may have operators moved to them.
+R2. A host that was restarted before it heard of the run answers with who it is now, and is asked again until the run
+    is ready; so are all others where it takes less than it did, as nobody may make more. Later the one before it may
+    have had its part, unheard of, and so it is lost, as one that had its part is.
+R3. Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks
+    the others for one, in good time for several answers. A host silent for ``liveness_s`` times ``patience``, or one
+    that says it does not know the run (it was restarted), is lost.
+R4. If a lost host holds a node, the run, or of several queries those that use it, ends with one line that names the
+    host and what it holds; otherwise the others are told with every ping, and the run goes on without it. What they
+    know to be there nevertheless, they tell.
+R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
+    itself when its lease is over). Guests are told why instead (``SubscriptionEnded``).
+R6. Guests (``subscribers``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes. One
+    that is too slow for a host of the run, or to which no partition gets through (``Failed``), is dismissed likewise.
+R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
+R8. A run that outlives its hosts begins anew where R4 would end it (``failover.recovery``): as its next generation,
+    with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
+    who they are as long as it goes on: one that answers, and speaks the run's version of the protocol, joins. One that
+    is lost again and again before anything more comes joins later each time, and in the end not any more; that it was
+    silent while others had still to take their parts is none of these times. Who had a part in the generation before
+    is heard, or not, as it was there, also before it has taken the next one.
+R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
+    long, or vary much (``response_times``), up to what R3 says. It is asked more often. Time that this host was late
+    itself is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host``
+    says.
+R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
+    it first (``judges``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
+    does not hear the other without a break: that one is late, or gone, and R3 and R9 judge it. That the code of a node
+    has failed, or what feeds it has ended, the host of the node or of an input may say; that it cannot go on itself,
+    any host, which is then lost, where the run outlives that. So is the first that says that another process leads the
+    run, if others are there and the run can go on without it: where that is so, a second one says it as well.
+R11. The stripes of a stream are asked after together: one ``Ping`` to each host, however many there are, whose answer
+    counts for all of them; a host that does not know one of the runs says so for that run alone. A host that is away is
+    asked once for all of them who it is.
+R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, what all hosts are told of a query, of
+    who joins, or of what does not take place, is lost: all later changes would wait for it for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from thalweg.middleware.core.context.notes import HostLost, Note, Notes, Started
+from thalweg.middleware.core.context.outbox import Outbox, Timer
+from thalweg.middleware.core.failover.rejoin_policy import MOST_IN_VAIN
+from thalweg.middleware.core.flow.directory import Directory, guests_of
+from thalweg.middleware.core.measuring.response_times import ResponseTimes
+from thalweg.middleware.errors import in_seconds
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.absent_sources import may_miss
+from thalweg.middleware.protocol.frames import spoken
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.stripes import asked_as
+
+REMOVE_TRIES = 5
+LAPSE = 2.0  # times the interval of pings: one that is not heard for so long may be late, and is judged by R3
+PINGS = 3  # while a host is silent, before a run that outlives it takes it for lost
+Fails = Callable[..., bool]
+
+
+class Recovers(Protocol):
+    def __call__(self, host: str, *, again: bool, wait: bool) -> bool: ...
+
+
+class Fell(Protocol):
+    def __call__(self, host: str, *, late: bool, blamed: bool) -> int: ...
+
+
+class CoordinatorHooks(msgspec.Struct, frozen=True):
+    """What the coordinator asks of a run, and of the host.
+
+    ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
+    whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
+    whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
+    one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, perhaps only ``late``,
+    and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet, as
+    this process. ``disowns``: a host says that another process leads the run: how many have. ``speaks_of``: whether a
+    host may say that a node has failed: it has that node, or one that feeds it.
+    """
+
+    fails: Fails
+    recovers: Recovers
+    leans_on: Callable[[str], bool]
+    judges: Callable[[str, str], str]
+    fell: Fell
+    rests: Callable[[str, str], bool]
+    disowns: Callable[[str], int]
+    speaks_of: Callable[[str, str], bool]
+
+
+class _Led:
+    """A run this host coordinates."""
+
+    def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks) -> None:
+        self.out, self.install, self.hooks, now = out, install, hooks, out.now
+        self.asked_as = asked_as(install.run)  # R11: hosts are asked about all stripes of a stream together
+        self.directory: Directory | None = directory  # as long as the run goes on here
+        self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
+        self.remote = directory.hosts - {out.host}
+        self.holding = {location.host for location in install.locations} - {out.host} - directory.subscribers
+        self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
+        self.begun = False  # the application knows that it is ready
+        self.begun_s = now
+        self.there = set[str]()  # those that had a part in the generation before
+        self.removing: set[str] = set()
+        self.guests: set[str] = set()  # that are dismissed as the run is removed
+        self.tries = 0
+        self.ping_at_s = math.inf
+        self.answers: dict[str, ResponseTimes] = {}
+        self.heard_s = dict.fromkeys(self.remote, now)
+        self.strange: dict[str, str] = {}  # hosts that do not speak the run's version, as they were started last
+        self.slept_s = 0.0  # for how long this host did not run, at most
+
+    def follow(self, before: _Led, heard_s: Mapping[str, float]) -> None:
+        """R8: hosts are as they were in the generation before; ``heard_s``: when anything came from there."""
+        self.begun, self.answers = before.begun, before.answers
+        for host in self.remote & before.remote:
+            self.heard_s[host] = max(before.heard_s.get(host, 0.0), heard_s[host])
+        self.there = (self.remote & before.remote) - before.installing
+
+    def pace_s(self, limits: CoreConfig) -> tuple[float, float, float]:
+        """R3, R9: how often hosts are asked, and for how long they may be silent at least, and at most."""
+        silent_s = limits.patience * limits.liveness_s
+        if self.install.failover is None:
+            return min(limits.ping_s, silent_s / 2), silent_s, silent_s
+        least_s = min(silent_s, limits.patience * limits.detect_s)
+        return min(limits.ping_s, least_s / PINGS), least_s, silent_s
+
+    def patience_s(self, silent_s: float) -> float:
+        """How long a host may take to install the run."""
+        failover = self.install.failover
+        return max(silent_s, failover.wait_s) if failover is not None and self.install.starts else silent_s
+
+
+class Coordinator:
+    """State of the runs that this host's application asked for."""
+
+    def __init__(self, out: Outbox, limits: CoreConfig) -> None:
+        self._out, self._limits = out, limits
+        self.led: dict[str, _Led] = {}
+        self._lapse_s = LAPSE * limits.patience * limits.detect_s / PINGS
+        self._lapsed_s: dict[str, float] = {}  # R10: when a host was heard again after a break
+        self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
+        self._ping_at_s: dict[str, float] = {}  # R11: by stream or run, when its hosts are pinged next
+        # R11: by stream or run, and by host that is away, when that host was asked who it is
+        self._greeted_s: dict[tuple[str, str], float] = {}
+
+    def start(
+        self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks, before: _Led | None = None
+    ) -> Notes:
+        """Have a run, which is open here, installed on all of its hosts; ``before``: it was its last generation."""
+        led = self.led[install.run] = _Led(out, install, directory, hooks)
+        for host in led.remote:
+            self._heard_s.setdefault(host, out.now)
+        if before is not None:
+            led.follow(before, self._heard_s)
+        led.answers = next((sibling.answers for sibling in self._pinged_with(led) if sibling is not led), led.answers)
+        for host in sorted(led.installing):
+            out.send(host, install)
+        for host in sorted(led.remote):
+            self._report_lost(led, host)
+        if not led.needed:
+            yield from self._ready(led)
+        out.wake(Timer.INSTALL, out.now + self._limits.retry_s)
+        led.ping_at_s = out.now + led.pace_s(self._limits)[0]
+        self._ping_by(led.asked_as, led.ping_at_s)
+
+    def goes_on(self, run: str) -> bool:
+        """Whether this host leads ``run``, and it is not being removed."""
+        return run in self.led and not self.led[run].removing
+
+    def supersede(self, run: str) -> _Led:
+        """R8: the next generation of a run takes its place, and begins with what was known of this one's hosts."""
+        led = self.led.pop(run)
+        self._stop_pinging(led)
+        if led.directory is not None:
+            led.remote -= led.directory.lost.keys()
+        led.directory = None
+        led.out.emit(e.Forgotten(run, follows=True))
+        return led
+
+    def peers(self, run: str) -> tuple[m.Peer, ...]:
+        """Where the hosts of a run listen, as far as is known, also those that are about to join it (R7)."""
+        led = self.led[run]
+        reachable = {} if led.directory is None else led.directory.reachable()
+        joining = {name: peer for name, peer in reachable.items() if name not in {*led.remote, led.out.host}}
+        guests = guests_of(led.install)  # also one that is lost, and may come back as another
+        known = [peer for peer in led.install.peers if peer.name not in joining and peer.name not in guests]
+        return (*known, *joining.values())
+
+    def stop(self, run: str) -> None:
+        """Have a run that was closed here removed everywhere."""
+        led = self.led[run]
+        led.guests = set() if led.directory is None else set(led.directory.subscribers)
+        led.directory = None
+        led.installing.clear()
+        led.removing = led.remote | led.guests
+        self._remove(led)
+
+    def handle_sign_of_life(self, host: str) -> None:
+        """Something has come from ``host``."""
+        before_s, now = self._heard_s.get(host), self._out.now
+        if before_s is not None:
+            if now - before_s > self._lapse_s:
+                self._lapsed_s[host] = now
+            self._heard_s[host] = now
+
+    def answered(self, host: str, run: str) -> None:
+        """A ``Pong`` of that run has come."""
+        led = self.led.get(run)
+        if led is not None and host in led.answers:  # R11: the answer counts for all stripes
+            led.answers[host].came(self._out.now)
+
+    def on_installed(self, sender: str, message: m.Installed) -> Notes:
+        led = self.led.get(message.run)
+        if led is None or sender not in led.installing:
+            return
+        if message.error:
+            yield from self._lost(led, sender, f"cannot take part: {message.error}", gone=False)
+            return
+        led.installing.discard(sender)
+        if sender not in led.there:
+            led.answers.pop(sender, None)
+        led.heard_s[sender] = self._heard_s[sender] = self._out.now
+        if sender in led.needed:
+            led.needed.discard(sender)
+            if not led.needed and not led.out.failed:
+                yield from self._ready(led)
+
+    def admit(self, run: str, peer: m.Peer) -> None:
+        """R7: a host that has joined a run is watched from now on."""
+        led = self.led.get(run)
+        if led is None or led.removing or peer.name in {*led.remote, led.out.host}:
+            return
+        rest = [member for member in led.install.peers if member.name != peer.name]
+        led.install = msgspec.structs.replace(led.install, peers=(*rest, peer))
+        led.remote.add(peer.name)
+        led.away.discard(peer.name)
+        led.answers.pop(peer.name, None)
+        led.heard_s[peer.name] = self._heard_s[peer.name] = self._out.now
+
+    def returned(self, sender: str, message: m.Welcome) -> list[e.PeerJoined]:
+        """R8: a host has said who it is: the runs that it is to join, from which it was away."""
+        peer = m.Peer(sender, message.control, message.bulk, message.instance, message.max_partition_bytes)
+        asked = [(run, led) for run, led in self.led.items() if sender in led.away and not led.removing]
+        return [e.PeerJoined(run, peer) for run, led in asked if self._may_join(led, sender, message)]
+
+    def _may_join(self, led: _Led, sender: str, message: m.Welcome) -> bool:
+        """R8: whether a host that was lost may take part again, as it is now."""
+        version, (oldest, newest) = led.install.version, message.speaks
+        if version and not oldest <= version <= newest:
+            if led.strange.get(sender) != message.instance:
+                led.strange[sender] = message.instance
+                fault = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
+                led.out.record("fault", peer=sender, detail={"about": "version", "what": fault})
+            return False
+        return not led.hooks.rests(sender, message.instance)
+
+    def listens(self, run: str, peer: m.Peer) -> None:
+        """A host has been started again, and listens there."""
+        led = self.led[run]
+        peers = tuple([peer if member.name == peer.name else member for member in led.install.peers])
+        led.install = msgspec.structs.replace(led.install, peers=peers)
+
+    def on_unknown(self, sender: str, run: str) -> Notes:
+        """A host has said that it does not know the run."""
+        led = self.led.get(run)
+        if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
+            return
+        how, lease_s = "no longer knows the run; was it restarted?", self._limits.patience * self._limits.lease_s
+        if led.slept_s:
+            slept = f"this client did not run for {in_seconds(led.slept_s)}"
+            how = f"no longer knows the run; was it restarted, or did its lease_s end, as {slept}?"
+            if led.slept_s > lease_s:
+                how = f"has dropped the run, as {slept}, and a host waits for {in_seconds(lease_s)} (lease_s)"
+        yield from self._lost(led, sender, how)
+
+    def on_welcome(self, sender: str, message: m.Welcome) -> Iterator[tuple[str, Note]]:
+        """A host was sent an ``Install`` for what it was before it was restarted; notes, with the run they are of."""
+        for run, led in list(self.led.items()):
+            peer = next((peer for peer in led.install.peers if peer.name == sender), None)
+            if peer is None or peer.instance == message.instance or led.removing:
+                continue
+            if led.hooks.rests(sender, message.instance):
+                continue
+            limit = message.max_partition_bytes
+            now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
+            peers = tuple(now if member is peer else member for member in led.install.peers)
+            anew = not led.install.starts  # else what it was to start with is gone
+            if sender in led.installing and led.needed and anew:  # R2: no operator can have moved to its last process
+                led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
+                if limit < peer.max_partition_bytes:
+                    led.installing, led.needed = set(led.remote), led.holding & led.remote
+                    asked = {led.out.host, *led.remote}
+                for host in sorted(asked):
+                    led.out.send(host, led.install)
+            elif sender in led.remote:
+                led.install = msgspec.structs.replace(led.install, peers=peers)
+                for note in self._lost(led, sender, "was restarted"):
+                    yield run, note
+
+    def on_removed(self, sender: str, message: m.Removed) -> None:
+        led = self.led.get(message.run)
+        if led is not None and sender in led.removing:
+            led.removing.discard(sender)
+            if not led.removing:
+                self._forget(led)
+
+    def on_failed(self, sender: str, message: m.Failed) -> Notes:
+        led = self.led.get(message.run)
+        if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
+            return
+        if message.lost in led.directory.subscribers:  # R6: dismiss a guest that is too slow, or gets nothing
+            yield from self._lost(led, message.lost, f"was given up: {message.reason}")
+            return
+        if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
+            led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
+            return
+        lasts = led.install.failover is not None
+        if lasts and not (message.lost or message.led):
+            # R10: the sender says that a node, or the sender itself, cannot go on
+            if not message.node and sender != led.out.host:
+                yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
+                return
+            if message.node and not led.hooks.speaks_of(sender, message.node):
+                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
+                return
+        if lasts and message.led and self._doubts(led, sender):  # R10: the first host that names another leader is lost
+            yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
+            return
+        origin = f"node {message.node!r} on host" if message.node else "host"
+        about, gone = f"{origin} {sender!r}: {message.reason}", message.lost
+        fields: dict[str, Any] = {
+            "node": message.node,
+            "host": gone or sender,
+            "lost": bool(gone),
+            "cause": message.cause,
+        }
+        held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
+        if gone and lasts and gone not in led.directory.fell and self._is_late(led, gone):
+            led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone, "late": True})
+            return
+        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3: no ping is answered
+            yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
+            return
+        if gone and lasts:
+            away = led.hooks.judges(sender, gone)
+            if not away:
+                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
+                return
+            cut = away not in led.directory.fell
+            if led.hooks.recovers(away, again=not cut, wait=not cut):
+                if cut:
+                    led.remote.discard(away)
+                    other = sender if away == gone else gone
+                    how = f"and host {other!r} do not reach each other: {about}"
+                    led.directory.lose(away, how)
+                    led.out.record("fault", peer=away, detail={"about": "host", "what": how})
+                return
+        if not (message.node and led.hooks.fails(held or [message.node], about, **fields)):
+            led.out.fail(about, **fields)
+
+    def _is_late(self, led: _Led, host: str) -> bool:
+        """R10: whether this host itself does not hear that one without a break, or has not until just now."""
+        now, heard_s = self._out.now, self._heard_s.get(host)
+        if host not in led.remote or heard_s is None:
+            return False
+        window_s = self._limits.patience * self._limits.detect_s + self._lapse_s
+        return now - heard_s > self._lapse_s or now - self._lapsed_s.get(host, -math.inf) < window_s
+
+    def _is_deaf(self, led: _Led, host: str) -> bool:
+        """Return whether a host of the run is heard and answers nothing, as this host's messages do not reach it."""
+        answers = led.answers.get(host) if host in led.remote else None  # nobody asks a host that is lost
+        return answers is not None and answers.waited_s(self._out.now) > self._lapse_s
+
+    def _doubts(self, led: _Led, sender: str) -> bool:
+        """R10: whether a host alone says that another process leads the run, which can go on without that host."""
+        assert led.directory is not None
+        rest, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
+        alone = led.hooks.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
+        fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
+        return alone and all(rest.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
+
+    def drop(self, run: str) -> None:
+        """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
+        if run in self.led:
+            self._forget(self.led[run])
+
+    def on_peer_lost(self, event: e.PeerLost) -> Notes:
+        led = self.led.get(event.run)
+        hosts = set() if led is None or led.directory is None else led.directory.hosts  # also who is joining
+        if led is not None and event.peer in led.remote | _guests_of(led) | hosts:
+            yield from self._lost(led, event.peer, event.how)
+            led.remote.discard(event.peer)  # nobody is there to answer a Remove
+
+    def on_unfit(self, run: str, host: str, how: str) -> Notes:
+        """What a host of the run, or a guest, sends does not decode or is not accepted: it has failed for this run."""
+        led = self.led.get(run)
+        hosts = set() if led is None or led.directory is None else led.directory.hosts
+        if led is not None and not led.removing and host in led.remote | _guests_of(led) | hosts:
+            yield from self._lost(led, host, how, gone=False, wait=False)
+
+    def on_unanswered(self, run: str, host: str, since_s: float) -> Notes:
+        """R12: a host has not answered what all have been told since then; it is lost if that is for too long."""
+        led, within_s = self.led.get(run), self._limits.patience * self._limits.liveness_s
+        if led is None or led.removing or led.out.failed or host not in led.remote - led.installing:
+            return
+        if self._out.waited_s(max(since_s, led.heard_s.get(host, since_s))) > within_s:
+            yield from self._lost(led, host, f"has not answered for {in_seconds(within_s)} what all are told")
+
+    def hurry(self, host: str) -> None:
+        """Messages get through to a host again: what it has to answer is sent again at once."""
+        for led in self.led.values():
+            if host in led.installing and not led.removing:
+                led.out.send(host, led.install)
+            elif host in led.away and not led.removing:
+                led.out.send(host, m.Hello())
+
+    def on_timer(self, timer: Timer, run: str) -> None:
+        """What was sent to begin a run, or to end it, is to be sent again."""
+        led, limits = self.led.get(run), self._limits
+        if led is None:
+            return
+        out = led.out
+        if timer is Timer.INSTALL and (led.installing or led.away):
+            for host in sorted(led.installing):
+                out.send(host, led.install)  # R1: the message is repeated until it is answered
+            for host in sorted(led.away):  # R8: a host that is away is asked who it is
+                self._greet(led, host)
+            out.wake(Timer.INSTALL, out.now + limits.retry_max_s / 4)
+        elif timer is Timer.REMOVE and led.removing:
+            self._remove(led)
+
+    def _greet(self, led: _Led, host: str) -> None:
+        """R11: ask a host that is away who it is, unless another stripe has just done so."""
+        key, now = (led.asked_as, host), self._out.now
+        if now >= self._greeted_s.get(key, -math.inf) + self._limits.retry_max_s / 4:
+            self._greeted_s[key] = now
+            led.out.send(host, m.Hello())
+
+    # --- whether hosts are there ------------------------------------------------------------------------
+
+    def _pinged_with(self, led: _Led) -> list[_Led]:
+        """R11: it, and the other stripes of its stream."""
+        return [sibling for sibling in self.led.values() if sibling.asked_as == led.asked_as]
+
+    def _ping_by(self, name: str, at_s: float) -> None:
+        """Ask the hosts of a stream, or of a run, at ``at_s`` at the latest."""
+        if at_s < self._ping_at_s.get(name, math.inf):
+            self._ping_at_s[name] = at_s
+            self._out.of(name).wake(Timer.PING, at_s)
+
+    def _stop_pinging(self, led: _Led) -> None:
+        """A run is not led any more."""
+        if not self._pinged_with(led):
+            self._ping_at_s.pop(led.asked_as, None)
+            self._greeted_s = {key: at_s for key, at_s in self._greeted_s.items() if key[0] != led.asked_as}
+
+    def on_ping_timer(self, name: str) -> Iterator[tuple[str, Note]]:
+        """It is time to ask the hosts of a stream, or of a run; notes, with the run they are of."""
+        self._ping_at_s.pop(name, None)
+        now, limits = self._out.now, self._limits
+        every = [led for led in self.led.values() if led.asked_as == name and self._watches(led)]
+        if not every:
+            return
+        ping_s = min([led.pace_s(limits)[0] for led in every])
+        for led in every:
+            led.remote -= set() if led.directory is None else led.directory.lost.keys()  # some were drained
+            if (late_s := now - led.ping_at_s) > ping_s:  # it was this host that was away
+                heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
+                led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
+        for host in sorted({host for led in every for host in led.remote | _guests_of(led)}):
+            asked = []
+            for led in every:
+                if self._watches(led) and host in led.remote | _guests_of(led):
+                    for note in self._if_gone(led, host, ping_s):
+                        yield led.out.run, note
+                    if host in led.remote | _guests_of(led) and _is_asked(led, host):
+                        asked.append(led)
+            self._ping(host, [led for led in asked if self._watches(led)])
+        for led in every:
+            led.ping_at_s = now + ping_s
+        if any(self._watches(led) for led in every):
+            self._ping_by(name, now + ping_s)
+
+    def woke(self, slept_s: float, *, fresh: bool) -> None:
+        """R9: note that this host did not run. If ``fresh``, count the silence of all others from now on."""
+        now = self._out.now
+        for led in self.led.values():
+            led.slept_s = max(led.slept_s, slept_s)
+            led.ping_at_s = max(led.ping_at_s, now)
+            for answers in led.answers.values():
+                answers.forget_asked()
+            if fresh:
+                led.begun_s, led.heard_s = now, dict.fromkeys(led.heard_s, now)
+
+    def _watches(self, led: _Led) -> bool:
+        """Whether its hosts are asked whether they are there."""
+        return self.led.get(led.out.run) is led and not led.removing and not led.out.failed
+
+    def _if_gone(self, led: _Led, host: str, ping_s: float) -> Notes:
+        """R3: have a host lost that has given no sign of life for too long."""
+        now = self._out.now
+        _, least_s, silent_s = led.pace_s(self._limits)
+        for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
+            times.setdefault(host, now)
+        asked, answers = _is_asked(led, host), led.answers.setdefault(host, ResponseTimes())
+        begun_s, heard_s = led.begun_s if asked else led.heard_s[host], max(led.heard_s[host], self._heard_s[host])
+        within_s = answers.silence_s(ping_s, least_s, silent_s) if least_s < silent_s else silent_s
+        install_s = led.patience_s(silent_s)
+        if host in led.installing and now - begun_s > install_s:
+            yield from self._lost(led, host, f"did not install the run within {in_seconds(install_s)}", wait=False)
+        elif asked and now - heard_s > within_s:
+            yield from self._lost(led, host, f"has been silent for {in_seconds(within_s)}", late=True)
+
+    def _ping(self, host: str, asked: Collection[_Led]) -> None:
+        """R11: ask a host after these."""
+        if not asked:
+            return
+        first, *beside = asked
+        first.answers[host].pinged(self._out.now)
+        begun = [led.directory for led in asked if led.directory and host not in led.installing]
+        lost = [directory.lost_message(lost_host) for directory in begun for lost_host in directory.lost]
+        if beside:
+            first.out.send(host, m.Ping(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
+            return
+        first.out.send(host, m.Ping(first.out.run))
+        for message in lost:  # again: any of these may get lost, and there is no answer to it
+            first.out.send(host, message)
+
+    def _remove(self, led: _Led) -> None:
+        led.tries += 1
+        if not led.removing or led.tries > REMOVE_TRIES:
+            # R5: a host that never answers drops the run when its lease is over
+            self._forget(led)
+            return
+        run = led.out.run
+        why = led.out.failed[:4000] or f"client {led.install.client!r} has ended the run"
+        for host in sorted(led.removing):
+            led.out.send(host, m.SubscriptionEnded(run, 0, why) if host in led.guests else m.Remove(run))
+        led.out.wake(Timer.REMOVE, led.out.now + self._limits.retry_s)
+
+    def _forget(self, led: _Led) -> None:
+        del self.led[led.out.run]
+        self._stop_pinging(led)
+        if not self.led:
+            self._heard_s.clear()
+            self._lapsed_s.clear()
+        led.out.emit(e.Forgotten(led.out.run))
+
+    def _ready(self, led: _Led) -> Notes:
+        if not led.begun:
+            led.begun = True
+            led.out.emit(e.Ready(led.out.run))
+        yield Started()
+
+    def _lost(
+        self, led: _Led, host: str, how: str, *, gone: bool = True, wait: bool = True, late: bool = False
+    ) -> Notes:
+        """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it.
+
+        Without ``wait`` it has been waited for; one that is ``late`` may be there.
+        """
+        directory, out = led.directory, led.out
+        if directory is None:
+            return
+        if host in directory.subscribers:  # R6: the loss of a guest ends only its subscriptions
+            led.heard_s.pop(host, None)
+            fault = f"{how}; what it subscribed to ends"
+            out.record("fault", peer=host, detail={"about": "subscriber", "what": fault})
+            yield HostLost(host, how)
+            return
+        held = [entry.node for entry in directory.locations.values() if entry.host == host]
+        if led.install.failover is not None:  # R8: a host that is lost again and again joins no more
+            in_vain = led.hooks.fell(host, late=late, blamed=not late or led.needed <= {host})
+            if in_vain >= MOST_IN_VAIN:
+                how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
+        if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):
+            # R8: the run needs the host, and begins anew without it
+            led.remote.discard(host)
+            directory.lose(host, how)
+            out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run begins anew without it"})
+            return
+        if held:
+            about = f"host {host!r}, which holds {', '.join(held)}, {how}"
+            if not led.hooks.fails(held, about, host=host, lost=gone):
+                out.fail(about, host=host, lost=gone)
+                return
+        led.remote.discard(host)
+        led.installing.discard(host)
+        directory.lose(host, how)
+        out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
+        for other in sorted(led.remote):
+            self._report_lost(led, other)
+        if gone and led.install.failover is not None:  # R8: the host is asked to join again
+            led.away.add(host)
+            out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
+        yield HostLost(host)
+        if host in led.needed:  # what it was to have has left
+            led.needed.discard(host)
+            if not led.needed and not out.failed:
+                yield from self._ready(led)
+
+    @staticmethod
+    def _report_lost(led: _Led, other: str) -> None:
+        """Said again with every ping."""
+        if led.directory is not None:
+            for host in led.directory.lost:
+                led.out.send(other, led.directory.lost_message(host))
+
+
+def _is_asked(led: _Led, host: str) -> bool:
+    """Whether a host is asked for signs of life: it has its part, or had one just before (R8)."""
+    return host not in led.installing or host in led.there
+
+
+def _guests_of(led: _Led) -> set[str]:
+    """R6: of a run that goes on; whoever has not heard of this generation yet would say that it is unknown."""
+    return set() if led.directory is None else led.directory.subscribers - led.directory.returning

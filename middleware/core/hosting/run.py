@@ -1,0 +1,437 @@
+"""One run as a host sees it: its parts, and who of them hears what.
+
+Rules:
+
+R1. A part owns its fields, and nobody else writes them.
+R2. A part calls only what lies below it, and yields notes to what lies above. ``NOTE_HANDLERS`` says which parts hear a
+    note, in which order; each hears it before the part that yielded it goes on.
+R3. What rides on a message (newer locations, measured links, a commit) is taken off here, before the message is heard.
+R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``), the rest only hosts of the run
+    (``Install.peers``), of which some is for the client (``TO_CLIENT``). A partition of a node that cannot move comes
+    from its host, unless it was forwarded. What others say is recorded, and changes nothing.
+R5. A guest (``subscribers``) is none of the run's hosts. It demands for the sinks that are its own, and says to the
+    client what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
+R6. What comes over relays counts as its source's, if it comes as the client has said (``routes.route_choice``), or says
+    with the commit that rides on it.
+R7. A guest that its client has lost may be let in again before it hears that. It begins with the graph as it is then,
+    of which it may have missed a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.barrier.member import Member
+from thalweg.middleware.core.barrier.proposer import BEGUN_ANEW, ENDED_BEFORE, Proposer
+from thalweg.middleware.core.context import notes as n
+from thalweg.middleware.core.context.outbox import Alarm, Outbox, RunContext, Timer
+from thalweg.middleware.core.failover.carried_over import carried_over
+from thalweg.middleware.core.failover.checkpoints import Checkpoints
+from thalweg.middleware.core.failover.recovery import Recovery
+from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import EpochBooks
+from thalweg.middleware.core.flow.flow import CarriedOver, Flow
+from thalweg.middleware.core.flow.node_states import ENDED
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.membership.membership import Membership
+from thalweg.middleware.core.moving.arrivals import Arrivals
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.parts.part import GenerationChange, Part, PartTable, RunBeginning, RunParts
+from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.queries.query_attachment import QueryAttachment
+from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
+from thalweg.middleware.core.queries.subscribers import Subscribers
+from thalweg.middleware.core.reshaping.inheritance import Inheritance
+from thalweg.middleware.core.reshaping.reshaping import Reshaping
+from thalweg.middleware.core.routes.route_choice import route_fields
+from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
+from thalweg.middleware.core.steering.by_epochs import EpochSteering
+from thalweg.middleware.core.steering.central import CentralSteering
+from thalweg.middleware.core.steering.gossip import Gossip
+from thalweg.middleware.errors import in_seconds
+from thalweg.middleware.network.view import NET
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+Heard = n.Notes | None
+# Each part calls only those before it (R2), and they hear of one thing in this order.
+PARTS: tuple[type[Part], ...] = (
+    Flow,
+    Departures,
+    Arrivals,
+    Inheritance,
+    Checkpoints,
+    Recovery,
+    Reshaping,
+    QueryAttachment,
+    Queries,
+    Subscribers,
+    Membership,
+    Proposer,
+    Member,
+    Gossip,
+    CentralSteering,
+    CoordinateSteering,
+    EpochSteering,
+)
+TABLE = PartTable(PARTS)
+OF_NODES = frozenset({Timer.EPOCH, Timer.DECIDE, Timer.PACE})  # timers of one node
+WITH_BYTES = frozenset({m.State, m.Checkpoint})
+FROM_CLIENT = frozenset(
+    {
+        m.Install, m.Ping,
+        m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost, m.AddMember,
+        m.InstallSubscriber, m.SubscriptionEnded, m.Stay, m.CheckpointsObsolete, m.StripeIndices,
+    }
+)  # fmt: skip
+TO_CLIENT = frozenset(
+    {m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.MoveRequest, m.Leave, m.CheckpointStored, m.Impassable}
+)
+FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
+
+
+class RunCore:
+    """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's."""
+
+    def __init__(
+        self,
+        install: m.Install,
+        out: Outbox,
+        limits: CoreConfig,
+        shared: HostServices,
+        visit: RunSubscriptions | None = None,
+    ) -> None:
+        self.id, self.install, self.out = install.run, install, out
+        self.context = context = RunContext(out, limits, install)
+        self.heard_s = out.now  # from the client
+        self._host, self._shared = out.host, shared
+        first = {start.node: start.index for start in install.starts if 0 < start.index < LAST}
+        self.parts = parts = RunParts(TABLE, context, shared)
+        self._alarm = parts.put(Alarm(out, Timer.MOVE))
+        self.tree = tree = parts.put(Tree(install.dataflow, first))
+        self.directory = directory = parts.put(Directory(context, shared.monitor))
+        self.members = directory.members
+        self.books = books = parts.put(EpochBooks(context))
+        self.flow = parts.put(Flow(context, shared, tree, directory, books))
+        if visit is not None:
+            parts.put(visit)
+
+    def knows(self, host: str) -> bool:
+        """Whether that is one of the run's hosts, or of its guests."""
+        return host in self.members or host in self.directory.subscribers
+
+    def is_left_behind(self, message: m.InstallSubscriber) -> bool:
+        """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run.
+
+        A host that has the sink already has been let in: the message is a late copy, from before the sink was there.
+        """
+        nodes, here, install = message.install.dataflow.by_name, self.flow.nodes.keys(), message.install
+        begins = message.sink not in nodes and message.sink not in here and here.isdisjoint(nodes)
+        return begins and install.number > self.install.number
+
+    def carried_over(self, install: m.Install) -> dict[str, CarriedOver]:
+        """What goes on here in the run's next generation."""
+        checkpoints, inheritance = self.parts.existing(Checkpoints), self.parts.existing(Inheritance)
+        waiting: set[str] = set() if checkpoints is None else {*checkpoints.waiting}
+        waiting |= set() if inheritance is None else inheritance.heirs.keys()
+        return carried_over(self.context, self.tree, self.flow, waiting, install)
+
+    def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
+        """Take part in the run; with ``event`` as its client. ``carried_over`` go on from the generation before."""
+        self.flow.take_over(survivors)
+        self.out.emit(e.Meet(self.id, self.install.peers))
+        over = self.context.fails_over  # of some nodes, as this is a later generation
+        here = [name for name, node in self.flow.nodes.items() if not (over and node.state is ENDED)]
+        here = [name for name in here if name not in survivors]
+        self.out.emit(e.OpenRun(self.install, tuple(here)))
+        for name in self.flow.nodes:
+            self.books.keep(self.tree.dataflow, name)
+        self.parts.begin(event)
+        for part in self.parts:
+            part.on_run_begun(RunBeginning(event, survivors))
+        self.flow.go_on(survivors)
+
+    def close(self, *, follows: bool = False) -> None:
+        """The run is over here, or another generation ``follows``."""
+        for part in self.parts:
+            part.on_run_over(BEGUN_ANEW if follows else ENDED_BEFORE)
+
+    def requests_recovery_plan(self, install: m.Install, lost: Set[str]) -> bool:
+        """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
+        recovery, central = self.parts.get(Recovery), self.parts.existing(CentralSteering)
+        if recovery.asking is None:
+            remaining = self.directory.hosts - self.directory.vacating - lost
+            recovery.asking = central is not None and central.request_recovery_plan(install, remaining)
+        return recovery.asking
+
+    def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
+        """At the client: go on as the next generation of a run."""
+        for part in before.parts:
+            self.parts.get(type(part)).continue_from(part, GenerationChange(lost, detected_s))
+
+    def handle_notes(self, heard: Iterable[n.Note | e.Event] | None) -> None:
+        """R2: have all notes heard, or an event, and those that come of them."""
+        if heard:
+            for note in heard:
+                for hearer in self.parts.hearers(type(note), event=isinstance(note, e.Event)):
+                    self.handle_notes(hearer(note))
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def may_say(self, sender: str, kind: type[Any]) -> bool:
+        """R4: whether ``sender`` may send a message of that kind; recorded if not."""
+        if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
+            return True
+        if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self._has_guest(sender))):
+            return True  # R5: a guest, or a client that asks to become one
+        self._unexpected(sender, kind)
+        return False
+
+    def _has_guest(self, host: str) -> bool:
+        """R5: whether another client of that name takes partitions of this run."""
+        subscribers = self.parts.existing(Subscribers)
+        return subscribers is not None and subscribers.knows(host)
+
+    def _unexpected(self, sender: str, kind: type[Any]) -> None:
+        self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
+
+    def demand(self, sender: str, demand: m.Demand) -> None:
+        if sender != self._host:
+            if sender not in self.members:  # R4: the sender is no host of the run, and at most a guest
+                if not self._demands_for_itself(sender, demand):
+                    self._unexpected(sender, m.Demand)
+                    return
+                demand = msgspec.structs.replace(demand, news=None, commit=None, later=False, critical=False)
+            if demand.news is not None:  # R3: piggybacked news counts before the demand
+                self._take_news(sender, demand.news, 0)
+            if demand.commit is not None:
+                self.handle_notes(self.parts.get(Member).on_commit(sender, demand.commit))
+        heard = self.flow.demand(sender, demand)
+        if heard:
+            self.handle_notes(heard)
+
+    def _demands_for_itself(self, sender: str, demand: m.Demand | m.SkipTo) -> bool:
+        """R5: whether a guest demands what one of its own sinks takes."""
+        where = self.directory.locations.get(demand.consumer)
+        return (
+            demand.forwards == 0 and sender in self.directory.subscribers and where is not None and where.host == sender
+        )
+
+    def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
+        if sender != self._host:
+            if sender not in self.directory.senders.get(part.producer, self.members) and not self._forwards(
+                sender, part
+            ):
+                self._unexpected(sender, m.Partition)
+                return
+            if part.news is not None:  # R3: piggybacked news counts before the partition
+                self._take_news(sender, part.news, size_bytes)
+            if part.commit is not None:
+                self.handle_notes(self.parts.get(Member).on_commit(sender, part.commit))
+        if self._shared.meters.runs and not part.end and part.consumer in self.flow.nodes:
+            self._shared.meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
+        heard = self.flow.partition(sender, part, value, size_bytes)
+        if part.producer in self.tree.dataflow.several:
+            heard = (*heard, *self.flow.share(sender, part, value, size_bytes))
+        if heard:
+            self.handle_notes(heard)
+
+    def _forwards(self, sender: str, part: m.Partition) -> bool:
+        """R4: whether a host that never had the producer may have this from who has, as the consumer was there once."""
+        return part.forwards > 0 and sender in self.members and part.consumer not in self.directory.senders
+
+    def _take_news(self, sender: str, news: m.Piggyback, size_bytes: int) -> None:
+        """What rode on a message of ``size_bytes``."""
+        if news.estimates:
+            self._shared.monitor.handle_estimates(news.estimates, self.out.now, sender, size_bytes)
+        if news.locations:
+            self._insist(sender, news.locations)
+            self._located(self.directory.merge(news.locations), self._host)
+
+    def _insist(self, sender: str, entries: tuple[m.Location, ...]) -> None:
+        """Put right what is said of operators that are here."""
+        for entry in entries:
+            if entry.node in self.flow.nodes and not self.directory.believes(entry):
+                self.parts.get(Departures).insist(sender, entry)
+
+    def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
+        for entry in entries:
+            self.handle_notes((n.OperatorLocated(entry, sender),))
+
+    def message(self, sender: str, message: Any, payload: Any = None) -> None:
+        """Any other message of this run."""
+        kind = type(message)
+        own = kind is m.SkipTo and self._demands_for_itself(sender, message)
+        if not (own or self.may_say(sender, kind)) or (kind in TO_CLIENT and not self.context.leads):
+            return
+        words = (sender, message) if kind not in WITH_BYTES else (sender, message, payload)
+        if kind is m.Located:
+            self.on_located(sender, message)
+        elif kind is m.Lost:
+            self.on_lost(sender, message)
+        for hearer in self.parts.hearers(kind):
+            self.handle_notes(hearer(*words))
+
+    def on_located(self, sender: str, message: m.Located) -> None:
+        """A host tells newer locations, as older ones were used."""
+        self._insist(sender, message.locations)
+        believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
+        self.directory.settle(believed)
+        self._located(believed, sender)
+
+    def on_lost(self, client: str, message: m.Lost) -> None:
+        """A host is gone for good."""
+        host = message.host
+        self._located(self.directory.merge(message.locations), self._host)
+        if self.directory.is_back(message):
+            return
+        if host in self.directory.hosts:
+            self.directory.lose(host)
+            self.handle_notes((n.HostLost(host),))
+        held = tuple(entry for entry in self.directory.locations.values() if entry.host == host)
+        if held:  # which the client did not know
+            self.out.send(client, m.Located(self.id, held))
+
+    def wants(self, sender: str, message: m.Partition | m.AnyState) -> bool:
+        """Whether a partition or state that begins to arrive has been asked for and not come yet."""
+        if sender not in self.members:
+            return False
+        if isinstance(message, m.AnyState):
+            return any(part.wants(message) for part in self.parts.handling(type(message)))
+        node = self.flow.nodes.get(message.consumer)
+        if node is None:
+            return message.consumer in self.directory.locations  # to be forwarded
+        return node.wants(message.producer, message.index)
+
+    def passes(self, chunk: m.RelayedChunk) -> bool:
+        """R6: whether what begins to come over relays is to come so."""
+        if not self.members.issuperset({chunk.source, *(hop.host for hop in chunk.hops)}):
+            return False
+        commit = chunk.message.commit if type(chunk.message) is m.Partition else None
+        return self.directory.routes.passes(
+            chunk, self.parts.get(Member).coming(chunk.source, commit) if commit else ()
+        )
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def transfer_over(self, peer: str, part: m.Partition, *, arrived: bool, via: m.Via) -> None:
+        """All of a partition has gone to ``peer``, or nobody knows what became of it."""
+        ways = self.directory.routes
+        if ways.table:
+            (ways.came_through if arrived else ways.failed)(peer, via, part)
+        self.flow.transfer_over(part, arrived=arrived)
+        if not arrived:
+            self.flow.stuck(peer)
+            self._judge_relays(peer, part, via)
+
+    def _judge_relays(self, peer: str, part: m.Partition, via: m.Via) -> None:
+        """Tell the client of a route over relays that carries nothing, if there is no other: nobody sees its hops."""
+        ways, limits = self.directory.routes, self.context.limits
+        if isinstance(via, str) or not ways.table or ways.others(peer, via, part.index):
+            return
+        failing_s = ways.failing_s(peer, via)
+        if failing_s >= limits.patience * limits.stall_s:
+            hosts = " and ".join(hop.host for hop in via[:-1])
+            path = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
+            self._report_blocked_route(
+                peer, part.producer, f"nothing has got through {path}", route_fields(via), failing_s
+            )
+
+    def state_over(self, peer: str, state: m.AnyState, *, arrived: bool, via: m.Via) -> None:
+        """All of a state has gone to ``peer``, or nobody knows what became of it."""
+        ways = self.directory.routes
+        if ways.table:
+            (ways.came_through if arrived else ways.failed)(peer, via, state)
+        self.directory.states.over(peer, via, state, arrived=arrived)
+        for hearer in self.parts.hearers(("transfer", type(state))):
+            hearer(peer, state, arrived=arrived)
+
+    def blocked(self, event: e.TransferStalled) -> None:
+        """Control messages pass to a host, and nothing of a partition or state does."""
+        message, peer, via, directory = event.message, event.peer, event.via, self.directory
+        if peer not in directory.everyone:
+            return
+        spared = isinstance(message, m.AnyState) and not self._is_awaited(message)
+        alternatives = [
+            other
+            for other in directory.routes.others(peer, via, message.index if isinstance(message, m.Partition) else None)
+            if not (isinstance(other, str) and self._shared.silence.is_blocked(self.id, peer, other))
+        ]
+        if isinstance(message, m.Probe) or spared or alternatives:
+            self.out.emit(e.Redial(self.id, peer, via, again=False))
+            return
+        node = message.producer if isinstance(message, m.Partition) else message.node
+        end = directory.peers[peer].ends.get(via, "") if peer in directory.peers else ""
+        port, over = end.rpartition(":")[2], f" over network {via!r}" if via != NET else ""
+        passed_s = in_seconds(self.context.limits.patience * self.context.limits.stall_s)
+        why = (
+            f"nothing has got through to host {peer!r}{over} for {passed_s}: control messages pass, partitions do not;"
+            f" is port {port} open? is the path MTU smaller?"
+        )
+        self._report_blocked_route(peer, node, why, {"via": via}, event.idle_s)
+
+    def _report_blocked_route(self, peer: str, node: str, why: str, route: dict[str, Any], idle_s: float) -> None:
+        """Record that a route carries nothing, and tell the client."""
+        self.out.record("fault", peer=peer, node=node, duration_s=idle_s, detail={"what": why, **route})
+        self.out.send(self.install.client, m.Failed(self.id, node, why, lost=peer))
+
+    def _is_awaited(self, state: m.AnyState) -> bool:
+        """Whether somebody waits for a state: an operator that moves stays where it is instead, if that is long."""
+        if isinstance(state, m.State):
+            return bool(state.heir)
+        checkpoints = self.parts.existing(Checkpoints)
+        return checkpoints is not None and checkpoints.is_awaited(state)
+
+    def timer(self, timer: Timer, what: str) -> None:
+        """Something is due in this run, of ``what`` where the timer is of something."""
+        if timer is Timer.MOVE:
+            self._alarm.rung()
+        for hearer in self.parts.hearers(timer):
+            self.handle_notes(hearer(what) if timer in OF_NODES else hearer())
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """A node here that needs the way to ``host``, and what for."""
+        if host not in self.directory.everyone:
+            return None
+        waits = (part.waits_for(host) for part in self.parts)
+        return next((found for found in waits if found is not None), None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no node is here, or on its way."""
+        departures = self.parts.existing(Departures)
+        return not (self.flow.nodes or self._coming or (departures is not None and departures.leaving))
+
+    @property
+    def _coming(self) -> Collection[str]:
+        """The operators that may come here."""
+        arrivals = self.parts.existing(Arrivals)
+        return () if arrivals is None else arrivals.coming
+
+    @property
+    def vacant(self) -> bool:
+        """Whether nothing is here that others need."""
+        return self.empty and not self.flow.tails.left
+
+    @property
+    def operators(self) -> int:
+        """How many operators are here or on their way."""
+        return self.flow.operators + len(self._coming)
+
+    def validate(self) -> None:
+        """Check the invariants of every part; for tests and the virtual shell."""
+        for part in self.parts:
+            part.validate()
+        known: Set[str] = self.tree.dataflow.by_name.keys()
+        if self.tree.former is not None:
+            known = known | self.tree.former.by_name.keys()
+        assert self.directory.locations.keys() == known, self.directory.locations.keys() ^ known
+        for node in self.flow.nodes.values():
+            for name in node.node.inputs:
+                assert name in known, node

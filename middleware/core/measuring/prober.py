@@ -1,0 +1,286 @@
+"""Bandwidth probes on demand: a short train of messages there and another back, one link at a time from each host.
+
+Rules:
+
+R1. A train begins with empty messages, one after the other: the first opens the connection, the others measure what an
+    empty message takes, which passive measurements need. Then, without waiting, go a lead of ``LEAD_BYTES`` and
+    ``PIECES`` messages of 16 KB right behind it; each takes the time between the arrival of the one before it and its
+    own. So neither the way there and back, nor what a link lets pass at once after idling, is taken for transmission.
+    The median counts: a receiver that is late to see one of them makes that one slow and the next one quick. Without
+    ``probe_train`` a train is a single message of 16 KB, as in the paper: enough where links and hosts are ideal.
+R2. A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which teaches *b -> a*. Each tells the other
+    end of the link, and all who asked it.
+R3. A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
+    answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
+    ``probe_patience_s`` holds up the others no more.
+R4. Within a run only its hosts are probed, where they are known to be. Before runs anybody may be, wherever the
+    requester, or whoever probes, says. So requests for more than ``MOST`` links, or of more than ``MOST`` hosts for one
+    link, are dropped, and the requester asks again. Of trains, and of links measured before, the oldest are forgotten.
+
+Source: Ranganathan et al., section 4 (16 KB round trips).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.context.notes import LinkMeasured, Notes
+from thalweg.middleware.core.context.outbox import Outbox, Timer
+from thalweg.middleware.core.measuring.monitor import Ends, Monitor, as_link_estimate, as_message, estimate_fields
+from thalweg.middleware.network.view import NET, Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
+
+SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
+MOST = m.MAX_TARGETS  # hosts that are to be probed, or were, and hosts that wait for one link
+TRIES = 2  # to ask for links: a request may be lost
+BEFORE_RUNS = "probe"  # stands for the run in probes for a plan that is made before one
+LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
+EMPTIES, PIECES = 4, 3
+STAGE_PAYLOADS = (b"",) * EMPTIES + (bytes(LEAD_BYTES),) + (bytes(m.PROBE_BYTES),) * PIECES
+LEAD, LAST = EMPTIES, EMPTIES + PIECES
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def too_slow_bps(waited_s: float) -> float:
+    """What a link is taken for that nobody could measure in that time: no faster than that shows.
+
+    It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
+    """
+    return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
+
+
+def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """As the latest entry of a table, which has room for so many (R4)."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > MOST:
+        del table[next(iter(table))]
+
+
+class _Asker(msgspec.Struct):
+    """A host that waits for a link, in which run, and for which of its two directions still."""
+
+    run: str
+    there: bool = True
+    back: bool = True
+
+
+class _Train(msgspec.Struct, frozen=True):
+    """The train this host has under way on its own account, over the link ``way``."""
+
+    way: Link
+    number: int
+    begun_s: float
+
+
+class Prober:
+    """The probes this host still has to send, the one under way, and who waits for what."""
+
+    def __init__(self, out: Outbox, me: m.Peer, monitor: Monitor) -> None:
+        self._out, self._me, self._monitor = out, me, monitor
+        self.sent_bytes = 0
+        self.queue: dict[Link, str] = {}  # by link from here the run, in the order they are probed in
+        self.under_way: _Train | None = None
+        self.waiting: dict[Link, dict[str, _Asker]] = {}  # by link from here, by name
+        self.empty_s: dict[Ends, float] = {}  # the least that an empty probe took
+        self.count = 0
+        self._first = 0 if monitor.config.probe_train else LAST
+        self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # what the lead of a train and its pieces took
+        self._begun_s: dict[Link, float] = {}  # when a link was last probed, by either end
+
+    # --- who asks -------------------------------------------------------------------------------------
+
+    def request(self, event: e.ProbesRequested) -> Notes:
+        """Have a host measure its links to others."""
+        request = m.ProbeRequest(event.run, event.targets, event.requester, via=event.via)
+        if event.source.name == self._out.host:
+            yield from self.on_request(request)
+        else:
+            self._out.emit(e.Meet(event.run, (event.source,)))
+            self._out.of(event.run).send(event.source.name, request)
+
+    def measure(self, run: str, peers: Mapping[str, m.Peer], links: Collection[Link], *, pairs: bool = False) -> Notes:
+        """Ask those of ``peers`` that send over these links to measure them; ``pairs``: both ways are wanted."""
+        targets: dict[tuple[str, str], list[m.Peer]] = {}
+        for source, target, via in [(*link[:2], Link(*link).via) for link in sorted(links)]:
+            if pairs and source > target and Link(target, source, via) in links:
+                continue  # one probe measures both
+            if source in peers and target in peers:
+                targets.setdefault((source, via), []).append(peers[target])
+        for (source, via), receivers in targets.items():
+            yield from self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, via=via))
+
+    def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> Notes:
+        """``hosts``: those of the run, if another host asks."""
+        if message.run == BEFORE_RUNS:
+            hosts = None
+            self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
+        for target in message.targets:
+            if target.name != self._out.host and (hosts is None or target.name in hosts):
+                # R4: within a run only its hosts are probed
+                yield from self._request_probe(message.run, self._to(target.name, message.via), message.requester.name)
+        self._next()
+
+    def _to(self, host: str, via: str) -> Link:
+        return Link(self._out.host, host, via)
+
+    def _request_probe(self, run: str, there: Link, requester: str) -> Notes:
+        asker = _Asker(run)
+        back = Link(there.target, there.source, there.via)
+        for link in (there, back):
+            known = self._fresh(link)
+            if known is not None:
+                yield from self._answer(run, requester, link, known)
+                asker = _Asker(run, asker.there and link != there, asker.back and link != back)
+        if not (asker.there or asker.back):
+            return
+        waiting = self.waiting.get(there, {})
+        if len(waiting if waiting else self.waiting) >= MOST and requester not in waiting:
+            return  # R4: a request too many is dropped, and the requester asks again
+        waiting[requester] = asker
+        self.waiting[there] = waiting
+        again_s = self._begun_s.get(there, -math.inf) + self._monitor.config.probe_interval_s
+        if self._out.now >= again_s:
+            self.queue.setdefault(there, run)
+
+    def _fresh(self, link: Link) -> LinkEstimate | None:
+        known = self._monitor.estimate(link, self._out.now)  # R3: a fresh link is answered, not probed
+        young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
+        return known if young else None
+
+    def _answer(self, run: str, requester: str, link: Link, estimate: LinkEstimate) -> Notes:
+        if requester == self._out.host:
+            yield from self._report(link, estimate)
+        else:
+            self._out.of(run).send(requester, m.ProbeResult(run, as_message(link, estimate, self._out.now)))
+
+    def _report(self, link: Link, estimate: LinkEstimate) -> Notes:
+        """A probe has measured a link; the application, or a run, may wait for it."""
+        self._out.emit(e.Report(*link.hosts, estimate, via=link.via))
+        yield LinkMeasured(link, estimate)
+
+    def _answer_waiting(self, way: Link, link: Link, estimate: LinkEstimate) -> Notes:
+        """Answer all who wait for ``link``, ``way`` from here or back, except its two ends: both are told anyway."""
+        askers = self.waiting.get(way, {})
+        for name, asker in list(askers.items()):
+            is_forward = link == way
+            if (asker.there if is_forward else asker.back) and name not in link.hosts:
+                yield from self._answer(asker.run, name, link, estimate)
+            if is_forward:
+                asker.there = False
+            else:
+                asker.back = False
+            if not (asker.there or asker.back):
+                del askers[name]
+        if not askers:
+            self.waiting.pop(way, None)
+
+    # --- trains ---------------------------------------------------------------------------------------
+
+    def on_probe(self, sender: str, message: m.Probe, via: str = NET) -> None:
+        if message.run == BEFORE_RUNS:
+            self._out.emit(e.Meet(message.run, (message.source,)))
+        if message.echo and message.stage == self._first:
+            _keep(self._begun_s, self._to(sender, via), self._out.now)
+        if message.echo and message.stage == LAST:  # R2: a train back measures the other direction
+            self._send(message.run, self._to(sender, via), message.number, self._first, echo=False)
+
+    def on_measured(self, measured: e.TransferMeasured, probe: m.Probe) -> Notes:
+        """A message of a train has arrived."""
+        peer, size_bytes, duration_s = measured.peer, measured.size_bytes, measured.duration_s
+        if not isinstance(measured.via, str):  # no probe goes over relays
+            return
+        way = self._to(peer, measured.via)
+        train = (peer, probe.number, probe.echo)
+        if probe.stage >= LEAD:
+            took_s = self._took_s.pop(train, [])
+            took_s.append(duration_s)
+            if probe.stage == LAST:
+                yield from self._train_over(way, probe, size_bytes, took_s)
+            elif len(took_s) < LAST - LEAD + 1:
+                _keep(self._took_s, train, took_s)  # of one that never comes to its end until it is the oldest
+            return
+        if probe.stage > 0:
+            _keep(self.empty_s, way, min(self.empty_s.get(way, math.inf), duration_s))
+        following = probe.stage + 1
+        # R1: empty messages go one after the other, the lead and its pieces all at once
+        for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):
+            self._send(probe.run, way, probe.number, stage, echo=probe.echo)
+
+    def _train_over(self, link: Link, probe: m.Probe, size_bytes: int, took_s: list[float]) -> Notes:
+        lead_s, *pieces_s = took_s
+        # R1: a piece that is seen late makes the next one quick, so the median counts
+        busy_s = statistics.median(pieces_s or took_s)
+        # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
+        share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
+        mean_s = share * (self.busy_s(link, lead_s) + plain_sum(pieces_s))
+        if busy_s < mean_s / 2:
+            busy_s = mean_s
+        estimate = self._monitor.measured(link, size_bytes, busy_s, self._out.now, "probe")
+        if estimate is not None:
+            self._out.of(probe.run).record("estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
+            message = m.ProbeResult(probe.run, as_message(link, estimate, self._out.now))
+            self._out.of(probe.run).send(link.target, message)
+            yield from self._report(link, estimate)
+            yield from self._answer_waiting(link, link, estimate)
+        self._over(link, probe)
+
+    def busy_s(self, way: Ends, duration_s: float) -> float:
+        """What of a transfer's time its bytes took: without the way there and back of an empty one, where known.
+
+        At most half is taken off, as an empty message's way may have become shorter.
+        """
+        return duration_s - min(self.empty_s.get(way, 0.0), duration_s / 2)
+
+    def on_failed(self, way: Link, probe: m.Probe) -> None:
+        self._took_s.pop((way.target, probe.number, probe.echo), None)
+        self.waiting.pop(way, None)
+        self._over(way, probe)
+
+    def on_result(self, report: m.Estimate) -> Notes:
+        link, estimate = report.link, as_link_estimate(report, self._out.now)
+        self._monitor.handle_estimates((report,), self._out.now, report.source)
+        yield from self._report(link, estimate)
+        if link.target == self._out.host:
+            yield from self._answer_waiting(self._to(link.source, link.via), link, estimate)
+
+    def _over(self, way: Link, probe: m.Probe) -> None:
+        mine = self.under_way
+        if mine is not None and probe.echo and (mine.way, mine.number) == (way, probe.number):
+            self.under_way = None
+            self._next()
+
+    def _next(self) -> None:
+        """Begin the next train that somebody still waits for."""
+        patience_s = self._monitor.config.probe_patience_s
+        if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
+            return  # R3: the train under way still has time
+        while self.queue:
+            way = next(iter(self.queue))
+            run = self.queue.pop(way)
+            if way in self.waiting:
+                self.count += 1
+                self.under_way = _Train(way, self.count, self._out.now)
+                _keep(self._begun_s, way, self._out.now)
+                self._send(run, way, self.count, self._first, echo=True)
+                self._out.wake(Timer.PROBE, self._out.now + patience_s)
+                return
+
+    def on_timer(self) -> None:
+        """The train under way has had its time."""
+        self._next()
+
+    def _send(self, run: str, way: Link, number: int, stage: int, *, echo: bool) -> None:
+        payload = STAGE_PAYLOADS[stage]
+        self.sent_bytes += len(payload)
+        message = m.Probe(run, number, self._me, echo, stage)
+        self._out.of(run).send(way.target, message, payload, len(payload), bulk=True, via=way.via)

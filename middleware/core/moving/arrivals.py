@@ -1,0 +1,347 @@
+"""Operators that come to this host: from another one, or from none, as those that appear in another tree.
+
+The rules of hand-overs, and the states with what moves between them, are in ``handover``. What an operator that
+appears takes over of others is in ``inheritance``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.context.machine import Machine
+from thalweg.middleware.core.context.notes import HostLost, Notes, OperatorLocated, Prepared, Unprepared
+from thalweg.middleware.core.context.outbox import Alarm, RunContext, Timer
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.newcomers import Newcomer
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.moving.handover import COMING, ArrivalEvent, ArrivalState
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.parts.part import Part, RunParts
+from thalweg.middleware.dataflow import Node
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+@dataclass(eq=False, repr=False)
+class Arrival(Machine):
+    """An operator that may come, as the host sees it that it would come to; without a ``source`` it would appear."""
+
+    TABLE = COMING
+
+    node: Node
+    source: str
+    version: int
+    number: int  # of the proposal by which it may, 0 for none
+    state: ArrivalState = ArrivalState.PREPARING
+    came: m.State | None = None
+    came_s: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"{self.node.name} from {self.source or 'nowhere'}, {self.state}"
+
+
+class Arrivals(Part):
+    """The operators of one run that may come to this host, or appear on it."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Arrivals:
+        return cls(
+            parts.context, parts.shared, parts.get(Alarm), parts.get(Tree), parts.get(Directory), parts.get(Flow)
+        )
+
+    def __init__(
+        self, context: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
+    ) -> None:
+        self._out, self._limits, self._occupied = context.out, context.limits, shared.occupied
+        self._partitions = context.install.partitions
+        self._alarm, self._tree, self._directory, self._flow = alarm, tree, directory, flow
+        self._bars = "it takes partitions of that run, and has no other part in it" if context.only_subscribes else ""
+        self.coming: dict[str, Arrival] = {}
+
+    @property
+    def _barred(self) -> str:
+        """Why nothing may come here, if that is so."""
+        return self._bars or ("it is being drained" if self._out.context.draining else "")
+
+    # --- before it is decided -------------------------------------------------------------------------
+
+    def on_offer(self, sender: str, message: m.Offer) -> None:
+        name, out = message.node, self._out
+        here = self._directory.locations.get(name)
+        if here is None or self._tree.former is not None:  # answered once the old tree is retired
+            return
+        arrival = self.coming.get(name)
+        if arrival is not None and (arrival.source, arrival.version) == (sender, message.version):
+            arrival.number = 0  # a proposal that names it as well is voted down by the sender
+            self._answer(arrival)
+        elif here.version > message.version:  # R5: the message is late, the operator has moved or stayed
+            out.send(sender, m.Located(out.run, (here,)))
+        else:
+            error = self.invite(name, sender, message.version, 0)
+            if error:
+                out.send(sender, m.Refuse(out.run, name, message.version, error))
+
+    def invite(self, name: str, source: str, version: int, number: int) -> str:
+        """Prepare for ``name``, which may come from ``source``; why not, or empty.
+
+        ``number``: of the proposal by which it may, 0 for none.
+        """
+        if self._barred:
+            return self._barred
+        old = self.coming.get(name)
+        if old is not None and old.version > version:
+            return f"{name!r} has moved since"
+        if old is not None and old.version == version and not old.number:
+            return f"{name!r} is on its way there"
+        if old is not None:
+            self.discard(old)
+        if name in self._flow.nodes:
+            return f"{name!r} is here already"
+        node = self._tree.node_of(name)
+        if node.kind != "operator":
+            return f"{name!r} is no operator"
+        room, count = self._limits.max_operators, self._occupied()
+        if count >= room:
+            return f"it has room for {room} operators, and {count} are there or on their way"
+        near = self._directory.where((*node.inputs, *self._tree.consumers[name])).values()
+        self._prepare(Arrival(node, source, version, number), near)
+        self.arm()
+        self._out.emit(e.OpenNode(self._out.run, node))
+        return ""
+
+    def invite_new(self, nodes: Iterable[Node], number: int, near: dict[str, set[str]], merging: Any = None) -> str:
+        """Prepare for nodes that may appear here by proposal ``number``; why not, or empty.
+
+        ``near``: the hosts that each would talk to; ``merging``: the codes whose states are merged, where they stand
+        for others that disappear.
+        """
+        new, room, count = list(nodes), self._limits.max_operators, self._occupied()
+        if new and self._barred:
+            return self._barred
+        more = plain_sum(node.kind == "operator" for node in new)
+        if count + more > room:
+            return f"it has room for {room} operators, {count} are there or on their way, and {more} more would be"
+        for node in new:
+            self._prepare(Arrival(node, "", 0, number), near[node.name])
+            merges = merging is not None and node.code in merging
+            self._out.emit(e.OpenNode(self._out.run, node, fresh=merging is not None, merging=merges))
+        return ""
+
+    def _prepare(self, arrival: Arrival, near: Iterable[str]) -> None:
+        self.coming[arrival.node.name] = arrival
+        for host in sorted({*near} - {self._out.host}):
+            self._out.emit(e.Approach(self._out.run, host))
+
+    def arm(self) -> None:
+        """Look after what may come now and then: the word that it does not may be lost."""
+        if any(arrival.source for arrival in self.coming.values()):
+            self._alarm.by(self._out.now + self._limits.retry_max_s)
+
+    def ready(self, number: int) -> bool:
+        """Whether all that may come by proposal ``number`` has its code loaded."""
+        coming = [arrival for arrival in self.coming.values() if arrival.number == number]
+        return all(arrival.state is ArrivalState.PREPARED for arrival in coming)
+
+    def on_opened(self, event: e.NodeOpened) -> Notes:
+        arrival = self.coming.get(event.node)
+        if arrival is None or arrival.state is not ArrivalState.PREPARING:
+            return
+        if event.error:
+            yield from self._refuse(arrival, event.error)
+            return
+        arrival.to(ArrivalEvent.OPENED)
+        if arrival.number:
+            yield Prepared()
+        else:
+            self._answer(arrival)
+
+    def discard(self, arrival: Arrival, event: ArrivalEvent = ArrivalEvent.WITHDRAWN) -> None:
+        """It does not come."""
+        arrival.to(event)
+        name = arrival.node.name
+        del self.coming[name]
+        self._directory.await_no_word(name)
+        self._flow.give_up(name)
+        self._out.emit(e.CloseNode(self._out.run, name))
+
+    def uninvite(self, number: int) -> None:
+        """Proposal ``number`` is off: what would have come by it does not."""
+        for arrival in [arrival for arrival in self.coming.values() if arrival.number == number]:
+            self.discard(arrival)
+
+    def keep_only(self, names: Any) -> None:
+        """Another tree has no operators but these, and none is under way."""
+        for arrival in [
+            arrival for name, arrival in self.coming.items() if name not in names or arrival.came is not None
+        ]:
+            self.discard(arrival)
+
+    def cut(self, gone: AbstractSet[str]) -> Notes:
+        """No query uses these nodes any more."""
+        for name in sorted(gone & self.coming.keys()):
+            self.discard(self.coming[name])
+        yield Prepared()  # what was waited for may have been of these
+
+    def _refuse(self, arrival: Arrival, why: str) -> Notes:
+        """R6: it cannot run here, or not from its state."""
+        name, out = arrival.node.name, self._out
+        self.discard(arrival, ArrivalEvent.FAILED)
+        if arrival.number and arrival.came is None:
+            yield Unprepared(arrival.number, f"{name!r} cannot run there: {why}")
+        else:
+            out.send(arrival.source, m.Refuse(out.run, name, arrival.version, why[:4000]))
+
+    # --- its state ------------------------------------------------------------------------------------
+
+    def wants(self, message: m.State) -> bool:
+        """Whether a state that begins to arrive has been asked for, and is not too large."""
+        return not message.heir and message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
+
+    def _fits(self, message: m.State) -> bool:
+        """Whether a state is of a partition of the run, and says of each consumer once what it has demanded.
+
+        Queries may begin and leave meanwhile; of one that has begun unheard of here nobody would know any more.
+        """
+        if self._partitions is not None and message.index > self._partitions:
+            return False
+        consumers, demanded = self._tree.consumers[message.node], message.demanded
+        names = [consumers[0]] if isinstance(demanded, int) else [progress.consumer for progress in demanded]
+        if not all(map(self._directory.had, names)):
+            return False
+        lasting = [name for name in consumers if name not in self._tree.first]
+        return len(set(names)) == len(names) and set(names).issuperset(lasting)
+
+    def on_state(self, sender: str, message: m.State, payload: Any) -> None:
+        if message.heir:
+            return
+        name, out, limit = message.node, self._out, self._limits.max_state_bytes
+        here = self._directory.locations.get(name)
+        if here is None or self._tree.former is not None:  # nothing honest is under way then
+            return
+        arrival = self.coming.get(name)
+        if arrival is None or (arrival.source, arrival.version) != (sender, message.version):
+            if here.version > message.version:
+                out.send(sender, m.Located(out.run, (here,)))
+            else:
+                out.send(sender, m.Refuse(out.run, name, message.version, "it was not offered here"))
+        elif arrival.state is ArrivalState.RESTORED:
+            self._answer(arrival)
+        elif arrival.state is ArrivalState.PREPARED and message.size_bytes > limit:
+            self.discard(arrival)
+            why = f"its state has {message.size_bytes} bytes; host {out.host!r} takes up to {limit}"
+            out.send(sender, m.Refuse(out.run, name, message.version, why))
+        elif arrival.state is ArrivalState.PREPARED and not self._fits(message):
+            self.discard(arrival)
+            why = "its state is not that of its consumers, or of this run"
+            out.send(sender, m.Refuse(out.run, name, message.version, why))
+        elif arrival.state is ArrivalState.PREPARED:
+            arrival.to(ArrivalEvent.STATE_CAME)
+            arrival.came, arrival.came_s = msgspec.structs.replace(message, inline=None), out.now
+            state = payload if message.inline is None else message.inline
+            version, digest = arrival.version, message.digest
+            out.emit(e.RestoreState(out.run, name, version, state, digest, message.state_version))
+
+    def on_state_restored(self, event: e.StateRestored) -> Notes:
+        arrival = self.coming.get(event.node)
+        if arrival is None or (arrival.state, arrival.version) != (ArrivalState.RESTORING, event.version):
+            return
+        if event.error:
+            yield from self._refuse(arrival, event.error)
+            return
+        arrival.to(ArrivalEvent.RESTORED)
+        self._directory.await_word(arrival.node.name)
+        self._answer(arrival)
+
+    def _answer(self, arrival: Arrival) -> None:
+        """Say how far this host is, where the other one is to know."""
+        out, name = self._out, arrival.node.name
+        if arrival.state is ArrivalState.PREPARED:
+            out.send(arrival.source, m.Accept(out.run, name, arrival.version))
+        elif arrival.state is ArrivalState.RESTORED:
+            out.send(arrival.source, m.Restored(out.run, name, arrival.version))
+
+    def on_timer(self) -> None:
+        """R5: ask the host that an operator was to come from whether it still is."""
+        for name, arrival in self.coming.items():
+            if not arrival.number or name in self._flow.expected:  # a proposal's end is told until it is heard
+                self._answer(arrival)
+        self.arm()
+
+    # --- what comes of it -----------------------------------------------------------------------------
+
+    def on_withdraw(self, sender: str, message: m.Withdraw) -> None:
+        arrival = self.coming.get(message.node)
+        if arrival is not None and (arrival.source, arrival.version) == (sender, message.version):
+            self.discard(arrival)
+
+    def on_located(self, note: OperatorLocated) -> None:
+        """``note.sender`` may wait for what follows from the location, also where that is not new here."""
+        entry, here = note.entry, self._out.host
+        arrival = self.coming.get(entry.node)
+        if arrival is not None and arrival.source and entry.version > arrival.version:
+            if self._directory.locations[entry.node].host == here and arrival.state is ArrivalState.RESTORED:
+                self._activate(arrival)
+            else:
+                self.discard(arrival)
+        if entry.host == here and entry.node in self._flow.nodes and note.sender != here:
+            self._out.send(note.sender, m.Resumed(self._out.run, entry.node, entry.version - 1))
+
+    def _activate(self, arrival: Arrival) -> None:
+        """R2: the operator has moved here."""
+        state, now = arrival.came, self._out.now
+        assert state is not None
+        arrival.to(ArrivalEvent.COMMITTED)
+        del self.coming[arrival.node.name]
+        self._directory.await_no_word(arrival.node.name)
+        came = Newcomer(arrival.source, arrival.version, state.size_bytes, arrival.came_s, now)
+        self._flow.adopt(state, came)
+
+    def on_lost(self, note: HostLost) -> None:
+        """A host is gone for good: what was to come from there does not."""
+        for arrival in [arrival for arrival in self.coming.values() if arrival.source == note.host]:
+            self.discard(arrival)
+
+    # --- what the barrier commits ---------------------------------------------------------------------
+
+    def expect(self, name: str, number: int, index: int) -> None:
+        """Proposal ``number`` is committed: by it ``name`` begins here with partition ``index``."""
+        arrival = self.coming.get(name)
+        if arrival is not None and arrival.number == number:
+            self._flow.expect(name, index)
+
+    def prepared(self, number: int) -> set[str]:
+        """The operators that can appear here by proposal ``number``."""
+        return {
+            name
+            for name, arrival in self.coming.items()
+            if not arrival.source and arrival.number == number and arrival.state is ArrivalState.PREPARED
+        }
+
+    def appear(self) -> list[str]:
+        """Another tree is committed: the operators that appear here, which are no longer to come."""
+        new = [arrival for arrival in self.coming.values() if not arrival.source]
+        for arrival in new:
+            arrival.to(ArrivalEvent.APPEARED)
+            del self.coming[arrival.node.name]
+        return [arrival.node.name for arrival in new]
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        assert self.coming.keys().isdisjoint(self._flow.nodes), self.coming
+        assert self.coming.keys() >= self._flow.expected.keys(), self._flow.expected
+        assert self._tree.former is None or all(arrival.came is None for arrival in self.coming.values()), self.coming
+
+    HANDLERS = Handlers(
+        messages={m.Offer: on_offer, m.State: on_state, m.Withdraw: on_withdraw},
+        events={e.NodeOpened: on_opened, e.StateRestored: on_state_restored},
+        notes={OperatorLocated: on_located, HostLost: on_lost},
+        timers={Timer.MOVE: on_timer},
+    )

@@ -1,0 +1,408 @@
+"""Operators that leave this host. The rules, and the states with what moves between them, are in ``handover``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from thalweg.middleware.core.context.machine import Machine
+from thalweg.middleware.core.context.notes import (
+    Ended,
+    HandedOver,
+    HandoverFinished,
+    HostLost,
+    Light,
+    Note,
+    Notes,
+    OperatorLocated,
+)
+from thalweg.middleware.core.context.outbox import Alarm, RunContext, Timer
+from thalweg.middleware.core.flow.directory import FAR, Directory
+from thalweg.middleware.core.flow.epochs import EpochBooks
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node_states import NodeState
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.moving.handover import LEAVING, DepartureEvent, DepartureState, too_large
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import Part, RunParts
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+WAITING = (DepartureState.OFFERED, DepartureState.SENT, DepartureState.COMMITTED)  # for the other host
+
+
+@dataclass(eq=False, repr=False)
+class Departure(Machine):
+    """A hand-over as the host sees it that the operator leaves."""
+
+    TABLE = LEAVING
+
+    node: str
+    target: str
+    version: int
+    protocol: str
+    reason: str
+    number: int  # of the barrier's proposal, 0 for none
+    state: DepartureState = DepartureState.OFFERED
+    begun_s: dict[str, float] = field(default_factory=dict)  # phase -> when it began
+    expires_s: float = 0.0
+    sending: bool = False  # a bulk transfer of the state is under way
+    taken: e.StateTaken | None = None
+    size_bytes: int = 0  # of the state
+    index: int = 0  # of the operator's next partition, once it is light
+
+    def __repr__(self) -> str:
+        return f"{self.node} on its way to {self.target}, {self.state}"
+
+
+class Departures(Part):
+    """The operators of one run that are to leave this host."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Departures:
+        return cls(
+            parts.context,
+            parts.get(Alarm),
+            parts.get(Tree),
+            parts.get(Directory),
+            parts.get(EpochBooks),
+            parts.get(Flow),
+        )
+
+    def __init__(
+        self, context: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: EpochBooks, flow: Flow
+    ) -> None:
+        self._out, self._limits, self._install = context.out, context.limits, context.install
+        self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow
+        self.leaving: dict[str, Departure] = {}
+        self.state_bytes: dict[str, int] = {}  # of operators when they last left, at their host and at the client
+
+    def obstacle(self, name: str, target: str) -> str:
+        """Why ``name`` cannot be handed over from here to ``target`` now; empty when it can."""
+        here, node = self._out.host, self._flow.nodes.get(name)
+        if node is None:
+            return f"{name!r} is not on host {here!r}"
+        if node.node.kind != "operator" or node.node.pinned is not None:
+            return f"{node.node.kind} {name!r} is pinned to {here!r}"
+        if target not in self._directory.hosts:
+            return f"host {target!r} has no part in the run"
+        if target == here:
+            return f"{name!r} is on host {target!r} already"
+        return self.going(name)
+
+    def going(self, name: str) -> str:
+        """Says that ``name`` is on its way, if it is."""
+        departure = self.leaving.get(name)
+        return "" if departure is None else f"{name!r} is on its way to host {departure.target!r}"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether an operator is on its way of which nobody knows yet where it will be."""
+        return any(departure.state is not DepartureState.COMMITTED for departure in self.leaving.values())
+
+    def begin(self, name: str, target: str, *, protocol: str, reason: str, after: int = -1, number: int = 0) -> Notes:
+        """Hand ``name`` over to ``target`` after partition ``after``; ``obstacle`` has said that it can be.
+
+        With ``number`` a barrier's proposal has been agreed upon by ``target``, else it is offered first.
+        """
+        version = self._directory.locations[name].version
+        departure = self.leaving[name] = Departure(name, target, version, protocol, reason, number)
+        departure.begun_s["decided"] = self._out.now
+        if number:
+            departure.to(DepartureEvent.ACCEPTED)
+            yield from self._agreed(departure, after, recall=True)
+        else:
+            departure.expires_s = self._out.now + self._limits.handoff_s
+            self._out.emit(e.Approach(self._out.run, target))
+            self._offer(departure)
+            self.arm()
+
+    def arm(self) -> None:
+        """Look after the hand-overs again, if another host is to answer."""
+        if any(departure.state in WAITING for departure in self.leaving.values()):
+            self._alarm.by(self._out.now + self._limits.retry_s)
+
+    def _offer(self, departure: Departure) -> None:
+        self._out.send(departure.target, m.Offer(self._out.run, departure.node, departure.version))
+
+    def _agreed(self, departure: Departure, after: int, *, recall: bool) -> Notes:
+        yield from self._flow.leave(departure.node, after, recall=recall)
+        yield from self.on_ended(Ended(departure.node))
+
+    # --- what the operator does -----------------------------------------------------------------------
+
+    def on_ended(self, note: Ended) -> Notes:
+        """An operator whose stream is over never becomes light."""
+        departure, node = self.leaving.get(note.node), self._flow.nodes.get(note.node)
+        if departure is None or node is None or node.state is not NodeState.ENDED:
+            return
+        if departure.can(DepartureEvent.ENDED):
+            yield from self._stay(departure, DepartureEvent.ENDED, "the stream ended first")
+
+    def take_state(self, note: Light) -> None:
+        """R1: the operator is light."""
+        departure = self.leaving[note.node]
+        departure.to(DepartureEvent.LIGHTENED)
+        departure.begun_s["suspended"] = self._out.now
+        departure.index = self._flow.nodes[note.node].index
+        self._flow.call_back(note.node)
+        self._out.emit(e.TakeState(self._out.run, note.node, departure.version))
+
+    def on_taken(self, event: e.StateTaken) -> Notes:
+        departure = self.leaving.get(event.node)
+        if departure is None or (departure.state, departure.version) != (DepartureState.SUSPENDED, event.version):
+            return
+        if event.delta is True:  # asked for before, for a replica
+            return
+        error = event.error or too_large(len(event.state), self._limits.max_state_bytes)
+        if error:
+            yield from self._stay(departure, DepartureEvent.FAILED, error)
+            return
+        departure.taken = event
+        departure.size_bytes = self.state_bytes[event.node] = len(event.state)
+        departure.begun_s["state_out"] = self._out.now
+        departure.expires_s = self._out.now + self._limits.handoff_s
+        departure.to(DepartureEvent.TAKEN)
+        self._send_state(departure)
+        self.arm()
+
+    def _send_state(self, departure: Departure) -> None:
+        name, snapshot = departure.node, departure.taken
+        node, holder, consumers = self._flow.nodes[name], self._flow.tails.kept.get(name), self._tree.consumers[name]
+        books = self._books.states(name, consumers)
+        assert snapshot is not None
+        known = [(consumer or consumers[0], taker.demanded) for consumer, taker in node.takers.items()]
+        several = tuple([m.ConsumerDemand(consumer, demanded, books.get(consumer)) for consumer, demanded in known])
+        only = None if consumers[0] in self._tree.first else node.taker  # that host may know of others before that one
+        message = m.State(
+            run=self._out.run,
+            node=name,
+            version=departure.version,
+            index=node.index,
+            demanded=several if only is None else only.demanded,
+            state_version=snapshot.state_version,
+            size_bytes=len(snapshot.state),
+            digest=snapshot.digest,
+            tail=self._out.host if node.retained is not None else "" if holder is None else holder.host,
+            book=None if only is None else books.get(consumers[0]),
+        )
+        departure.sending = self._directory.states.send(departure.target, message, snapshot.state)
+
+    # --- what the other host says ---------------------------------------------------------------------
+
+    def on_transfer_over(self, _: str, message: m.State, *, arrived: bool) -> None:
+        """The transfer of a state is over; only one that has arrived gives the other host time to restore it."""
+        departure = self.leaving.get(message.node)
+        if departure is not None and not message.heir and departure.version == message.version:
+            departure.sending = False
+            if arrived:
+                departure.expires_s = self._out.now + self._limits.handoff_s
+
+    def on_accept(self, sender: str, message: m.Accept) -> Notes:
+        departure = self._of(sender, message)
+        if departure is None:
+            here = self._directory.locations.get(message.node)
+            if here is not None and here.version > message.version:  # else a barrier's commit is still to come here
+                self._out.send(sender, m.Withdraw(self._out.run, message.node, message.version))
+        elif departure.state is DepartureState.OFFERED:
+            departure.to(DepartureEvent.ACCEPTED)
+            yield from self._agreed(departure, -1, recall=False)
+        elif departure.state is DepartureState.SENT and not departure.sending:
+            self._send_state(departure)  # R5: the state was lost on its way
+
+    def on_refuse(self, sender: str, message: m.Refuse) -> Notes:
+        departure = self._of(sender, message)
+        if departure is not None and departure.can(DepartureEvent.REFUSED):
+            # R6: the operator stays if the other host refuses it
+            why = f"host {sender!r} refuses it: {message.reason}"
+            yield from self._stay(departure, DepartureEvent.REFUSED, why)
+
+    def on_restored(self, sender: str, message: m.Restored) -> None:
+        departure = self._of(sender, message)
+        if departure is not None and departure.state is DepartureState.SENT:
+            self._commit(departure)
+        elif departure is None and message.node in self._directory.locations:  # it stayed, or this is an echo
+            self._out.send(sender, m.Located(self._out.run, (self._directory.locations[message.node],)))
+
+    def on_resumed(self, sender: str, message: m.Resumed) -> Notes:
+        departure = self._of(sender, message)
+        if departure is not None and departure.can(DepartureEvent.RESUMED):
+            yield from self._over(departure, DepartureEvent.RESUMED, "")
+
+    def on_located(self, note: OperatorLocated) -> Generator[Note, None, bool]:
+        """R3: a version after the commit's shows that the other host has resumed."""
+        departure = self.leaving.get(note.entry.node)
+        if departure is None or departure.state is not DepartureState.COMMITTED:
+            return False
+        if note.entry.version <= departure.version + 1:
+            return False
+        yield from self._over(departure, DepartureEvent.RESUMED, "")
+        return True
+
+    def _of(self, sender: str, message: Any) -> Departure | None:
+        """The hand-over that this message is about; None for one that is over, or another."""
+        departure = self.leaving.get(message.node)
+        if departure is None or departure.version != message.version or departure.target != sender:
+            return None
+        return departure
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def _commit(self, departure: Departure) -> None:
+        """R2: from here on the operator is at the other host."""
+        name = departure.node
+        departure.to(DepartureEvent.RESTORED)
+        departure.taken = None
+        self._flow.release(name)  # R4: the tail stays here
+        location = m.Location(name, departure.target, departure.version + 1)
+        self._directory.settle((location,))
+        self._out.emit(e.CloseNode(self._out.run, name))
+        self._announce(location, departure.target)
+        self._flow.follow(name)
+        self.arm()
+
+    def insist(self, sender: str, said: m.Location) -> None:
+        """An operator is here, which another host, or who had it from there, has put elsewhere by a newer version."""
+        movable = self._tree.node_of(said.node).kind == "operator" and said.node not in self.leaving
+        if movable and said.version <= self._directory.locations[said.node].version + FAR:
+            location = m.Location(said.node, self._out.host, said.version + 1)  # R3: a version that no other host makes
+            self._directory.settle((location,))
+            self._announce(location, sender)
+
+    def _announce(self, location: m.Location, other: str) -> None:
+        """The new location, to those who need it first: the other host, and who talks to the operator."""
+        name, tree = location.node, self._tree
+        near = self._directory.where((*tree.consumers[name], *tree.node_of(name).inputs)).values()
+        for host in dict.fromkeys((other, *near, self._install.client)):
+            if host != self._out.host:
+                self._out.send(host, m.Located(self._out.run, (location,)))
+
+    def _stay(self, departure: Departure, event: DepartureEvent, why: str) -> Notes:
+        """It goes on here after all."""
+        name, out = departure.node, self._out
+        departure.to(event)
+        out.send(departure.target, m.Withdraw(out.run, name, departure.version))
+        location = m.Location(name, out.host, departure.version + 1)  # R3: the version ends this hand-over for all
+        self._directory.settle((location,))
+        self._announce(location, departure.target)
+        yield from self._flow.stay(name)
+        yield from self._settled(departure, why)
+
+    def _over(self, departure: Departure, event: DepartureEvent, why: str) -> Notes:
+        """It goes on at the other host, or has gone with it."""
+        departure.to(event)
+        yield from self._settled(departure, why)
+
+    def _settled(self, departure: Departure, why: str) -> Notes:
+        name, out = departure.node, self._out
+        del self.leaving[name]
+        self._record(departure, why)
+        moved, location = departure.state is DepartureState.MOVED, self._directory.locations[name]
+        message = m.Relocated(out.run, name, moved, location, why[:4000], departure.size_bytes)
+        out.send(self._install.client, message)
+        yield HandoverFinished(departure.number)
+
+    def _record(self, departure: Departure, why: str) -> None:
+        now, suspended_s = self._out.now, departure.begun_s.get("suspended")
+        moved = departure.state is DepartureState.MOVED
+        self._out.record(
+            "relocated",
+            node=departure.node,
+            peer=departure.target,
+            index=departure.index if moved else self._flow.nodes[departure.node].index,
+            size_bytes=departure.size_bytes,
+            duration_s=None if suspended_s is None else now - suspended_s,
+            detail={
+                "outcome": departure.state.value,
+                "protocol": departure.protocol,
+                "reason": departure.reason,
+                "why": why,
+                "version": departure.version,
+                "ago": {phase: now - at for phase, at in departure.begun_s.items()},
+            },
+        )
+
+    def settle(self) -> Notes:
+        """All that has left is where it went: a proposal of another shape that says so has been agreed upon there."""
+        for departure in list(self.leaving.values()):
+            if departure.can(DepartureEvent.RESUMED):
+                yield from self._over(departure, DepartureEvent.RESUMED, "")
+
+    def on_lost(self, note: HostLost) -> Notes:
+        """A host is gone for good: what was on its way there stays, or is lost with it."""
+        why = f"host {note.host!r} went away"
+        for departure in [departure for departure in self.leaving.values() if departure.target == note.host]:
+            if departure.state is DepartureState.COMMITTED:
+                yield from self._over(departure, DepartureEvent.LOST, why)
+            else:
+                yield from self._stay(departure, DepartureEvent.LOST, why)
+
+    def on_timer(self) -> Notes:
+        """R5: ask again where an answer is due, and give up where it is overdue."""
+        for departure in list(self.leaving.values()):
+            location = self._directory.locations[departure.node]
+            moved_on = yield from self.on_located(OperatorLocated(location, self._out.host))
+            if moved_on:
+                continue
+            if departure.state is DepartureState.COMMITTED:
+                self._out.send(departure.target, m.Located(self._out.run, (location,)))
+            elif departure.sending and self._directory.states.stuck(departure.target, departure.node):
+                self._send_state(departure)
+            elif departure.state in WAITING and not departure.sending:
+                if self._out.now >= departure.expires_s:
+                    why = f"host {departure.target!r} did not answer in {self._limits.handoff_s:g} s"
+                    yield from self._stay(departure, DepartureEvent.EXPIRED, why)
+                else:
+                    self._offer(departure)
+        self.arm()
+
+    def on_relocated(self, sender: str, message: m.Relocated) -> Notes:
+        """At the client: what became of a hand-over somewhere."""
+        self._directory.merge((message.location,))
+        self.state_bytes[message.node] = message.size_bytes
+        yield HandedOver(sender, message.location, message.moved, message.why)
+
+    def forget(self, gone: Any) -> None:
+        """Nodes that no tree has any more."""
+        for name in gone & self.state_bytes.keys():
+            del self.state_bytes[name]
+
+    def on_run_over(self, _: str) -> None:
+        """The run is over in the middle of hand-overs: what is committed has moved."""
+        for departure in list(self.leaving.values()):
+            self._close(departure, "the run ended before")
+
+    def _close(self, departure: Departure, why: str) -> None:
+        moved = departure.state is DepartureState.COMMITTED
+        departure.state = DepartureState.MOVED if moved else DepartureState.STAYED
+        self._record(departure, "" if moved else why)
+
+    def cut(self, gone: AbstractSet[str]) -> Notes:
+        """No query uses these nodes any more: whoever is on its way does not get there."""
+        for name in sorted(gone & self.leaving.keys()):
+            departure = self.leaving.pop(name)
+            self._close(departure, "its query has left")
+            yield HandoverFinished(departure.number)
+        self.forget(gone)
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        for name, departure in self.leaving.items():
+            assert (name in self._flow.nodes) == (departure.state is not DepartureState.COMMITTED), name
+        assert self._tree.former is None or not self.leaving, self.leaving
+
+    HANDLERS = Handlers(
+        messages={
+            m.Accept: on_accept,
+            m.Refuse: on_refuse,
+            m.Restored: on_restored,
+            m.Resumed: on_resumed,
+            m.Relocated: on_relocated,
+        },
+        events={e.StateTaken: on_taken},
+        notes={Light: take_state, Ended: on_ended, OperatorLocated: on_located, HostLost: on_lost},
+        timers={Timer.MOVE: on_timer},
+        transfers={m.State: on_transfer_over},
+    )

@@ -1,0 +1,141 @@
+"""The parts of one run on one host. A part is created when the run begins and needs it, or when something is for it.
+
+Rules:
+
+P1. A run begins with the parts that its ``Install``, or its client's request, asks for (``Part.begins_with``).
+P2. A message creates the first part that handles it. So does an event that no part handles yet. Notes, timers and ends
+    of transfers reach the parts that are there: they are of what these have begun.
+P3. Parts hear of one thing in the order of ``PARTS`` (``run``), each before what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MethodType
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+from thalweg.middleware.core.context.outbox import RunContext
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.protocol import events as e
+
+P = TypeVar("P")
+
+
+class RunBeginning(NamedTuple):
+    """How a run begins on a host: as its client has asked, if that is this host, and with what goes on from before."""
+
+    request: e.RunRequested | None
+    carried_over: Mapping[str, Any]
+
+
+class GenerationChange(NamedTuple):
+    """Why a run begins anew: the hosts that are lost, with how, and when that was noticed."""
+
+    lost: Mapping[str, str]
+    detected_s: float
+
+
+class Part:
+    """A part of a run. All but ``of`` is optional."""
+
+    __slots__ = ()
+    HANDLERS: ClassVar[Handlers] = Handlers()
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Self:
+        """Create the part, with those that it may call."""
+        raise NotImplementedError
+
+    @classmethod
+    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
+        """Whether a run needs the part from its beginning (P1)."""
+        return False
+
+    def on_run_begun(self, beginning: RunBeginning) -> None:
+        """The run begins here."""
+
+    def continue_from(self, before: Self, change: GenerationChange) -> None:
+        """At the client: go on as the next generation of a run, in which this part was ``before``."""
+
+    def on_run_over(self, why: str) -> None:
+        """The run is over here, or another generation follows."""
+
+    def wants(self, message: Any) -> bool:
+        """Whether a state that begins to arrive is wanted."""
+        return False
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """Return a node here that needs the way to ``host``, and what for."""
+        return None
+
+    def validate(self) -> None:
+        """Check the invariants; AssertionError says which does not hold."""
+
+
+class PartTable:
+    """Which parts handle what, by which method, in the order of ``kinds``.
+
+    An end of a transfer stands under the pair of ``"transfer"`` and the class of the message.
+    """
+
+    def __init__(self, kinds: Sequence[type[Part]]) -> None:
+        self.kinds = kinds
+        self.handled: dict[Any, tuple[tuple[type[Part], Any], ...]] = {}
+        for kind in kinds:
+            record = kind.HANDLERS
+            ends = {("transfer", message): method for message, method in record.transfers.items()}
+            tables: tuple[Mapping[Any, Any], ...] = record.messages, record.events, record.notes, record.timers, ends
+            for table in tables:
+                for what, method in table.items():
+                    self.handled[what] = (*self.handled.get(what, ()), (kind, method))
+        self.messages = frozenset(message for kind in kinds for message in kind.HANDLERS.messages)
+
+
+class RunParts:
+    """The parts that a run has so far on this host, and what all of them share."""
+
+    def __init__(self, table: PartTable, context: RunContext, shared: HostServices) -> None:
+        self._table, self.context, self.shared = table, context, shared
+        self._made: dict[type[Any], Any] = {}
+        self._bound: dict[Any, tuple[Any, ...]] = {}  # by what is handled
+
+    def put(self, part: P) -> P:
+        """Have a part that was created elsewhere."""
+        self._made[type(part)] = part
+        self._bound.clear()
+        return part
+
+    def get(self, kind: type[P]) -> P:
+        """Return the part of that kind, which is created if it is not there yet."""
+        part: P | None = self._made.get(kind)
+        return self.put(kind.of(self)) if part is None else part  # type: ignore[attr-defined]
+
+    def existing(self, kind: type[P]) -> P | None:
+        """Return the part of that kind, if it is there."""
+        return self._made.get(kind)
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter([self._made[kind] for kind in self._table.kinds if kind in self._made])
+
+    def handling(self, what: Any) -> Iterator[Part]:
+        """Return the parts that are there and handle a kind of message, event, note or timer."""
+        return iter([self._made[kind] for kind, _ in self._table.handled.get(what, ()) if kind in self._made])
+
+    def begin(self, request: e.RunRequested | None) -> None:
+        """P1: create what the run needs from its beginning."""
+        for kind in self._table.kinds:
+            if kind.begins_with(self.context, request):
+                self.get(kind)
+
+    def hearers(self, what: Any, *, event: bool = False) -> tuple[Any, ...]:
+        """Return the bound methods that handle a kind of message, note, timer or end of a transfer, or an ``event``."""
+        bound = self._bound.get(what)
+        if bound is None:
+            handled = self._table.handled.get(what, ())
+            there = any(kind in self._made for kind, _ in handled)
+            if handled and (what in self._table.messages or (event and not there)):  # P2
+                self.get(handled[0][0])
+            bound = tuple([MethodType(method, self._made[kind]) for kind, method in handled if kind in self._made])
+            self._bound[what] = bound
+        return bound

@@ -1,0 +1,312 @@
+"""Other clients that take partitions of a run, at its own client: who may, and how one is let in.
+
+Rules:
+
+R1. Only clients that the application has named may subscribe: for query 0 to any node, for a later query to what that
+    uses, until it leaves. Whom the application does not name any more is dismissed. Nothing is kept of who was never
+    named.
+R2. A subscription is a query of one sink, at the guest, with a number below 0. It waits its turn as others do
+    (``proposer``). Before it is proposed all hosts let the guest in (``AddMember``), so that what it demands is known
+    to be of the run, and it is told the run as it is (``InstallSubscriber``): no other query begins or leaves
+    meanwhile. A guest that does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is
+    refused. An answer does not say to which ``InstallSubscriber`` it is one: whose has begun is told its own again when
+    it asks again.
+R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
+    Its process is watched (``Watch``): a connection that closes for good shows at once that it is gone. So
+    does one that says it is there, and for as long does not say that it is through with what all are told.
+    So does one for which the others have waited for ``guest_s`` at a node (``flow.laggards``).
+R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
+    after that is answered as it was then.
+R5. The run is over with the application's own queries. Where these have come to their end, it goes on until the guests
+    have, too: ``lingers``.
+
+R6. A guest whose subscription has begun goes on in the run's next generation: its sinks are there from the start, and
+    it is told so (``InstallSubscriber``). Until it has answered no query begins or leaves. Who may subscribe stays as
+    it was said.
+
+The other end is in ``run_subscriptions``; what hosts do is in ``query_attachment``, and what they hear of guests at
+all, in ``run``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.context.notes import HostInstalled, HostLost, Invited, Leaving, Notes, Refused
+from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node_states import NodeState
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import GenerationChange, Part, RunParts
+from thalweg.middleware.core.queries.queries import Queries, Subscriber
+from thalweg.middleware.core.queries.sharing import SharedQuery
+from thalweg.middleware.core.reshaping.shape import fresh_name
+from thalweg.middleware.dataflow import Node
+from thalweg.middleware.errors import DataflowError, nearest
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+MOST = 64  # subscriptions of one guest
+
+
+class Subscribers(Part):
+    """A run's guests, as its client knows them."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Subscribers:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), parts.get(Queries))
+
+    def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
+        self._context, self._out, self._limits = context, context.out, context.limits
+        self._tree, self._directory, self._flow, self._queries = tree, directory, flow, queries
+        self.allowed: dict[int, frozenset[str]] = {}  # by query
+        self._count = 0
+        self._entering: tuple[int, float] | None = None  # R2: which query's guest is let in, and since when
+
+    def continue_from(self, before: Subscribers, change: GenerationChange) -> None:
+        """R6: go on as the next generation of the run."""
+        self.allowed, self._count = before.allowed, before._count
+        self._directory.returning = {guest.peer.name for guest in self._queries.subscribers.values()}
+        for name in sorted(self._directory.returning):
+            self._out.emit(e.Watch(self._out.run, name))  # R3: a closed connection shows its end
+        if self._directory.returning:
+            self._queries.send_until_answered(
+                {name: self._enrolment_of(name) for name in sorted(self._directory.returning)}
+            )
+        self._queries.go_on()
+
+    def _enrolment_of(self, name: str) -> m.InstallSubscriber:
+        """R6: what a guest is told of the next generation: one of its subscriptions stands for all."""
+        queries = self._queries
+        mine = [query for query, guest in queries.subscribers.items() if guest.peer.name == name]
+        stay = [query for query in mine if query not in queries.why]
+        return self._enrolment(queries.subscribers[(stay or mine)[0]])
+
+    # --- who may --------------------------------------------------------------------------------------
+
+    def on_allowed(self, event: e.SubscribersAllowed) -> Notes:
+        """R1: the application has named others."""
+        self.allowed[event.query] = event.names
+        for query, guest in list(self._queries.subscribers.items()):
+            if not self._may(guest.peer.name, guest.node):
+                yield from self._end(query, f"client {self._out.host!r} does not let it subscribe any more")
+
+    def _may(self, name: str, node: str) -> bool:
+        named = [query for query, names in self.allowed.items() if name in names]
+        return 0 in named or node in self._queries.nodes_of([query for query in named if query in self._queries.sinks])
+
+    def _why_not(self, message: m.Subscribe) -> str:
+        """Why nobody of that name may have that; empty when it may."""
+        peer, flow, me = message.peer, self._tree.dataflow, self._out.host
+        named = any(peer.name in names for names in self.allowed.values())
+        if not named:
+            return f"client {me!r} does not let {peer.name!r} subscribe; it has to be among the run's subscribers"
+        if self._queries.sinks.keys() == self._queries.subscribers.keys():
+            return "the run is over"
+        if message.node not in flow.by_name:
+            return f"the run has no node {message.node!r}; {nearest(message.node, flow.by_name)}"
+        if not self._may(peer.name, message.node):
+            return f"client {me!r} does not let {peer.name!r} subscribe to {message.node!r}"
+        if peer.name in self._directory.peers:
+            return f"a host of the run is called {peer.name!r}, so no other client can be"
+        if peer.max_partition_bytes < self._flow.room.size_bytes:
+            most = (
+                f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.room.size_bytes}"
+            )
+            return f"client {peer.name!r} takes partitions of {most} (its limit max_partition_bytes); raise it"
+        if plain_sum(guest.peer.name == peer.name for guest in self._queries.subscribers.values()) >= MOST:
+            return f"client {peer.name!r} has {MOST} subscriptions to the run, and no client can have more"
+        return ""
+
+    # --- what guests say ------------------------------------------------------------------------------
+
+    def on_subscribe(self, sender: str, message: m.Subscribe) -> Notes:
+        out, peer, queries = self._out, message.peer, self._queries
+        if peer.name != sender or not message.number:
+            out.record("unexpected", peer=sender, detail={"message": "Subscribe"})
+            return
+        # Queries in ``why`` leave already.
+        staying = [guest for query, guest in queries.subscribers.items() if query not in queries.why]
+        if any(guest.peer.name == sender and guest.peer.instance != peer.instance for guest in staying):
+            # R3: a guest that was started anew has lost its subscriptions
+            yield HostLost(sender)
+        before = queries.over.get((sender, message.number))
+        for query, guest in queries.subscribers.items():
+            if (guest.peer, guest.number) == (peer, message.number):
+                out.send(sender, self._enrolment(guest) if queries.sinks[query] else m.Pong(out.run))
+                return
+        why = self._why_not(message) if before is None else before
+        if why or before is not None:  # R4: the request is refused, or answered as it was before
+            out.send(sender, m.SubscriptionEnded(out.run, message.number, why[:4000]))
+            return
+        self._count += 1
+        used = {*self._directory.locations, *[guest.sink for guest in queries.subscribers.values()]}
+        sink = fresh_name(f"{message.node}@{sender}", self._count, used)
+        while self._directory.had(sink):
+            sink = fresh_name(sink, self._count, used)
+        out.emit(e.Meet(out.run, (peer,)))
+        out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows its end
+        queries.subscribers[-self._count] = Subscriber(peer, message.number, message.node, sink)
+        queries.sinks[-self._count] = ()
+        out.send(sender, m.Pong(out.run))
+        yield Invited(-self._count)
+
+    def on_unsubscribe(self, sender: str, message: m.Unsubscribe) -> Notes:
+        """R4: a guest wants no more."""
+        for query, guest in list(self._queries.subscribers.items()):
+            if (guest.peer.name, guest.number) == (sender, message.number):
+                yield from self._end(query, "it has left")
+                return
+        self._out.send(sender, m.SubscriptionEnded(self._out.run, message.number, "it has left"))
+
+    def on_failed(self, sender: str, message: m.Failed) -> Notes:
+        """R3: a guest cannot go on."""
+        yield from self._end_all(sender, message.reason)
+
+    def on_lost(self, note: HostLost) -> Notes:
+        """R3: a guest is gone."""
+        self._directory.subscribers.discard(note.host)
+        self._directory.returning.discard(note.host)
+        yield from self._end_all(note.host, f"it {note.how}")
+
+    def give_up(self, waited: Collection[str], since_s: float) -> Notes:
+        """R3: these have not answered what all were told at ``since_s``; the guests among them are lost in time."""
+        silent_s = self._limits.patience * self._limits.liveness_s
+        if self._out.waited_s(since_s) <= silent_s:
+            return
+        for name in sorted(self._directory.subscribers.intersection(waited)):
+            self._directory.returning.discard(name)
+            why = f"has not answered for {silent_s:g} s what all are told"
+            detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
+            self._out.record("fault", peer=name, detail=detail)
+            yield from self._end_all(name, f"it {why}")
+            yield HostLost(name)
+
+    def _end_all(self, name: str, why: str) -> Notes:
+        for query, guest in list(self._queries.subscribers.items()):
+            if guest.peer.name == name:
+                yield from self._end(query, why)
+
+    def _end(self, query: int, why: str) -> Notes:
+        guest = self._queries.subscribers[query]
+        self._queries.why.setdefault(query, why)
+        entering = self._entering is not None and self._entering[0] == query
+        if entering:
+            self._entering = None
+        yield Leaving(query)
+        if entering:
+            yield from self._queries.answered(guest.peer.name)
+        elif guest.peer.name in self._directory.returning:
+            yield from self._end_of_returning(guest.peer.name)
+
+    def _end_of_returning(self, name: str) -> Notes:
+        """R6: a subscription of a guest that has not answered is over: it hears of another, or is not waited for."""
+        queries = self._queries
+        if any(guest.peer.name == name and query not in queries.why for query, guest in queries.subscribers.items()):
+            queries.notify_instead(name, self._enrolment_of(name))
+        else:
+            self._directory.returning.discard(name)
+            yield from queries.answered(name)
+
+    # --- one is let in --------------------------------------------------------------------------------
+
+    def enter(self, query: int) -> bool:
+        """R2: whether the guest of a query has first to be let in, which begins now."""
+        if self._entering is not None and self._entering[0] == query:
+            self._entering = None
+            return False
+        guest, directory = self._queries.subscribers[query], self._directory
+        name, run = guest.peer.name, self._out.run
+        self._entering = query, self._out.now
+        hosts = () if name in directory.subscribers else sorted(directory.hosts)
+        words: dict[str, m.Message] = {name: self._enrolment(guest)}
+        number = self._directory.new_number()
+        self._queries.send_until_answered(words | {host: m.AddMember(run, number, guest.peer) for host in hosts})
+        return True
+
+    def _enrolment(self, guest: Subscriber) -> m.InstallSubscriber:
+        """What a guest is told of its subscription, and of the run as it is."""
+        directory = self._directory
+        install = msgspec.structs.replace(
+            self._context.install,
+            dataflow=self._tree.dataflow,
+            locations=tuple(directory.locations.values()),
+            peers=tuple(directory.reachable().values()),
+            moves=None,
+            news=False,
+            afresh=False,
+            number=directory.number,
+        )
+        return m.InstallSubscriber(self._out.run, guest.number, guest.sink, install)
+
+    def on_installed(self, note: HostInstalled) -> Notes:
+        """A guest has taken its part in the run, or cannot."""
+        sender, message = note.host, note.message
+        if sender in self._directory.returning:
+            if message.error:
+                yield from self._end_all(sender, f"it cannot go on: {message.error}")
+            else:
+                self._directory.returning.discard(sender)
+                yield from self._queries.answered(sender)
+            return
+        if self._entering is None or not self._enters(sender):
+            return
+        if message.error:
+            yield from self._end(self._entering[0], f"it cannot take part: {message.error}")
+        else:
+            self._directory.subscribers.add(sender)
+            self._flow.laggards.watch()
+            yield from self._queries.answered(sender)
+
+    def _enters(self, name: str) -> bool:
+        return self._entering is not None and self._queries.subscribers[self._entering[0]].peer.name == name
+
+    def knows(self, name: str) -> bool:
+        """Whether that is a guest, or being let in."""
+        return name in self._directory.subscribers or self._enters(name)
+
+    def on_refused(self, note: Refused) -> Notes:
+        """A host does not let a guest in."""
+        if self._entering is not None:
+            yield from self._end(self._entering[0], f"host {note.host!r} does not let it in: {note.why}")
+
+    def on_timer(self) -> Notes:
+        """R2: who does not answer is not waited for any longer."""
+        silent_s = self._limits.patience * self._limits.liveness_s
+        if self._entering is not None and self._out.waited_s(self._entering[1]) > silent_s:
+            yield from self._end(self._entering[0], f"it has not answered for {silent_s:g} s")
+        yield from self.give_up(self._queries.awaited, self._queries.told_s)
+
+    def joined(self, query: int) -> SharedQuery:
+        """What appears in the run with a guest's query; DataflowError where that cannot be any more."""
+        guest, flow = self._queries.subscribers[query], self._tree.dataflow
+        node = flow.by_name.get(guest.node)
+        if node is None:
+            raise DataflowError("that node has left the run")
+        inputs = node.inputs if node.kind == "sink" else (guest.node,)
+        sink = Node(guest.sink, "sink", inputs, None, guest.peer.name)
+        return SharedQuery({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
+
+    def has(self, name: str) -> bool:
+        """Whether that client takes something of the run, or has asked for it."""
+        return any(guest.peer.name == name for guest in self._queries.subscribers.values())
+
+    @property
+    def lingers(self) -> bool:
+        """R5: whether guests that take something still do; who has not begun would get nothing any more."""
+        sinks = [name for name in self._tree.dataflow.sinks if name in self._flow.nodes]
+        ended = all(self._flow.nodes[name].state is NodeState.ENDED for name in sinks)
+        takes = any(self._queries.sinks[query] for query in self._queries.subscribers)
+        return takes and ended and not self._out.failed
+
+    HANDLERS = Handlers(
+        messages={m.Unsubscribe: on_unsubscribe},
+        events={e.SubscribersAllowed: on_allowed},
+        notes={Refused: on_refused, HostLost: on_lost, HostInstalled: on_installed},
+        timers={Timer.LEAVE: on_timer},
+    )

@@ -1,0 +1,165 @@
+"""Another tree from one partition on: a host's part, beyond that in the barrier.
+
+Rules:
+
+R1. The barrier proposes another shape as it proposes moves, and commits it with a change-over iteration. Partitions up
+    to that come through the old tree, later ones through the new. A host has both until the old one is drained.
+R2. Hosts on which operators appear load their code before they vote; code that is not reorderable is refused. At the
+    commit they have them, and these gather their first partition at once, while the old tree is still at work.
+R3. What operators that disappear remember goes to one that appears, which waits for it (``inheritance``).
+R4. Operators that disappear end with the change-over iteration, and keep that output until they are told to retire.
+R5. A node that stays and has another consumer keeps its output of the change-over iteration for the old consumer
+    beside what it makes for the new (a ``Tail``, as one that has left), until then. Demands count by their partition:
+    up to the change-over iteration the old consumer's, later the new one's.
+R6. When the sink has got the change-over iteration, nobody needs the old tree: the client has all hosts retire it.
+R7. Nothing is handed over meanwhile: a host with both trees begins no hand-over, and answers no offer.
+
+What another shape may be is in ``shape``; the states are the barrier's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from thalweg.middleware.core.context.notes import Notes
+from thalweg.middleware.core.context.outbox import RunContext
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node_states import NodeState
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.moving.arrivals import Arrivals
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.parts.part import Part, RunParts
+from thalweg.middleware.core.reshaping.inheritance import Inheritance
+from thalweg.middleware.core.reshaping.shape import regrow
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+class OperatorTransfers(msgspec.Struct, frozen=True):
+    """By which operators go, come, and leave what they remember."""
+
+    departures: Departures
+    arrivals: Arrivals
+    inheritance: Inheritance
+
+    @classmethod
+    def of(cls, parts: RunParts) -> OperatorTransfers:
+        """Those of a run."""
+        return cls(parts.get(Departures), parts.get(Arrivals), parts.get(Inheritance))
+
+
+class Reshaping(Part):
+    """What a host does about another shape, told by the barrier."""
+
+    @classmethod
+    def of(cls, parts: RunParts) -> Reshaping:
+        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), OperatorTransfers.of(parts))
+
+    def __init__(
+        self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers
+    ) -> None:
+        self._out, self._leads, self._max_nodes = context.out, context.leads, context.limits.max_nodes
+        self._tree, self._directory, self._flow = tree, directory, flow
+        self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
+
+    def prepare(self, message: m.Propose) -> str:
+        """R2: load the code of what would appear here; why this host is against it, or empty."""
+        shape, host = message.shape, self._out.host
+        assert shape is not None
+        nodes = len(self._tree.dataflow.nodes) + len(shape.grafts)
+        if nodes > self._max_nodes:
+            return f"the other tree may have {nodes} nodes, and it takes {self._max_nodes} (its limit max_nodes)"
+        try:
+            flow = regrow(self._tree.dataflow, shape.grafts)
+        except DataflowError as error:
+            return str(error)
+        mine = [graft for graft in shape.grafts if graft.like and graft.host == host]
+        why = self._obstacle(shape)
+        if why or not mine:
+            return why
+        hosts = self._directory.where(self._directory.locations)
+        hosts |= {graft.node: graft.host for graft in shape.grafts if graft.like}
+        known = {entry.node: entry.host for entry in shape.present}
+        merging = [flow.by_name[graft.node].code for graft in shape.grafts if graft.states]
+        near = {
+            graft.node: {hosts[neighbour] for neighbour in (*graft.inputs, *flow.consumers[graft.node])}
+            for graft in mine
+        }
+        why = self._arrivals.invite_new([flow.by_name[graft.node] for graft in mine], message.number, near, merging)
+        for graft in mine if not why else ():
+            if graft.states:
+                # R3: the operator waits for the states that it takes over
+                self._inheritance.expect(graft.node, {name: known[name] for name in graft.states})
+        return why
+
+    def _obstacle(self, shape: m.Shape) -> str:
+        host, nodes = self._out.host, self._flow.nodes
+        present = {entry.node for entry in shape.present}
+        for graft in shape.grafts:
+            if graft.host not in self._directory.hosts:
+                return f"host {graft.host!r} has no part in the run"
+            for name in graft.states:
+                if name not in present:
+                    return f"nobody says where {name!r} is, whose state {graft.node!r} is to take over"
+                if name in nodes and graft.host != host:
+                    self._out.emit(e.Approach(self._out.run, graft.host))
+        for entry in shape.present:
+            location = self._directory.locations.get(entry.node)
+            if location is None:
+                return f"there is no node {entry.node!r}"
+            if entry.host not in self._directory.hosts:
+                return f"host {entry.host!r} has no part in the run"
+            if location.version > entry.version:
+                return f"{entry.node!r} has moved to host {location.host!r} meanwhile"
+            if entry.host == host and self._departures.going(entry.node):
+                # R7: nothing is handed over while there are two trees
+                return self._departures.going(entry.node)
+            if entry.host == host and entry.node not in nodes:
+                return f"{entry.node!r} is not on host {host!r}"
+        return ""
+
+    def can_switch(self, commit: m.Commit) -> bool:
+        """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
+        assert commit.shape is not None
+        furthest = max((node.index for node in self._flow.nodes.values()), default=0)
+        if self._tree.former is not None or furthest > commit.iteration + 1 or self._departures.undecided:
+            return False
+        try:
+            regrow(self._tree.dataflow, commit.shape.grafts)
+        except DataflowError:
+            return False
+        appear = {graft.node for graft in commit.shape.grafts if graft.like and graft.host == self._out.host}
+        return self._arrivals.prepared(commit.number) == appear
+
+    def switch(self, commit: m.Commit) -> Notes:
+        """R1: have both trees from now on."""
+        assert commit.shape is not None
+        self._directory.switch_over(commit)
+        new = regrow(self._tree.dataflow, commit.shape.grafts)
+        yield from self._departures.settle()
+        self._tree.grow(new, commit.iteration)
+        for graft in commit.shape.grafts:
+            if graft.like:
+                self._directory.appear(graft.node, graft.host)
+        self._arrivals.keep_only(new.by_name)
+        if self._leads:
+            self._out.emit(e.TreeChanged(self._out.run, new, self._directory.where(new.by_name)))
+        # R4, R5: nodes of the old tree end, others turn to new consumers, and new ones gather
+        yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)
+
+    @property
+    def drained(self) -> bool:
+        """Whether no node here has anything left to do in the old tree, nor takes over anything of it."""
+        nodes, turn = self._flow.nodes.values(), self._tree.turn
+        return not self._inheritance.heirs and all(n.index > turn or n.state is NodeState.ENDED for n in nodes)
+
+    def retire(self) -> None:
+        """R6: forget the old tree, the sink has all that has come through it."""
+        gone = self._tree.shrink()
+        for name in self._flow.shrink(gone):
+            self._out.emit(e.CloseNode(self._out.run, name))
+        self._inheritance.retire()
+        self._directory.forget(gone)
+        self._departures.forget(gone)

@@ -1,0 +1,446 @@
+"""The barrier: both tables, and what the client and the hosts say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.barrier.member import Member
+from thalweg.middleware.core.barrier.proposal import (
+    MEMBER,
+    PROPOSAL,
+    MemberEvent,
+    MemberState,
+    Proposal,
+    ProposalEvent,
+    ProposalState,
+)
+from thalweg.middleware.core.context.machine import InvalidTransition
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+Book = Callable[..., Playbook]
+Scene = Callable[[], Scripted]
+
+# --- the tables -------------------------------------------------------------------------------------
+
+
+def at(part: MemberState, host: str, then: Callable[[Scripted], None] | None = None) -> Scripted:
+    """Operator ``o`` is proposed to go from h3 to h4 (see ``Scripted``); when a host is in this part, ``then``."""
+
+    def reached(world: Scripted) -> bool:
+        run = world.run_at(host)
+        return run is not None and (run.parts.get(Member).number, run.parts.get(Member).state) == (1, part)
+
+    return Scripted(reached, then).at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
+
+
+def plain() -> Scripted:
+    return at(MemberState.SWITCHING, "h3")
+
+
+def unable() -> Scripted:
+    world = at(MemberState.PREPARING, "h4")
+    world.errors[e.OpenNode] = ("h4", "it cannot")
+    return world
+
+
+def silent() -> Scripted:
+    world = at(MemberState.PREPARING, "h4")
+    world.loses = lambda host, send: isinstance(send.message, m.Vote) and host == "h4"
+    return world
+
+
+def gone() -> Scripted:
+    return at(MemberState.PREPARING, "h4", missed)
+
+
+def called_off() -> Scripted:
+    return at(MemberState.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
+
+
+CHANGE_SCENES: dict[tuple[ProposalState, ProposalEvent], tuple[Scene, str]] = {
+    (ProposalState.PROPOSED, ProposalEvent.AGREED): (plain, ""),
+    (ProposalState.PROPOSED, ProposalEvent.REFUSED): (unable, "host 'h4': 'o' cannot run there: it cannot"),
+    (ProposalState.PROPOSED, ProposalEvent.EXPIRED): (silent, "no vote of h4 in 2 s"),
+    (ProposalState.PROPOSED, ProposalEvent.LOST): (gone, "host 'h4' went away"),
+    (ProposalState.COMMITTED, ProposalEvent.DONE): (plain, ""),
+    (ProposalState.COMMITTED, ProposalEvent.DRAINED): (reshaped, ""),
+    (ProposalState.RETIRING, ProposalEvent.DONE): (reshaped, ""),
+    (ProposalState.ABORTED, ProposalEvent.DONE): (unable, "host 'h4': 'o' cannot run there: it cannot"),
+}
+
+MEMBER_SCENES: dict[tuple[MemberState, MemberEvent], Scene] = {
+    (MemberState.FREE, MemberEvent.PROPOSED): plain,
+    (MemberState.FREE, MemberEvent.COMMITTED): plain,  # h6 holds nothing: nobody passes the proposal on to it
+    (MemberState.PREPARING, MemberEvent.READY): plain,
+    (MemberState.PREPARING, MemberEvent.UNABLE): unable,
+    (MemberState.PREPARING, MemberEvent.ABORTED): called_off,
+    (MemberState.VOTED, MemberEvent.COMMITTED): plain,
+    (MemberState.VOTED, MemberEvent.ABORTED): unable,
+    (MemberState.SWITCHING, MemberEvent.SETTLED): plain,
+    (MemberState.FREE, MemberEvent.RESHAPED): reshaped,
+    (MemberState.VOTED, MemberEvent.RESHAPED): reshaped,
+    (MemberState.BOTH, MemberEvent.RETIRED): reshaped,
+}
+
+
+@pytest.mark.parametrize("entry", PROPOSAL, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[ProposalState, ProposalEvent]) -> None:
+    assert entry in CHANGE_SCENES, "a transition nobody tests; add a scene that uses it"
+    scene, why = CHANGE_SCENES[entry]
+    with traced(Proposal) as used:
+        world = scene()
+        world.run()
+    assert entry in used
+    assert world.failed is None
+    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+    if scene is reshaped:
+        (row,) = world.reshaped
+        assert (row["number"], row["outcome"], row["why"], row["reason"]) == (1, "reshaped", "", "a test")
+        return
+    (proposal,) = world.proposals
+    assert proposal == {
+        "number": 1,
+        "moves": [["o", "h3", "h4"]],
+        "outcome": "aborted" if why else "committed",
+        "why": why,
+        "reason": "a test",
+    }
+
+
+@pytest.mark.parametrize("entry", MEMBER, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[MemberState, MemberEvent]) -> None:
+    assert entry in MEMBER_SCENES, "a transition nobody tests; add a scene that uses it"
+    with traced(Member) as used:
+        world = MEMBER_SCENES[entry]()
+        world.run()
+    assert entry in used
+    assert world.failed is None
+    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+
+
+@pytest.mark.parametrize(
+    ("phase", "news"), [(a, b) for a in ProposalState for b in ProposalEvent if (a, b) not in PROPOSAL]
+)
+def test_a_proposal_takes_no_other_turn(phase: ProposalState, news: ProposalEvent) -> None:
+    change = Proposal(3, (), set(), "a test", 0.0)
+    change.state = phase
+    with pytest.raises(InvalidTransition, match=f"^proposal 3, {phase}: {news}$"):
+        change.to(news)
+    assert change.state is phase
+
+
+@pytest.mark.parametrize(("part", "word"), [(a, b) for a in MemberState for b in MemberEvent if (a, b) not in MEMBER])
+def test_a_member_takes_no_other_turn(part: MemberState, word: MemberEvent) -> None:
+    member = Member.__new__(Member)  # of no run
+    member.state, member.number = part, 0
+    with pytest.raises(InvalidTransition, match=f"^proposal 0, {part}: {word}$"):
+        member.to(word)
+    assert member.state is part
+
+
+# --- conversations ----------------------------------------------------------------------------------
+
+MOVE = m.Move("o", "h2", "h3", 1)
+PROPOSE = m.Propose("r", 1, (MOVE,))
+COMMIT = m.Commit("r", 1, 4, (MOVE,), "a test")
+ABORT = m.Abort("r", 1)
+
+
+def vote(host: str, iteration: int = -1, error: str = "") -> m.Vote:
+    return m.Vote("r", 1, host, iteration, error)
+
+
+@pytest.fixture
+def host(make_book: Book, install: m.Install) -> Callable[[str], Playbook]:
+    def make(name: str) -> Playbook:
+        book = make_book(name, CoreConfig(barrier_s=2.0))
+        book << got(CLIENT, install) >> ANY
+        return book
+
+    return make
+
+
+@pytest.fixture
+def client(make_book: Book, install: m.Install) -> Playbook:
+    """The client, which has proposed that ``o`` goes from h2 to h3."""
+    book = make_book(CLIENT, CoreConfig(barrier_s=2.0))
+    book << e.RunRequested(install) >> ANY
+    book.at(1.0) << e.PlacementProposed("r", {"o": "h3", "s": "h1"}, "a test") >> ANY
+    assert {(each.to, each.message) for each in book.only(e.Send)} == {(name, PROPOSE) for name in ("h1", "h2", "h3")}
+    assert book.only(e.SetTimer) == [e.SetTimer("barrier r", 1.5)]
+    return book
+
+
+def test_the_client_takes_the_last_iteration_of_all_and_waits_for_everyone(client: Playbook) -> None:
+    client << got("h2", vote("h2")) >> []
+    client << got("h1", vote("h1", 4)) >> []
+    client << got("h1", vote("h1", 4)) >> []  # repeated
+    client << got("h3", vote("h3")) >> ANY
+    assert {(each.to, each.message) for each in client.only(e.Send)} == {(h, COMMIT) for h in ("h1", "h2", "h3")}
+    client.at(1.5) << e.TimerFired("barrier r") >> ANY
+    assert {each.to for each in client.only(e.Send)} == {"h1", "h2", "h3"}
+    client << got("h1", m.Done("r", 1, "h1")) >> []
+    client << got("h3", m.Done("r", 1, "h3")) >> []
+    client << got("h2", m.Done("r", 1, "h2", (m.Location("o", "h3", 2),))) >> [e.OperatorMoved("r", "o", "h3")]
+    assert client.recorded() == ["proposal"]
+    client.at(2.0) << e.TimerFired("barrier r") >> []
+
+
+def test_one_vote_against_it_is_the_end(client: Playbook) -> None:
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    assert set(client.sent()) == {ABORT}
+    client << got("h1", vote("h1", 4)) >> [e.Send("r", "h1", ABORT)]  # it has not heard
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    assert client.recorded() == ["proposal"]
+    client << got("h1", vote("h1", 4)) >> [e.Send("r", "h1", ABORT)]  # long over
+    client << got("h1", m.Done("r", 1, "h1")) >> []
+
+
+def test_a_vote_that_does_not_come_in_time_is_the_end(client: Playbook) -> None:
+    client << got("h1", vote("h1", 4)) >> []
+    client.at(1.5) << e.TimerFired("barrier r") >> ANY
+    assert {(each.to, each.message) for each in client.only(e.Send)} == {("h2", PROPOSE), ("h3", PROPOSE)}
+    client.at(3.0) << e.TimerFired("barrier r") >> ANY
+    assert set(client.sent()) == {ABORT}
+
+
+def test_a_later_proposal_waits_and_takes_the_place_of_another_that_waits(client: Playbook) -> None:
+    client << e.PlacementProposed("r", {"o": "client"}, "second") >> []
+    client << e.PlacementProposed("r", {"o": "h1"}, "third") >> ANY
+    (superseded,) = (each.fields["detail"] for each in client.only(e.Record))
+    assert (superseded["outcome"], superseded["reason"]) == ("superseded", "second")
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    assert set(client.sent()) == {m.Propose("r", 2, (m.Move("o", "h2", "h1", 1),))}
+
+
+def test_each_request_is_answered_once_whether_it_is_proposed_or_not(client: Playbook) -> None:
+    """The one under way was not asked for by number; two wait, one after the other, until the run is over."""
+    client << e.PlacementProposed("r", {"o": "client"}, "second", number=2) >> []
+    client << e.PlacementProposed("r", {"o": "h1"}, "third", number=3) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 2, why="a later proposal took its place")]
+    client << e.RunAbandoned("r") >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, why="the run ended before")]
+    client << e.PlacementProposed("r", {"o": "h3"}, "fourth", number=4) >> [e.MoveEnded("r", 4, why="the run is over")]
+
+
+def test_a_request_is_answered_by_what_hosts_say(client: Playbook) -> None:
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    client << e.PlacementProposed("r", {"o": "h2"}, "there", number=1) >> [e.MoveEnded("r", 1)]
+    client << e.PlacementProposed("r", {"o": "h9"}, "nowhere", number=2) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 2, why="host 'h9' has no part in the run")]
+    client << e.PlacementProposed("r", {"o": "h3"}, "asked for", number=3) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Vote("r", 2, name, 4)) >> ANY
+    here = m.Location("o", "h2", 2)
+    client << got("h2", m.Relocated("r", "o", False, here, "too large")) >> ANY
+    for name in ("h1", "h3", "client", "h2"):
+        client << got(name, m.Done("r", 2, name, (here,) if name == "h2" else ())) >> ANY
+    stayed = {"o": "it stays on host 'h2': too large"}
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, 5, {}, stayed)]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_request_is_answered_by_what_is_known_if_the_run_ends_before_all_hosts_are_done(
+    client: Playbook, heard: bool
+) -> None:
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    client << e.PlacementProposed("r", {"o": "h3"}, "asked for", number=1) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Vote("r", 2, name, 4)) >> ANY
+    there = m.Location("o", "h3", 2)
+    if heard:
+        client << got("h3", m.Done("r", 2, "h3", (there,))) >> ANY
+    client << e.RunAbandoned("r") >> ANY
+    moved, stayed = ({"o": "h3"}, {}) if heard else ({}, {"o": "the run ended before"})
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 1, 5, moved, stayed)]
+
+
+def test_what_would_move_nothing_is_not_proposed(client: Playbook) -> None:
+    client << e.PlacementProposed("r", {"o": "h2"}, "as it is") >> []
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    assert client.sent() == []
+
+
+def test_a_source_suspends_votes_and_resumes_with_the_commit(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> [e.RunOperator("r", "s", 0)]
+    output = e.Send("r", "h2", m.Partition("r", "s", "o", 0), b"s0", 2, bulk=True)
+    book << e.OperatorFinished("r", "s", 0, b"s0", 2) >> [output, e.RunOperator("r", "s", 1)]
+    book << got(CLIENT, PROPOSE) >> [e.Send("r", CLIENT, vote("h1", 0))]
+    book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1", 0))]  # again: the first may have been lost
+    book << e.OperatorFinished("r", "s", 1, b"s1", 2) >> []
+    book << got("h2", m.Demand("r", "s", "o", 1, 0, 1)) >> []  # suspended
+    commit = m.Commit("r", 1, 0, (MOVE,))
+    book << got(CLIENT, commit) >> ANY
+    (part,) = book.sent("h3")  # the first after the change-over, to the new place, with the word that it is that
+    assert (part.index, part.commit) == (1, commit)
+    assert book.sent(CLIENT) == [m.Done("r", 1, "h1")]
+    book << got(CLIENT, commit) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got("h2", PROPOSE) >> []
+    book << got(CLIENT, PROPOSE) >> []  # late
+
+
+def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], Playbook], install: m.Install) -> None:
+    source, target = host("h1"), host("h3")
+    source << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
+    source << got(CLIENT, PROPOSE) >> ANY
+    source << e.OperatorFinished("r", "s", 0, b"s0", 2) >> []
+    source << got(CLIENT, ABORT) >> ANY
+    assert [type(message) for message in source.sent("h2")] == [m.Partition]
+    opened = e.OpenNode("r", install.dataflow.by_name["o"])
+    target << got(CLIENT, PROPOSE) >> [e.SetTimer("move r", 8.0), opened]  # no vote before it has it
+    target << e.NodeOpened("r", "o") >> [e.Send("r", CLIENT, vote("h3"))]
+    target << got(CLIENT, ABORT) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, m.Done("r", 1, "h3"))]
+    target << got("h2", PROPOSE) >> []  # late
+    target << got(CLIENT, PROPOSE) >> []
+    target << got(CLIENT, COMMIT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # cannot be, and changes nothing
+    assert target.core.runs["r"].directory.switch is None
+
+
+def test_a_proposal_that_comes_after_its_own_end_is_none(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got(CLIENT, PROPOSE) >> []
+
+
+def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str], Playbook]) -> None:
+    book = host("h2")
+    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
+    book << got(CLIENT, PROPOSE) >> ANY
+    assert {(each.to, each.message) for each in book.only(e.Send)} == {(CLIENT, vote("h2")), ("h1", PROPOSE)}
+    book << got(CLIENT, m.Commit("r", 1, 0, (MOVE,), "a test")) >> []
+    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
+    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    assert book.only(e.TakeState) == [e.TakeState("r", "o", 1)]
+    assert book.sent("h1") == []  # its next inputs are not demanded here
+    book << e.StateTaken("r", "o", 1, b"one", "sha") >> ANY
+    book << got("h3", m.Restored("r", "o", 1)) >> ANY
+    book << got("h3", m.Resumed("r", "o", 1)) >> ANY
+    assert m.Done("r", 1, "h2", (m.Location("o", "h3", 2),)) in book.sent(CLIENT)
+
+
+def test_a_host_that_has_not_heard_the_commit_sends_nobody_away_who_has(host: Callable[[str], Playbook]) -> None:
+    """A Withdraw now could arrive when the operator's state is there, and the operator would be nowhere."""
+    book = host("h2")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << got("h3", m.Accept("r", "o", 1)) >> []
+    book << got(CLIENT, ABORT) >> ANY
+    book << got("h3", m.Accept("r", "o", 1)) >> []  # it is told of the end by the client
+
+
+def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Playbook]) -> None:
+    book = host("h3")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    commit = m.Commit("r", 1, 0, (MOVE,))
+    part = m.Partition("r", "s", "o", 1, commit=commit)
+    book << got("h1", part, b"s1", 2) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # its commit is the first it hears
+    book << got("h2", m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
+    book << e.StateRestored("r", "o", 1) >> ANY
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
+    assert book.only(e.RunOperator) == [e.RunOperator("r", "o", 1, (b"s1",))]
+
+
+def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callable[[str], Playbook]) -> None:
+    book = host("h3")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    book << got(CLIENT, m.Commit("r", 1, 0, (MOVE,))) >> ANY
+    for producer in ("t", "o", "stranger"):
+        book << got("h1", m.Partition("r", producer, "o", 1), b"x", 1) >> ANY
+    book << got("h1", m.Partition("r", "s", "o", 2), b"s2", 2) >> ANY  # not what it begins with
+    assert book.core.runs["r"].flow.expected["o"].early == {}
+    book << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> []
+    assert book.core.runs["r"].flow.expected["o"].early.keys() == {1}
+    assert set(book.core.runs["r"].flow.expected["o"].early[1]) == {"s"}
+
+
+def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    member = book.core.runs["r"].parts.get(Member)
+    for number in (2, 99):
+        book << got("h2", m.Propose("r", number, (MOVE,))) >> []
+    assert (member.number, member.state) == (0, MemberState.FREE)
+    book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1"))]
+    book << got(CLIENT, ABORT) >> ANY
+    second = m.Propose("r", 3, (MOVE,))
+    book << got("h2", second) >> []
+    book << got(CLIENT, second) >> [e.Send("r", CLIENT, m.Vote("r", 3, "h1", -1))]  # the client may have made one more
+
+
+def test_a_proposal_with_a_number_of_its_own_does_not_make_hosts_deaf_for_the_clients() -> None:
+    world = Scripted(lambda world: bool(world.proposals))
+    world.at(BEGINS_S - 0.2, "h1", e.MessageReceived("h6", m.Propose("r", 99, ())))
+    world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
+    world.run()
+    assert [each["outcome"] for each in world.proposals] == ["committed"]
+    assert world.on("o") == {"h4"}
+
+
+def test_a_run_that_ends_in_the_middle_of_a_proposal_leaves_its_row(client: Playbook) -> None:
+    client.at(1.25) << e.RunAbandoned("r") >> ANY
+    (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
+    assert row == {
+        "index": None,
+        "duration_s": 0.25,
+        "detail": {
+            "number": 1,
+            "moves": [["o", "h2", "h3"]],
+            "outcome": "aborted",
+            "why": "the run ended before",
+            "reason": "a test",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("votes", "index", "outcome", "why"),
+    [
+        ([vote("h1", 4), vote("h2"), vote("h3")], 4, "committed", ""),
+        ([vote("h3", error="no room")], None, "aborted", "host 'h3': no room"),
+    ],
+    ids=["committed", "aborted"],
+)
+def test_a_run_that_ends_before_all_are_done_leaves_the_row_of_what_was_decided(
+    client: Playbook, votes: list[m.Vote], index: int | None, outcome: str, why: str
+) -> None:
+    for each in votes:
+        client << got(each.host, each) >> ANY
+    client.at(1.25) << e.RunAbandoned("r") >> ANY
+    (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
+    assert (row["index"], row["detail"]["outcome"], row["detail"]["why"]) == (index, outcome, why)
+
+
+@pytest.mark.parametrize("sender", ["h2", "h9"])
+def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], sender: str) -> None:
+    book = host("h1")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << got(sender, ABORT) >> []
+    book << got(sender, COMMIT) >> []
+    book << got(CLIENT, m.Commit("old", 1, 4, (MOVE,))) >> []
+    book << got("h9", m.Propose("r", 9, (MOVE,))) >> []  # of no part in the run
+    assert book.core.runs["r"].parts.get(Member).state is MemberState.VOTED
+
+
+def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
+    book << got(CLIENT, PROPOSE) >> ANY
+    assert book.sent(CLIENT) == [vote("h1", -1, "'o' has moved to host 'h3' meanwhile")]
+    assert not book.core.runs["r"].flow.nodes["s"].suspended

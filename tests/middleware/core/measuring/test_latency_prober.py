@@ -1,0 +1,197 @@
+"""How long empty messages take: found out by round trips, told to others, and asked for by planners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from flows import chain
+from playbook import ANY, Playbook, got
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.config import WorldConfig
+from thalweg.emulation.virtual.links import ShapedLink
+from thalweg.emulation.virtual.world import World
+from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
+from thalweg.middleware.core.measuring.latency_prober import AT_ONCE, MOST_TOLD, TIMES
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.network.view import Latency, Link, NetworkView
+from thalweg.middleware.planning import CostModel, CostParameters, CriticalPath, Hints, Plan, Task, get_strategy
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.shell.node_code import NodeCode, NodeResult
+
+HOSTS = ("h1", "h2", "client")
+DELAYS_S = {("h1", "h2"): 0.02, ("h1", "client"): 0.1, ("h2", "client"): 0.3}  # of both directions together, halves
+RATE = BandwidthTrace.constant("fast", 1e8)
+FLOW = chain(Code("composite"), Code("composite"), client="client")
+
+
+def shaped(later_s: float = 0.0) -> dict[Link, ShapedLink]:
+    """Links with delays of their own, a quarter one way and three the other; ``later_s``: added at 300 s."""
+    links = {}
+    for a, b in permutations(HOSTS, 2):
+        whole_s = 2 * DELAYS_S.get((a, b), DELAYS_S.get((b, a), 0.0))
+        share = 0.25 if a < b else 0.75
+        shapes = [(0.0, LinkShape(1e8, whole_s * share)), (300.0, LinkShape(1e8, whole_s * share + later_s))]
+        links[Link(a, b)] = ShapedLink(RATE, shapes, f"{a} {b}")
+    return links
+
+
+class Busy(NodeCode):
+    """Partitions of 4 MB: a third of a second on the line."""
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
+        return NodeResult(index, 4_000_000, 0.2)
+
+
+class Asks(msgspec.Struct, frozen=True):
+    """A planner that puts the operator on the host with the least latency to the client, and keeps what it was told."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"latency"})
+    adaptation: ClassVar[GlobalMoves] = GlobalMoves(period_s=60.0)
+    told: ClassVar[list[NetworkView]] = []
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        hosts = [host for host in task.hosts if host != "client"]
+        task.view.require_latency([(host, "client") for host in hosts])
+        Asks.told.append(task.view)
+        nearest = min(hosts, key=lambda host: task.view.latency_s(host, "client") or 0.0)
+        where = {node.name: node.pinned or nearest for node in task.dataflow.nodes}
+        return Plan(where, task.dataflow, cost_s=1.0, initial_cost_s=2.0)
+
+
+def is_latency(a: str, b: str, found: Latency | None, *, most_s: float = 1e-3, later_s: float = 0.0) -> None:
+    truth_s = DELAYS_S.get((a, b), DELAYS_S.get((b, a), 0.0)) + later_s
+    assert found is not None
+    assert truth_s <= found.latency_s <= truth_s + most_s
+
+
+@pytest.mark.parametrize("interface", ["independent", "single"])
+def test_before_a_run_latencies_are_those_of_the_links(interface: str) -> None:
+    world = World(HOSTS, shaped(), lambda _: Busy(), WorldConfig(interface, startup_s=0.0, validate=True))
+    found = world.probe({Link("h1", "h2"), Link("h2", "h1"), Link("h2", "client")}, 60.0, "latency")
+    assert set(found) == {("h1", "h2"), ("h2", "client")}  # one stands for both directions
+    for link, latency in found.items():
+        is_latency(*link, latency)
+        assert (latency.count, latency.measured_at_s <= world.now) == (TIMES, True)
+
+
+def test_a_planner_that_needs_latencies_is_told_of_all_while_data_flows_and_of_their_changes() -> None:
+    """Partitions take a host's only interface for a third of a second: most round trips wait, the shortest did not."""
+    Asks.told.clear()
+    links, records = shaped(later_s=0.5), list[e.Record]()
+    config = WorldConfig("single", startup_s=0.0, validate=True)
+    strategy = get_strategy(f"{__name__}:Asks")
+    work = Work(FLOW, HOSTS, Hints({"s": 4e6, "o": 4e6}), CostParameters(), CriticalPath())
+    plan = plan_ahead(work, strategy.initial, shaped(), config)
+    assert plan.result.placement["o"] == "h1"
+    assert plan.asked == {("h1", "client"), ("h2", "client")}
+    world = World(HOSTS, links, lambda _: Busy(), config, on_record=lambda _, __, each: records.append(each))
+    run_ahead(work, strategy, plan, 700, world)
+    looks = Asks.told[1:]
+    assert world.failed is None and world.planner_failed is None and len(looks) > 5
+    waited = 0
+    for view, later_s in ((looks[1], 0.0), (looks[-1], 0.5)):
+        for a, b in permutations(HOSTS, 2):
+            found = view.latency(a, b)
+            is_latency(a, b, found, most_s=0.02, later_s=later_s)
+            assert found is not None and found.count >= TIMES and found.measured_at_s > 60.0
+            waited += found.spread_s > 0.02
+    assert waited > 3
+    assert {"latency"} <= {each.kind for each in records}
+
+
+def test_links_that_do_not_answer_are_as_far_as_can_be() -> None:
+    Asks.told.clear()
+    dead = BandwidthTrace.constant("hardly", 1e-6)
+    links = {link: dead if "h1" in link else RATE for link in shaped()}
+    work = Work(FLOW, HOSTS, Hints({"s": 1.0, "o": 1.0}), CostParameters(), CriticalPath())
+    plan = plan_ahead(work, Asks(), links, WorldConfig("independent", startup_s=0.0))
+    assert (plan.result.placement["o"], plan.unanswered) == ("h2", {("h1", "client")})
+    assert Asks.told[0].latency_s("h1", "client") == math.inf
+
+
+def test_needs_that_nobody_measures_are_refused() -> None:
+    class Odd(Asks, frozen=True):
+        needs: ClassVar[Any] = {"latencies"}
+
+    globals()["Odd"] = Odd
+    with pytest.raises(UsageError, match=r"Odd needs 'latencies', which nobody measures; did you mean 'latency'\?"):
+        get_strategy(f"{__name__}:Odd")
+
+
+# --- what others say ----------------------------------------------------------------------------------
+
+
+def far(source: str, target: str, latency_us: int = 5000) -> m.LinkLatency:
+    return m.LinkLatency(source, target, latency_us, 0, 3, 0)
+
+
+@pytest.fixture
+def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
+    book = make_book("h1")
+    book << got("client", msgspec.structs.replace(install, news=("latency",))) >> ANY
+    return book
+
+
+def test_a_host_tells_of_its_own_links_and_nobody_else_does(book: Playbook) -> None:
+    soundings = book.core.links.latency_prober
+    book << got("h2", m.Echo("r", 1, latencies=(far("h2", "h3"), far("h3", "client"), far("h2", "h2")))) >> ANY
+    assert soundings.view() == {("h2", "h3"): Latency(0.005, 3, 0.0, 0.0)}
+    book << got("stranger", m.Echo("r", 1, latencies=(far("stranger", "h3"),))) >> []  # recorded
+    assert book.recorded() == ["unexpected"]
+    book << got("h2", m.Echo("probe", 1, latencies=(far("h2", "client"),))) >> ANY
+    book << got("h2", m.ProbeResult("r", latency=far("h3", "h2"))) >> []
+    assert len(soundings.view()) == 1
+
+
+def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> None:
+    book << e.TimerFired("sound r") >> ANY
+    (asked,) = (each for each in book.sent("client") if isinstance(each, m.Echo))
+    answer = m.Echo("r", asked.number, back=True)
+    for sender, odd in (("h2", answer), ("client", m.Echo("r", 99, back=True)), ("client", m.Echo("x", 1, back=True))):
+        book << got(sender, odd) >> []
+    book.at(0.5) << got("client", answer) >> ANY
+    assert book.core.links.latency_prober.own["client"].latency == Latency(0.25, 1, 0.0, 0.5)
+    book << got("client", answer) >> []
+
+
+@pytest.mark.parametrize("latency", [-1, 2**40, 0.5, "soon", None])
+def test_what_is_no_latency_is_no_message(latency: Any) -> None:
+    with pytest.raises(ProtocolError, match="Expected `int`"):
+        frames.decode_control(frames.encode(m.ProbeResult("r", latency=far("h2", "h3", latency))))
+
+
+def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Playbook]) -> None:
+    book = make_book("h1")
+    peers = tuple(m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(3 * AT_ONCE))
+    request = m.ProbeRequest("probe", peers, m.Peer("client", "tcp://c:1", "tcp://c:2"), "latency")
+    book << got("client", request) >> ANY
+    first = {each.to: each.message for each in book.only(e.Send)}
+    assert len(first) == AT_ONCE
+    echo = first["x0"]
+    for _ in range(TIMES):
+        book << got("x0", m.Echo("probe", echo.number, back=True)) >> ANY
+        echo = next(iter(book.sent("x0")), None)
+    assert [type(each) for each in book.sent("client")] == [m.ProbeResult]
+    assert len({each.to for each in book.only(e.Send)} - {"client"}) == 1  # the next one
+    book.at(60.0) << got("client", request) >> ANY  # the others did not answer
+    assert len(book.only(e.Send)) == AT_ONCE
+
+
+def test_memory_is_bounded_whatever_is_told(book: Playbook) -> None:
+    most = book.core.config.monitor.max_links
+    for first in range(0, most + 200, 50):
+        news = tuple(far("h2", f"x{number}") for number in range(first, first + 50))
+        book << got("h2", m.Echo("r", first, latencies=news)) >> ANY
+    assert len(book.core.links.latency_prober.reported) == most
+    assert len(book.core.links.latency_prober.latest()) <= MOST_TOLD

@@ -1,0 +1,572 @@
+"""Who carries what, at the client: played against stripes that take any time, stall, end, fail and come twice."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
+
+from thalweg.middleware.core.context.outbox import HostContext, Outbox
+from thalweg.middleware.core.stripes.striping import (
+    LEAST,
+    MOST_LEFT,
+    StripeHooks,
+    StripeState,
+    StripeTakeover,
+    Striping,
+)
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.parcels import PAST_END
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+LIMITS = CoreConfig()
+FLOW = Dataflow((Node("s", "source", (), Code("x"), "h1"), Node("t", "sink", ("s",), None, "client")))
+
+
+class Played:
+    """A stream whose stripes take ``takes_s`` seconds for a partition each, in a queue of their own."""
+
+    def __init__(
+        self,
+        takes_s: list[float],
+        *,
+        window: int = 4,
+        partitions: int | None = 30,
+        length: float = math.inf,
+        flow: Dataflow = FLOW,
+        above: e.RunRequested | UnsetType = UNSET,
+        most: int = 2,
+    ) -> None:
+        self.desk, self.most = HostContext("client"), most
+        self.takes_s, self.length = takes_s, length
+        self.given: dict[int, list[int]] = {number: [] for number in range(len(takes_s))}
+        self.asked: dict[int, int] = dict.fromkeys(self.given, 0)
+        self.due: deque[tuple[float, int]] = deque()
+        self.left: set[int] = set()
+        self.delivered: list[int] = []
+        self.ended = ""
+        self.changes: list[tuple[int, str]] = []
+        self.fallen: set[int] = set()
+        self.alarm_s = math.inf
+        requests = tuple(
+            e.RunRequested(m.Install(f"r/{number}", flow, (), (), "client")) for number in range(len(takes_s))
+        )
+        shares = (1 / len(takes_s),) * len(takes_s)
+        asks = e.StripesRequested("r", requests, shares, window, partitions, above=above)
+        self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
+
+    def hooks(self) -> StripeHooks:
+        return StripeHooks(
+            self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run, self.changed, self.spoilt
+        )
+
+    def changed(self, first: int, error: str) -> None:
+        self.changes.append((first, error))
+
+    def spoilt(self, queries: Collection[int], failed: e.Fail) -> None:
+        self.fallen.update(queries)
+
+    def act(self, event: e.Event) -> None:
+        number = int(str(getattr(event, "run", "")).partition("/")[2])
+        if isinstance(event, e.NextRequested):
+            self.due.append((self.desk.now + self.takes_s[number], number))
+        else:
+            self.left.add(number)
+
+    def tell(self, stripe: StripeState, given: m.StripeIndices) -> None:
+        known = self.given[stripe.number]
+        assert given.first <= len(known), "what was given is told without a gap"
+        for partition, index in enumerate(given.indices, given.first):
+            if partition < len(known):
+                assert known[partition] == index, "what was given once stays"
+            else:
+                known.append(index)
+
+    def go(self, until_s: float = math.inf) -> None:
+        """Let time pass until nothing is left to happen, or that long."""
+        self.settle()
+        for _ in range(20_000):
+            self.due = deque(sorted(self.due))
+            at_s = min(self.due[0][0] if self.due else math.inf, self.alarm_s)
+            if self.ended or at_s == math.inf or at_s > until_s:
+                return
+            self.desk.now = max(self.desk.now, at_s)
+            if self.due and self.due[0][0] <= at_s:
+                self.deliver(self.due.popleft()[1])
+            else:
+                self.alarm_s = math.inf
+                self.stream.on_timer()
+            self.settle()
+        pytest.fail("the stream does not come to an end")
+
+    def deliver(self, number: int) -> None:
+        stripe = next((each for each in self.stream.stripes if each.number == number), None)
+        if stripe is None or number in self.left:
+            return
+        partition = self.asked[number]
+        self.asked[number] += 1
+        index = self.given[number][partition]
+        self.stream.on_delivered(stripe, e.Deliver(stripe.run, partition, self.value(index), 8, sink="t"))
+
+    def value(self, index: int) -> object:
+        return PAST_END if index >= self.length else index
+
+    def settle(self) -> None:
+        while self.desk.commands:
+            commands, self.desk.commands = self.desk.commands, []
+            for command in commands:
+                match command:
+                    case e.Deliver(end=True):
+                        self.ended = "end"
+                    case e.Deliver():
+                        assert command.value == command.index == len(self.delivered)
+                        self.delivered.append(command.index)
+                        self.stream.on_next()
+                    case e.Ready():
+                        self.stream.on_next()
+                    case e.Fail():
+                        self.ended = command.reason
+                    case e.SetTimer():
+                        self.alarm_s = command.at_s
+        self.stream.validate()
+
+    def begin(self) -> Played:
+        for stripe in self.stream.stripes:
+            self.stream.on_ready(stripe)
+            self.settle()
+        return self
+
+
+class Feeding(Played):
+    """A stream of two parts that end after ``lengths`` partitions, which feeds what runs above its trees."""
+
+    def __init__(self, takes_s: list[float], lengths: tuple[int, int], window: int = 4) -> None:
+        nodes = [Node(name, "source", (), Code("x"), "h1") for name in ("s", "s2")]
+        flow = Dataflow((*nodes, Node("t", "sink", ("s", "s2"), None, "client")))
+        above = e.RunRequested(m.Install("r", flow, (), (), "client"))
+        super().__init__(takes_s, window=window, partitions=None, flow=flow, above=above)
+        self.lengths = lengths
+        self.paused = False  # nothing more is wanted for now
+
+    def value(self, index: int) -> object:
+        return tuple([index if index < length else PAST_END for length in self.lengths])
+
+    def settle(self) -> None:
+        while self.desk.commands:
+            commands, self.desk.commands = self.desk.commands, []
+            for command in commands:
+                match command:
+                    case e.Deliver():
+                        assert not command.end, "nobody asks for more"
+                        assert command.value == self.value(command.index)
+                        self.delivered.append(command.index)
+                        if command.index >= max(self.lengths):
+                            self.ended = "end"
+                        elif not self.paused:
+                            self.stream.on_next()
+                    case e.Ready():
+                        self.stream.on_next()
+                    case e.SetTimer():
+                        self.alarm_s = command.at_s
+        self.stream.validate()
+
+
+TIMES = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=5)
+
+
+@given(TIMES, st.integers(1, 12), st.integers(1, 60))
+def test_all_come_once_in_order_whatever_each_takes(takes_s: list[float], window: int, partitions: int) -> None:
+    played = Played(takes_s, window=window, partitions=partitions).begin()
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(partitions))
+
+
+@given(TIMES, st.integers(1, 12), st.integers(0, 40))
+def test_the_stream_ends_where_its_sources_do(takes_s: list[float], window: int, length: int) -> None:
+    played = Played(takes_s, window=window, partitions=None, length=length).begin()
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(length))
+
+
+@given(TIMES, st.data())
+def test_what_a_lost_stripe_had_the_others_carry(takes_s: list[float], data: st.DataObject) -> None:
+    played = Played([1.0, *takes_s], partitions=40).begin()
+    lost = data.draw(st.sets(st.integers(1, len(takes_s)), max_size=len(takes_s)))
+    for number in sorted(lost):
+        played.go(until_s=played.desk.now + data.draw(st.floats(0.0, 20.0)))
+        stripe = played.stream.stripes[number]
+        played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h2' has been silent", host="h2", lost=True))
+        played.settle()
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(40))
+
+
+def test_the_last_one_that_is_lost_is_the_end_of_the_stream() -> None:
+    played = Played([1.0, 1.0]).begin()
+    played.go(until_s=3.0)
+    for stripe in played.stream.stripes:
+        played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h1' is gone", lost=True))
+        played.settle()
+    assert played.ended == "host 'h1' is gone"
+
+
+def test_code_that_fails_is_the_end_of_the_stream() -> None:
+    played = Played([1.0, 1.0]).begin()
+    played.stream.on_failed(played.stream.stripes[1], e.Fail("r/1", "ValueError"))
+    played.settle()
+    assert played.ended == "ValueError"
+
+
+def test_equal_stripes_take_turns_and_a_slow_one_gets_few() -> None:
+    equal = Played([1.0, 1.0, 1.0], partitions=60).begin()
+    equal.go()
+    assert {len(given) for given in equal.given.values()} <= {*range(19, 24)}
+    assert equal.desk.now < 60 / 3 + 4
+    slow = Played([1.0, 10.0], partitions=220, window=4).begin()
+    slow.go()
+    assert 15 <= slow.asked[1] <= 22
+    assert slow.desk.now < 1.1 * 200
+
+
+@pytest.mark.parametrize(("count", "each"), [(2, 8), (3, 8), (4, 6), (9, 3), (16, 3)])
+def test_the_more_stripes_there_are_the_fewer_indices_each_has(count: int, each: int) -> None:
+    """R1: of trees with seven levels."""
+    played = Played([1.0] * count, partitions=200, window=8 * count, most=7).begin()
+    most = 0
+    for half_s in range(400):
+        played.go(until_s=half_s / 2)
+        most = max(most, *(len(stripe.open) for stripe in played.stream.stripes))
+    assert most == each
+    assert played.ended == "end"
+    assert played.delivered == list(range(200))
+    assert played.desk.now < 200 / count + 3
+
+
+@given(TIMES, st.integers(1, 64), st.integers(1, 40))
+def test_a_stripe_has_no_more_indices_than_its_tree_takes_nor_fewer_than_keep_it_busy(
+    takes_s: list[float], most: int, partitions: int
+) -> None:
+    played = Played(takes_s, partitions=partitions, most=most, window=8).begin()
+    for stripe in played.stream.stripes:
+        stripe.period_s = 1.0
+        assert min(most + 1, LEAST) <= played.stream._ahead(stripe) <= most + 1
+    played.go()
+    assert played.delivered == list(range(partitions))
+
+
+def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
+    played = Played([1.0, 1.0], partitions=40).begin()
+    played.go(until_s=10.0)
+    played.takes_s[1] = 1000.0
+    played.go(until_s=60.0)
+    assert played.ended == "end"
+    assert played.delivered == list(range(40))
+
+
+def test_partitions_past_the_end_are_asked_of_no_other_stripe_while_the_application_takes_its_time() -> None:
+    """A slow stripe still has some of these. A fast one would make them in an instant, and be asked for them again."""
+    played = Played([0.3, 0.3], partitions=None, length=12)
+    wants = played.stream.on_next
+    played.stream.on_next = lambda: wants() if len(played.delivered) < 11 else None  # type: ignore[method-assign]
+    played.begin().go(until_s=1.4)
+    played.takes_s = [0.01, 60.0]
+    played.go(until_s=20.0)
+    assert len(played.delivered) == 11
+    assert any(each.index >= 12 for each in played.stream.stripes[1].open)
+    assert played.asked[0] < 20
+
+
+def test_the_first_partition_of_a_stripe_is_waited_for_as_long_as_those_of_others_take() -> None:
+    played = Played([20.0, 20.0, 20.0, 1000.0], partitions=40, window=32).begin()
+    played.go(until_s=150.0)
+    assert len(played.delivered) > 12, "6 and 7, which it was given, are with the others"
+
+
+def test_a_stripe_whose_first_partition_never_comes_is_not_waited_for_before_half_of_them_have_theirs() -> None:
+    played = Played([5.0, math.inf, math.inf], partitions=40).begin()
+    played.go(until_s=1000.0)
+    assert played.ended == "end"
+
+
+def test_a_word_that_comes_twice_changes_nothing() -> None:
+    played = Played([1.0, 1.0]).begin()
+    played.go(until_s=5.0)
+    stripe = played.stream.stripes[0]
+    before = [*played.delivered]
+    for late in (0, stripe.upto + 3):
+        played.stream.on_delivered(stripe, e.Deliver(stripe.run, late, 0, 8, sink="t"))
+        played.settle()
+    assert played.delivered == before
+    played.go()
+    assert played.delivered == list(range(30))
+
+
+def test_a_partition_that_waits_and_comes_from_another_stripe_as_well_is_a_known_duplicate() -> None:
+    """The first stripe has delivered nothing, so all others wait."""
+    played = Played([1.0, 1.0, 1.0], window=8).begin()
+    _, early, late = played.stream.stripes
+    index = early.open[0].index
+    played.stream._give(late, index)  # as where ``early`` was slow
+    kept = []
+    for stripe in (early, *[late] * len(late.open)):
+        about = stripe.open[0]
+        part = e.Deliver(stripe.run, about.partition, about.index, 8, sink="t")
+        played.stream.on_delivered(stripe, part)
+        records = [each for each in played.desk.commands if isinstance(each, e.Record) and each.kind == "carried"]
+        kept += [each.fields["detail"]["kept"] for each in records if each.fields["index"] == index]
+        played.settle()
+    assert kept == [True, False]
+
+
+def test_a_next_generation_is_told_again_what_it_was_given() -> None:
+    played = Played([1.0, 1.0], partitions=200).begin()
+    played.go(until_s=20.0)
+    stripe, known = played.stream.stripes[1], [*played.given[1]]
+    played.given[1] = []
+    played.stream.on_follows(stripe, 0)
+    assert played.given[1] == known, "from its first partition on"
+    played.go()
+    assert played.delivered == list(range(200))
+
+
+def test_what_is_forgotten_cannot_be_begun_anew_and_the_others_go_on() -> None:
+    played = Played([1.0, 1.0], partitions=100).begin()
+    played.go(until_s=20.0)
+    stripe = played.stream.stripes[1]
+    stripe.past.clear()  # as after very many
+    played.stream.on_follows(stripe, 0)
+    played.settle()
+    assert played.left == {1}
+    played.go()
+    assert played.delivered == list(range(100))
+
+
+def test_what_a_slow_stripe_leaves_for_a_far_faster_one_is_bounded() -> None:
+    """R2: it is remembered one by one."""
+    played = Played([1e-5, 1.0], partitions=None)
+    fast, slow = played.stream.stripes
+    fast.period_s, slow.period_s = 1e-5, 1.0
+    for stripe in (fast, slow):
+        played.stream.on_ready(stripe)
+        played.stream.validate()
+    assert [each.index for each in fast.open][:3] == [0, 1, 2]
+    assert slow.open[0].index == 3 + MOST_LEFT
+    assert len(played.stream._free) <= MOST_LEFT
+
+
+def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_given_since() -> None:
+    """Its hosts may hear of it before they have the run."""
+    played = Played([1.0, 1.0], window=8)
+    played.begin().go(until_s=5.5)
+    stripe, told = played.stream.stripes[0], list[m.StripeIndices]()
+    first = stripe.open[0].partition - 2
+    played.stream._hooks = msgspec.structs.replace(
+        played.hooks(), tell=lambda to, said: told.append(said) if to is stripe else None
+    )
+    played.stream.on_follows(stripe, first)
+    assert [each.first for each in told] == [first]
+    later = stripe.upto
+    for _ in range(2):
+        played.desk.now += LIMITS.retry_max_s
+        played.stream.on_timer()
+    assert [each.first for each in told[1:3]] == [first] * 2
+    while stripe.open[0].partition <= later:
+        part = stripe.open[0].partition
+        played.stream.on_delivered(stripe, e.Deliver(stripe.run, part, stripe.open[0].index, 8, sink="t"))
+    played.desk.now += 2 * LIMITS.retry_max_s
+    played.stream.on_timer()
+    assert told[-1].first == stripe.open[0].partition
+
+
+@given(TIMES, st.tuples(st.integers(0, 20), st.integers(0, 20)), st.integers(1, 12))
+def test_what_is_above_is_given_each_part_until_that_ends_and_the_end_of_all(
+    takes_s: list[float], lengths: tuple[int, int], window: int
+) -> None:
+    played = Feeding(takes_s, lengths, window).begin()
+    played.go()
+    assert played.delivered == list(range(max(lengths) + 1))
+
+
+@given(TIMES, st.integers(1, 12), st.data())
+def test_a_stream_begins_anew_where_it_is_told_to(takes_s: list[float], window: int, data: st.DataObject) -> None:
+    """Also while nothing more is wanted of it, and so much waits as may."""
+    played = Feeding(takes_s, (30, 25), window).begin()
+
+    def goes_on() -> None:
+        played.go(until_s=played.desk.now + data.draw(st.floats(0.0, 100.0)))
+
+    for _ in range(data.draw(st.integers(1, 4))):
+        goes_on()
+        played.paused = True
+        goes_on()
+        if played.ended:  # and nobody asks for more
+            break
+        first = data.draw(st.integers(0, played.stream.next))
+        played.delivered.clear()
+        played.stream.begin_anew(first)
+        played.settle()
+        goes_on()
+        assert played.delivered in ([], [first])
+        if played.ended:
+            break
+        played.paused = False
+        played.stream.on_next()
+        played.settle()
+    played.go()
+    assert played.delivered == list(range(31 - len(played.delivered), 31))
+
+
+def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
+    played = Feeding([1.0, 1.0], (30, 30), window=4).begin()
+    played.go(until_s=10.0)
+    played.paused = True
+    played.go(until_s=100.0)
+    assert played.stream.next in played.stream.held, "and three more wait for it to be wanted"
+    played.stream.begin_anew(played.stream.next - 2)
+    played.go(until_s=200.0)
+    assert len(played.stream.held) == 4
+
+
+class Replaced(Played):
+    """Played where others take over, whose partitions feed the place ``stripe.places`` says."""
+
+    def come(self, takes_s: list[float], theirs: dict[str, tuple[int, ...]] | None = None) -> list[StripeState]:
+        """As many others are about to begin."""
+        first = self.stream.count
+        self.takes_s += takes_s
+        requests = []
+        for number in range(first, first + len(takes_s)):
+            self.given[number], self.asked[number] = [], 0
+            requests.append(e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")))
+        self.stream.replace(requests, [StripeTakeover({0: 0, first: 0}, theirs or {})] * len(takes_s))
+        return self.stream.stripes[-len(takes_s) :]
+
+    def ready(self, stripe: StripeState) -> None:
+        if not stripe.over:
+            self.stream.on_ready(stripe)
+            self.settle()
+
+    def fail(self, stripe: StripeState, node: str = "o", *, lost: bool = False) -> None:
+        self.stream.on_failed(stripe, e.Fail(stripe.run, "why not", node, lost=lost), (node,))
+        self.settle()
+
+
+@given(
+    st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.floats(0.0, 8.0), st.integers(1, 4), st.floats(0.1, 5.0), st.sampled_from(["ready", "fail"])),
+        max_size=5,
+    ),
+    st.integers(1, 9),
+)
+def test_whoever_takes_over_whenever_all_come_once_in_order(
+    takes_s: list[float], changes: list[tuple[float, int, float, str]], window: int
+) -> None:
+    played = Replaced(list(takes_s), window=window, partitions=60)
+    played.begin()
+    now_s = 0.0
+    for after_s, count, each_s, what in changes:
+        now_s += after_s
+        played.go(until_s=now_s)
+        if played.ended:
+            break
+        coming = played.come([each_s] * count)
+        for stripe in coming[:-1]:
+            played.ready(stripe)
+        before = [stripe for stripe in played.stream.stripes if stripe not in coming and not stripe.over]
+        assert before, "they go on until all of the others are ready"
+        assert all(stripe.carries for stripe in before if not stripe.leaving)
+        if what == "ready":
+            played.ready(coming[-1])
+            assert not any(stripe.carries for stripe in before)
+            assert played.changes[-1] == (coming[0].number, "")
+        else:
+            played.fail(coming[-1])
+            assert all(stripe.over for stripe in coming)
+            assert {stripe.number for stripe in coming} <= played.left
+            assert played.changes[-1] == (-1, "why not")
+    played.go()
+    assert played.ended == "end"
+    assert played.delivered == list(range(60))
+    for stripe in played.stream.stripes:
+        if stripe.leaving:
+            assert stripe.open or (stripe.over and stripe.number in played.left), "they end with what they had open"
+
+
+def test_what_begins_with_those_that_took_over_finds_all_of_them_carry_it() -> None:
+    played = Replaced([1.0, 1.0], partitions=None)
+    played.begin().go(until_s=6.5)
+    for stripe in (coming := played.come([1.0, 1.0])):
+        played.ready(stripe)
+    since = played.stream.since
+    assert since >= len(played.delivered)
+    played.go(until_s=30.0)
+    assert len(played.delivered) > since + 10
+    given = {index for stripe in coming for index in played.given[stripe.number]}
+    assert set(range(since, len(played.delivered))) <= given
+    assert not any(index >= since for number in (0, 1) for index in played.given[number])
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["code", "a host"])
+def test_what_only_queries_want_fails_for_them_and_the_stream_waits_for_who_takes_over(lost: bool) -> None:
+    played = Replaced([1.0], partitions=40)
+    played.begin().go(until_s=3.5)
+    for stripe in (first := played.come([1.0, 1.0], theirs={"o": (3, 4)})):
+        played.ready(stripe)
+    played.go(until_s=8.5)
+    for stripe in first:
+        played.fail(stripe, "o", lost=lost)
+    assert played.fallen == {3, 4}
+    played.go(until_s=20.0)
+    had = len(played.delivered)
+    assert had < 40 and not played.ended, "nobody is left, and others are to come"
+    for stripe in played.come([1.0, 1.0]):
+        played.ready(stripe)
+    played.go()
+    assert (played.ended, played.delivered) == ("end", list(range(40)))
+
+
+def test_what_the_stream_wants_too_fails_for_all() -> None:
+    played = Replaced([1.0], partitions=40)
+    played.begin().go(until_s=3.5)
+    for stripe in (coming := played.come([1.0], theirs={"o": (3,)})):
+        played.ready(stripe)
+    played.go(until_s=8.5)
+    played.fail(coming[0], "s")
+    assert (played.ended, played.fallen) == ("why not", set())
+
+
+def test_the_stream_fails_where_nobody_is_left_and_who_was_to_come_cannot() -> None:
+    played = Replaced([1.0], partitions=40)
+    played.begin().go(until_s=3.5)
+    (coming,) = played.come([1.0])
+    played.fail(played.stream.stripes[0], lost=True)
+    played.go(until_s=9.0)
+    assert not played.ended
+    played.fail(coming)
+    assert played.ended.startswith("no stripe of the stream is left")
+
+
+def test_those_that_have_left_are_forgotten_and_numbers_go_on() -> None:
+    played = Replaced([1.0, 1.0], partitions=60)
+    played.begin().go(until_s=4.5)
+    for _ in range(3):
+        for stripe in (coming := played.come([1.0, 1.0])):
+            played.ready(stripe)
+        played.go(until_s=played.desk.now + 6)
+        for stripe in list(played.stream.stripes):
+            played.stream.forget(stripe)
+        assert played.stream.stripes == coming
+    assert [stripe.number for stripe in coming] == [6, 7]
+    assert played.stream.count == 8

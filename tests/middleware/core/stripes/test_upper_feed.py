@@ -1,0 +1,211 @@
+"""What is above the trees of a stream gets each part of it in order, once, whoever is slow, ends, or begins anew."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.middleware.core.stripes.upper_feed import UpperFeed, UpperFeedHooks
+from thalweg.middleware.parcels import PAST_END, PAST_SOME
+from thalweg.middleware.protocol import events as e
+
+
+class Played:
+    """Sources above that end after ``lengths`` partitions, and the stream that feeds them."""
+
+    def __init__(self, *lengths: int, most: int = 2, first: int = 0, uneven: tuple[str, ...] = ()) -> None:
+        self.lengths = {f"s{place}": length for place, length in enumerate(lengths)}
+        self.uneven = uneven
+        self.at = dict.fromkeys(self.lengths, first)  # what each takes next
+        self.waits: dict[str, e.RunOperator] = {}
+        self.ended: set[str] = set()
+        self.stream, self.asked, self.again = first, False, list[int]()
+        hooks = UpperFeedHooks(
+            self.ask, self.begin_anew, self.answer, lambda name: name not in self.ended, lambda: most
+        )
+        self.trunk = UpperFeed(tuple(self.lengths), first, hooks)
+
+    def ask(self) -> None:
+        assert not self.asked, "the stream is asked for one at a time"
+        self.asked = True
+
+    def begin_anew(self, first: int) -> None:
+        self.again.append(first)
+        self.stream = first
+
+    def answer(self, made: e.OperatorFinished) -> None:
+        assert made.index == self.waits[made.node].index == self.at[made.node]
+        assert made.run == self.waits.pop(made.node).run
+        if made.end:
+            assert made.index == self.lengths[made.node]
+            self.ended.add(made.node)
+        else:
+            assert (made.value, made.size_bytes) == (f"{made.node} {made.index}", self.bytes_of(made.node))
+            self.at[made.node] += 1
+
+    def bytes_of(self, name: str) -> int:
+        return 10 + [*self.lengths].index(name)
+
+    def want(self, name: str, run: str = "r") -> None:
+        """The source asks for what it takes next, unless it does already, or has ended."""
+        if name not in self.waits and name not in self.ended:
+            self.waits[name] = command = e.RunOperator(run, name, self.at[name])
+            self.trunk.want(command, [*self.lengths].index(name))
+            self.trunk.validate()
+
+    def deliver(self) -> None:
+        """The stream gives what it was asked for."""
+        if self.asked:
+            self.asked = False
+            self.stream += 1
+            self.trunk.take(self.part(self.stream - 1))
+            self.trunk.validate()
+
+    def part(self, index: int) -> e.Deliver:
+        past = {name: PAST_SOME if name in self.uneven else PAST_END for name in self.lengths}
+        values = [f"{name} {index}" if index < length else past[name] for name, length in self.lengths.items()]
+        sizes = tuple(map(self.bytes_of, self.lengths))
+        if len(values) == 1:
+            return e.Deliver("r/", index, values[0], sizes[0])
+        return e.Deliver("r/", index, tuple(values), sum(sizes), sizes=sizes)
+
+    def restart(self, name: str, index: int, run: str) -> None:
+        """The source begins anew, in another generation."""
+        self.waits.pop(name, None)
+        self.ended.discard(name)
+        self.at[name] = index
+        self.want(name, run)
+
+    def finish(self) -> None:
+        for _ in range(1000):
+            if len(self.ended) == len(self.lengths):
+                return
+            for name in self.lengths:
+                self.want(name)
+            self.deliver()
+        raise AssertionError(f"they do not come to an end: {self.at} of {self.lengths}")
+
+
+@given(st.data(), st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 3))
+def test_every_source_gets_its_part_in_order_until_it_ends(
+    data: st.DataObject, lengths: list[int], most: int, first: int
+) -> None:
+    """Whoever asks when, and whoever begins anew with what; the least that all want next is never held up."""
+    played = Played(*[first + length for length in lengths], most=most, first=first)
+    names = st.sampled_from([*played.lengths])
+    for number in range(data.draw(st.integers(0, 40))):
+        what = data.draw(st.sampled_from(["want", "want", "deliver", "restart"]))
+        if what == "want":
+            played.want(data.draw(names))
+        elif what == "deliver":
+            played.deliver()
+        else:
+            name = data.draw(names)
+            played.restart(name, data.draw(st.integers(first, played.at[name])), f"r~{number}")
+    played.finish()
+    assert played.at == played.lengths
+
+
+def test_the_slowest_sets_the_pace() -> None:
+    played = Played(9, 9, most=2)
+    for _ in range(8):
+        played.want("s0")
+        played.deliver()
+    assert played.at == {"s0": 2, "s1": 0}
+    assert not played.asked
+    played.want("s1")
+    assert (played.at["s1"], played.asked) == (1, True), "one was taken, so there is room for the next"
+
+
+def test_one_that_has_ended_keeps_nobody_waiting() -> None:
+    played = Played(9, 9, most=1)
+    for _ in range(4):
+        played.want("s0")
+        played.deliver()
+    assert played.at["s0"] == 1
+    assert played.trunk.waits
+    played.ended.add("s1")  # nobody wants anything of it any more
+    played.trunk.go_on()
+    assert played.asked
+    for _ in range(8):
+        played.deliver()
+        played.want("s0")
+    assert played.at["s0"] >= 8
+
+
+def test_who_begins_anew_has_the_stream_make_it_again() -> None:
+    played = Played(9)
+    for _ in range(5):
+        played.want("s0")
+        played.deliver()
+    played.want("s0")
+    played.restart("s0", 2, "r~1")
+    assert played.again == [2]
+    assert played.asked, "it was, for what is now its next one"
+    played.deliver()
+    assert played.at["s0"] == 3
+
+
+def test_what_was_under_way_as_it_began_anew_is_dropped() -> None:
+    played = Played(9)
+    for _ in range(5):
+        played.want("s0")
+        played.deliver()
+    played.want("s0")
+    late = played.part(played.stream)
+    played.restart("s0", 2, "r~1")
+    played.asked = False
+    played.trunk.take(late)
+    assert (played.at["s0"], played.asked) == (2, True)
+
+
+def test_a_sink_is_told_of_sources_that_do_not_end_together() -> None:
+    played = Played(3, 3, uneven=("s1",))
+    played.finish()
+    end = e.Deliver("r", 3, end=True, sink="t")
+    said = "sources do not end together: partition 3 is missing from some"
+    assert [played.trunk.mark_uneven(end, {name, "t"}).uneven for name in ("s0", "s1")] == ["", said]
+    other = e.Deliver("r", 3, end=True, uneven="of its own", sink="t")
+    assert played.trunk.mark_uneven(other, {"s1", "t"}) is other
+
+
+def test_the_end_of_the_stream_is_that_of_all() -> None:
+    played = Played(5, 7)
+    for name, _ in itertools.product(played.lengths, range(2)):
+        played.want(name)
+        played.deliver()
+    played.lengths = dict.fromkeys(played.lengths, played.stream)
+    played.at = dict.fromkeys(played.lengths, played.stream)
+    played.waits.clear()
+    for name in played.lengths:
+        played.waits[name] = e.RunOperator("r", name, played.stream)
+        played.trunk.want(played.waits[name], [*played.lengths].index(name))
+    played.trunk.take(e.Deliver("r/", played.stream, end=True))
+    assert played.ended == {*played.lengths}
+
+
+def test_a_source_that_is_new_has_what_was_made_without_it_made_again() -> None:
+    played = Played(9, 9, most=3)
+    for _ in range(3):
+        for name in played.lengths:
+            played.want(name)
+        played.deliver()
+    played.trunk.want(e.RunOperator("r", "new", 2), 5)
+    assert played.again == [2], "it was made by trees that did not make the part"
+    assert played.asked
+    played.asked = False
+    answers: list[e.OperatorFinished] = []
+    played.trunk._hooks = msgspec.structs.replace(played.trunk._hooks, answer=answers.append)
+    played.trunk.take(e.Deliver("r/", 2, ("s1 2", "s0 2", "new 2"), 60, sizes=(10, 20, 30), places={1: 0, 0: 1, 5: 2}))
+    assert [(each.node, each.value, each.size_bytes) for each in answers] == [("new", "new 2", 30)]
+
+
+def test_a_source_that_is_gone_wants_nothing() -> None:
+    played = Played(9, 9)
+    played.want("s1")
+    played.ended.add("s1")
+    played.trunk.go_on()
+    assert not played.trunk._wanted
