@@ -173,19 +173,19 @@ def test_a_checkout_with_other_names_and_more_fields_does_the_same(tmp_path: Pat
     for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
     shutil.copytree(ROOT / "tests", tmp_path / "tests")
-    renamed = {"Demand": "Wanted2", "Install": "Begins", "StateMissing": "Lacking", "changes": "moving_words"}
+    renamed = {"Demand": "Wanted2", "Install": "Begins", "StateMissing": "Lacking", "barrier": "moving_words"}
     protocol = tmp_path / "middleware/protocol"
-    (protocol / "changes.py").rename(protocol / "moving_words.py")
+    (protocol / "barrier.py").rename(protocol / "moving_words.py")
     for path in tmp_path.rglob("*.py"):
         text = before = path.read_text(encoding="utf-8")
         for name, other in renamed.items():
-            where = rf"protocol\.{name}\b" if name == "changes" else rf"\b{name}\b"
+            where = rf"protocol\.{name}\b" if name == "barrier" else rf"\b{name}\b"
             text = re.sub(where, lambda match, name=name, other=other: match[0].replace(name, other), text)
-        if path == protocol / "messages.py":
+        if path == protocol / "flow.py":
             text = text.replace("class Partition(", "    more: bool = False\n\n\nclass Partition(").replace(
                 "\n\n\n    more", "\n    more"
             )
-        if path == protocol / "installing.py":
+        if path == protocol / "hosting.py":
             text = text.replace("    call_timeout_s:", "    more: str = 'as long as a message'\n    call_timeout_s:")
         if text != before:
             path.write_text(text, encoding="utf-8")

@@ -7,10 +7,18 @@ A stream that goes over several trees at once (``stripes.striping``) is one run 
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
+from thalweg.middleware.protocol.fields import Index, RunMessage
 from thalweg.middleware.protocol.generations import base_of
+
+__all__ = ["MOST_GIVEN", "StripeIndices"]  # what ``messages`` takes
 
 STRIPE = "/"  # between the stream's id and the number of the stripe
 MOST_STRIPES = 64
+MOST_GIVEN = 65_536  # partitions of a stripe that one message tells of
 WINDOW = 8  # times the number of stripes: so many partitions wait at most for those before them, by default; with 2
 # trees whose rates vary wait for each other most of the time
 
@@ -39,3 +47,13 @@ def stripe_of(run: str) -> int | None:
     """The number of the stripe that this run is, of whatever generation; None where it is no stripe."""
     number = base_of(run).partition(STRIPE)[2]
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else None
+
+
+class StripeIndices(RunMessage, frozen=True, tag="Given"):
+    """From the client of a stripe (``protocol.stripes``): its partitions from ``first`` on are these of the stream.
+
+    Those before ``first`` have all been delivered.
+    """
+
+    first: Index
+    indices: Annotated[tuple[Index, ...], msgspec.Meta(max_length=MOST_GIVEN)]

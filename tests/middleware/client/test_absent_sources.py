@@ -12,7 +12,7 @@ from flows import chain
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostAbsentError, HostLostError
-from thalweg.middleware.protocol.installing import Failover
+from thalweg.middleware.protocol.failover import Failover
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import UNIX, SocketFolder
 from thalweg.middleware.shell.shell import Shell, ShellConfig

@@ -1,4 +1,4 @@
-"""What is said as a run begins, while it outlives its hosts, and when it is over."""
+"""How a run outlives its hosts, and what is said of replicas (``core.failover``)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from thalweg.middleware.dataflow import MOST_AHEAD, Dataflow
-from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
-from thalweg.middleware.protocol.fields import (
-    INLINE_STATE_BYTES,
-    Demanded,
-    Generation,
-    Index,
-    Location,
-    Name,
-    NodeMessage,
-    Peer,
-    RunMessage,
-    Text,
-)
+from thalweg.middleware.protocol.fields import Demanded, Generation, Index, Name, NodeMessage, RunMessage, Text
+from thalweg.middleware.protocol.moving import INLINE_STATE_BYTES
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -77,37 +65,6 @@ class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
     least: Index = 0
 
 
-Ahead = Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)]
-
-
-class Install(RunMessage, frozen=True):
-    """Everything a host needs to take part in a run. Repeated until answered by Installed.
-
-    ``failover``: how the run outlives its hosts; None: the run does not. In a later generation of the run ``starts``
-    says where each node starts. ``kept_from``: operators go on as they are where they are, if they were so in that
-    generation or a later one. ``version``: of the protocol, which hosts that come back have to speak as well; 0: any.
-    """
-
-    dataflow: Dataflow
-    locations: tuple[Location, ...]
-    peers: tuple[Peer, ...]
-    client: Name
-    partitions: Index | None = None
-    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
-    epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
-    moves: LocalMoves | SpaceMoves | None = None  # operators decide for themselves where they run
-    news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
-    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
-    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
-    number: Index = 0  # of the AddMember by which the others hear of a host that joins
-    ahead: Ahead = 1  # partitions that are under way over an edge at most
-    failover: Failover | None = None
-    starts: tuple[Start, ...] = ()
-    kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    history_gaps: tuple[HistoryGap, ...] = ()
-    version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
-
-
 class Checkpoint(NodeMessage, frozen=True):
     """Replica of the state of ``node``, which needs partition ``index`` next: for a host to keep, or to start with.
 
@@ -155,26 +112,3 @@ class CheckpointsObsolete(RunMessage, frozen=True, tag="Settled"):
     """
 
     lines: tuple[Start, ...]
-
-
-class Installed(RunMessage, frozen=True):
-    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install.
-
-    ``carried_over``: in a later generation the operators that go on there as they were in the one before. Each has got
-    all partitions before its ``index``.
-    """
-
-    host: Name
-    error: Text = ""
-    number: Index = 0
-    carried_over: tuple[Start, ...] = ()
-
-
-class Remove(RunMessage, frozen=True):
-    """The run is over; forget it. Repeated until answered by Removed."""
-
-
-class Removed(RunMessage, frozen=True):
-    """No run of that id is on the host. It is not sent while one of another client is there, in any generation."""
-
-    host: Name

@@ -1,0 +1,65 @@
+"""What is said of networks and relays between two hosts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated
+
+import msgspec
+
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol.fields import MAX_NETWORKS, Index, Name, RunMessage
+
+MAX_HOPS = 8  # links of a route over relays
+
+
+class LinkEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of a link over another network than the one that all share; of a hop over relays, of any link."""
+
+    host: Name
+    via: Name
+
+
+Hops = Annotated[tuple[LinkEnd, ...], msgspec.Meta(min_length=2, max_length=MAX_HOPS)]
+Via = str | Hops  # a network, or the hops over relays, of which the last one ends at the target
+
+
+def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:
+    """The links that what ``source`` sends to ``target`` takes."""
+    if isinstance(via, str):
+        return (Link(source, target, via),)
+    hosts = [source, *(hop.host for hop in via)]
+    return tuple(Link(*pair, hop.via) for pair, hop in zip(itertools.pairwise(hosts), via, strict=True))
+
+
+class RoutePreference(msgspec.Struct, frozen=True, array_like=True):
+    """What host ``source`` sends to ``target`` goes ``over`` the first of these in which it gets there: networks, or
+    routes over relays.
+
+    ``rates_bps``: what each of them carries, as far as the client knows (0: it does not).
+    Raises ValueError (on decoding, msgspec.ValidationError) for a route that ends elsewhere, or meets a host twice.
+    """
+
+    source: Name
+    target: Name
+    over: Annotated[tuple[Name | Hops, ...], msgspec.Meta(max_length=MAX_NETWORKS)]
+    rates_bps: Annotated[tuple[Index, ...], msgspec.Meta(max_length=MAX_NETWORKS)] = ()
+
+    def __post_init__(self) -> None:
+        for hops in self.over:
+            if not isinstance(hops, str):
+                met = [self.source, *(hop.host for hop in hops)]
+                if met[-1] != self.target or len({*met}) < len(met):
+                    raise ValueError(f"a route from {self.source!r} to {self.target!r} over {met[1:]}")
+
+    @property
+    def links(self) -> list[tuple[Link, ...]]:
+        """The links of each of them."""
+        return [links_over(self.source, self.target, via) for via in self.over]
+
+
+class Impassable(RunMessage, frozen=True):
+    """To the client: what this host sends to ``target`` does not come over these hops, whatever their links carry."""
+
+    target: Name
+    hops: Hops
