@@ -574,7 +574,7 @@ class HostCore(Runs):
             run = self.runs.get(message.run)
         carried_over = () if run is None else run.flow.kept
         reply = m.Installed(message.run, self.host, error, message.number, carried_over)
-        self.out.of(message.run).send(sender, reply)
+        (self.out.of(message.run) if run is None else run.out).send(sender, reply)
 
     def _led_by_another(self, client: str, run_id: str) -> int:
         """R7: return the generation of a run that is here, if another process of its client began it later; else 0."""

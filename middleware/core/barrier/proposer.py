@@ -29,7 +29,7 @@ from thalweg.middleware.core.context.notes import (
     Started,
     Vacating,
 )
-from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
@@ -38,7 +38,7 @@ from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.membership.membership import Membership
 from thalweg.middleware.core.parts.handlers import Handlers
-from thalweg.middleware.core.parts.part import GenerationChange, Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.part import GenerationChange, Need, Part, RunBeginning, RunParts
 from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.queries.query_attachment import extended
 from thalweg.middleware.core.queries.sharing import join
@@ -61,13 +61,11 @@ NEARER = "nearer to its neighbours"
 class Proposer(Part):
     """The client's side of one run."""
 
+    NEEDED_FOR = Need.LEADING
+
     @classmethod
     def of(cls, parts: RunParts) -> Proposer:
         return cls(parts, parts.get(Tree), parts.get(Directory), parts.get(Flow))
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return context.leads
 
     def __init__(self, parts: RunParts, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._parts, context = parts, parts.context

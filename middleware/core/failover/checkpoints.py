@@ -47,7 +47,7 @@ import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context.notes import HostLost, OutputMade
-from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.failover.replica_placement import domain_of, replica_hosts
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
@@ -55,7 +55,7 @@ from thalweg.middleware.core.flow.output_schedule import ReportDue
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
-from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import is_right
@@ -107,13 +107,11 @@ class AwaitedReplica:
 class Checkpoints(Part):
     """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
 
+    NEEDED_FOR = Need.FAILOVER
+
     @classmethod
     def of(cls, parts: RunParts) -> Checkpoints:
         return cls(parts, parts.get(Tree), parts.get(Directory), parts.get(Flow))
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return context.fails_over
 
     def __init__(self, parts: RunParts, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._parts, context, shared = parts, parts.context, parts.shared

@@ -71,7 +71,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.flow.tree import Tree, without
 from thalweg.middleware.core.parts.handlers import Handlers
-from thalweg.middleware.core.parts.part import GenerationChange, Part, RunParts
+from thalweg.middleware.core.parts.part import GenerationChange, Need, Part, RunParts
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -185,13 +185,11 @@ def place(
 class Recovery(Part):
     """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
 
+    NEEDED_FOR = Need.RECOVERY
+
     @classmethod
     def of(cls, parts: RunParts) -> Recovery:
         return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow))
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return context.fails_over and context.leads
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._context, self._client = context.out, context, context.install.client

@@ -29,7 +29,7 @@ R13. With several partitions under way (``Install.ahead``) those that are not ac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -64,7 +64,7 @@ from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, LIGHT, RUN
 from thalweg.middleware.core.flow.output_schedule import OutputSchedule
 from thalweg.middleware.core.flow.pace import Pace
 from thalweg.middleware.core.flow.room import Room
-from thalweg.middleware.core.flow.shared_transfers import SharedTransfers
+from thalweg.middleware.core.flow.shared_transfers import SharedTransfer, SharedTransfers
 from thalweg.middleware.core.flow.tails import Tails
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
@@ -86,9 +86,10 @@ class Demands:
         "_answer_s",
         "_books",
         "_by_epochs",
+        "_context",
         "_desk",
         "_directory",
-        "_failures",
+        "_failing",
         "_guest",
         "_held",
         "_host",
@@ -99,25 +100,25 @@ class Demands:
         "_limits",
         "_lines",
         "_monitor",
-        "_newcomers",
+        "_new",
         "_out",
         "_owed",
-        "_pace",
+        "_paced",
         "_retries",
         "_routes",
-        "_shared_transfers",
+        "_schedule",
+        "_sharing",
         "_silence",
         "_telling_down",
         "_telling_up",
         "_tree",
         "_under_way",
+        "_watched",
         "ahead",
         "called",
         "compute_s",
         "expected",
         "kept",
-        "laggards",
-        "made",
         "nodes",
         "opened_s",
         "pending",
@@ -129,6 +130,7 @@ class Demands:
     def __init__(
         self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: EpochBooks
     ) -> None:
+        self._context = context
         self._out, self._limits, self._install = context.out, context.limits, context.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
@@ -140,7 +142,13 @@ class Demands:
         self.opened_s = context.out.now
         self.room = Room(context.install.peers)
         self.nodes: dict[str, NodeCore] = {}
-        self.laggards = Laggards(context, directory, self.nodes)
+        # created with the first that they are for
+        self._watched: Laggards | None = None
+        self._failing: Failures | None = None
+        self._new: Newcomers | None = None
+        self._paced: Pace | None = None
+        self._sharing: SharedTransfers | None = None
+        self._under_way: Mapping[tuple[str, int, str], SharedTransfer] = {}
         if directory.subscribers:  # a later generation
             self.laggards.watch()
         self._lasts, self._leads = context.fails_over, context.leads
@@ -158,18 +166,56 @@ class Demands:
         self.compute_s: dict[str, float] = {}  # how long a node's code took last
         self.tails = Tails(context, shared.silence, tree, directory)
         self.expected: dict[str, Expected] = {}
-        self._newcomers = Newcomers(context.out)
         # what consumers have sent to an operator that is light: where it goes answers that
         self._owed: dict[str, dict[str, m.Demand | m.SkipTo]] = {}
-        self._pace = Pace(context.out)
-        self._shared_transfers = SharedTransfers()
-        self._under_way = self._shared_transfers.under_way
-        self._failures = Failures(context, directory)
-        self.made = OutputSchedule()
+        self._schedule = OutputSchedule() if self._lasts else None
         self._lines: dict[str, int] = {}  # R12: by consumer, the partition with which it would begin anew
         # R11: only the code of a stripe runs with the stream's indices
         self._indices = None if stripe_of(context.install.run) is None else Indices()
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
+
+    @property
+    def laggards(self) -> Laggards:
+        """Guests that hold up nodes here."""
+        if self._watched is None:
+            self._watched = Laggards(self._context, self._directory, self.nodes)
+        return self._watched
+
+    @property
+    def failures(self) -> Failures:
+        """Nodes here that cannot go on."""
+        if self._failing is None:
+            self._failing = Failures(self._context, self._directory)
+        return self._failing
+
+    @property
+    def newcomers(self) -> Newcomers:
+        """Operators that have come from other hosts, and have made nothing here yet."""
+        if self._new is None:
+            self._new = Newcomers(self._out)
+        return self._new
+
+    @property
+    def pace(self) -> Pace:
+        """Sources with a rate that wait until their next partition is due."""
+        if self._paced is None:
+            self._paced = Pace(self._out)
+        return self._paced
+
+    @property
+    def made(self) -> OutputSchedule:
+        """When nodes here are heard of next, in a run that outlives its hosts."""
+        if self._schedule is None:
+            self._schedule = OutputSchedule()
+        return self._schedule
+
+    @property
+    def shared_transfers(self) -> SharedTransfers:
+        """Transfers that several consumers on a host share."""
+        if self._sharing is None:
+            self._sharing = SharedTransfers()
+            self._under_way = self._sharing.under_way
+        return self._sharing
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -193,13 +239,13 @@ class Demands:
         if node is None:
             self._forward(sender, name, demand, None, 0)
             return NO_NOTES
-        if self._failures.said:
-            self._failures.repeat(self.nodes)
+        if self._failing is not None:
+            self._failing.repeat(self.nodes)
         if self.tails.kept and name in self.tails.kept and (where := self.tails.answers(demand)) != "node":
             if where == "elsewhere":
                 self._await_tail(demand)
             return NO_NOTES
-        if self._under_way and self._shared_transfers.alight(demand, self._directory.locations[consumer].host):
+        if self._under_way and self.shared_transfers.alight(demand, self._directory.locations[consumer].host):
             # R9: the consumer has moved, and gets nothing of a transfer to its old host that it was to share
             taker = node.taker_of(consumer)
             taker.sending = False
@@ -212,7 +258,7 @@ class Demands:
         verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict != "taken":
             if verdict == "lacking":
-                self._failures.lacks(name, consumer, index)
+                self.failures.lacks(name, consumer, index)
             return self._recall(node, node.leave_heard()) if unheard else NO_NOTES
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
@@ -241,8 +287,8 @@ class Demands:
         if node is None:
             self._forward(sender, name, message, None, 0)
             return NO_NOTES
-        if self._failures.said:
-            self._failures.repeat(self.nodes)
+        if self._failing is not None:
+            self._failing.repeat(self.nodes)
         if name in self.tails.kept:
             self.tails.acknowledge(name, consumer, index)
         if index == LAST and not self._may_renounce(sender, message):
@@ -250,7 +296,7 @@ class Demands:
         unheard, light = bool(node.unheard), node.state is LIGHT
         can, actions = node.on_skip(index, consumer)
         if not can:
-            self._failures.lacks(name, consumer, index)
+            self.failures.lacks(name, consumer, index)
             return NO_NOTES
         if light and index == LAST:  # who goes on as this node is to know of it
             self._owed.setdefault(name, {})[consumer] = forwarded(message)
@@ -322,8 +368,8 @@ class Demands:
             self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
-        if self._lasts:
-            self.made.taken_bytes[name] += size_bytes
+        if self._schedule is not None:
+            self._schedule.taken_bytes[name] += size_bytes
         return self._perform(node, actions) if actions else NO_NOTES
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
@@ -362,7 +408,7 @@ class Demands:
 
     def failed(self, event: e.OperatorFailed) -> None:
         """A node's code cannot go on, and so the run, or the queries that use it, cannot."""
-        self._failures.add(event)
+        self.failures.add(event)
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition of a sink, or of all."""
@@ -392,13 +438,13 @@ class Demands:
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES
-        if self._tree.former is None and not (
-            self._lasts and node.node.inputs and self.made.is_due(event, self._desk.now)
-        ):
+        schedule, taken_bytes = self._schedule, 0
+        due = schedule is not None and node.node.inputs and schedule.is_due(event, self._desk.now)
+        if self._tree.former is None and not due:
             return self._perform(node, actions)
-        return self._made(
-            node, actions, notes.OutputMade(event.node, event.index, self.made.reset_taken_bytes(event.node))
-        )
+        if schedule is not None:
+            taken_bytes = schedule.reset_taken_bytes(event.node)
+        return self._made(node, actions, notes.OutputMade(event.node, event.index, taken_bytes))
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
         if is_inlet(node.node):  # it was made in a tree, which has recorded it
@@ -431,7 +477,7 @@ class Demands:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
         name, index, consumers = message.producer, message.index, [message.consumer]
         if self._under_way:
-            consumers += self._shared_transfers.over(message)
+            consumers += self.shared_transfers.over(message)
         node, tail = self.nodes.get(name), self.tails.left.get(name)
         for consumer in consumers:
             if node is not None:
@@ -486,7 +532,7 @@ class Demands:
                 if self._held and name in self._held:
                     self._held[name] = action
                     continue
-                if node.node.rate is not None and not self._pace.is_due(name, node.node.rate, action):
+                if node.node.rate is not None and not self.pace.is_due(name, node.node.rate, action):
                     continue
                 stands_for: int | UnsetType = UNSET
                 if self._indices is not None:  # R11: the code waits until the stream's index is known
@@ -530,7 +576,7 @@ class Demands:
 
     def on_pace(self, name: str) -> None:
         """R8: a source's next partition is due."""
-        action, node = self._pace.take(name), self.nodes.get(name)
+        action, node = self.pace.take(name), self.nodes.get(name)
         if action is not None and node is not None:
             self._perform(node, [action])
 
@@ -630,8 +676,8 @@ class Demands:
             taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))
         else:
             taker.to, taker.sending = to, bool(to)
-        if self._newcomers.came and name in self._newcomers.came:
-            self._newcomers.record(name, output.index)
+        if self._new is not None and name in self._new.came:
+            self._new.record(name, output.index)
         if name in self._books.of:
             self._books.of[name].on_sent(output.index, consumer)
         if action.again:
@@ -640,7 +686,7 @@ class Demands:
     def _boards(self, name: str, consumer: str, index: int) -> str:
         """R9: the host to which this is under way already, and to a consumer there; empty: it is not."""
         host = self._directory.host_of(consumer, index)
-        return host if self._shared_transfers.board(name, index, consumer, host) else ""
+        return host if self.shared_transfers.board(name, index, consumer, host) else ""
 
     def _send_output(self, name: str, consumer: str, output: Output) -> str:
         """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""
@@ -669,7 +715,7 @@ class Demands:
         else:
             out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
         if not output.end and name in self._tree.dataflow.several:
-            self._shared_transfers.sent(part, to)
+            self.shared_transfers.sent(part, to)
         return "" if output.end else to
 
     def _wait_for(self, host: str, since_s: float) -> None:

@@ -86,11 +86,19 @@ class Directory:
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = context.fails_over, False  # something is on a host that is lost
         self.routes = RouteChoice(context)
-        self.states = StateTransfers(context.out, self.routes, self.peers, monitor)
+        self._states: StateTransfers | None = None
+        self._monitor = monitor
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
         self._told: dict[str, int] = {}  # host -> how much of it that was told
+
+    @property
+    def states(self) -> StateTransfers:
+        """Transfers of operators' states from here."""
+        if self._states is None:
+            self._states = StateTransfers(self._out, self.routes, self.peers, self._monitor)
+        return self._states
 
     def host_of(self, node: str, index: int) -> str:
         """The host that ``node`` is on when it works on partition ``index``."""

@@ -65,7 +65,7 @@ class Flow(Demands, Part):
     def survivor(self, name: str, node: Node, install: m.Install) -> CarriedOver | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
-        if name in self.tails.kept or name in self._failures.said:
+        if name in self.tails.kept or (self._failing is not None and name in self._failing.said):
             return None
         called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
         begins = firsts(install.dataflow.consumers[name], self._tree, install)
@@ -137,7 +137,8 @@ class Flow(Demands, Part):
         for node in self.nodes.values():
             for taker in node.takers.values():
                 taker.unsent(lost.host)
-        self._shared_transfers.peer_gone(lost.host)
+        if self._sharing is not None:
+            self._sharing.peer_gone(lost.host)
         return NO_NOTES
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
@@ -181,9 +182,15 @@ class Flow(Demands, Part):
         node = self.nodes.pop(name)
         self.tails.leave(node)
         self.tails.forget(name)
-        self._newcomers.forget((name,))
-        self.made.forget((name,))
+        self._forget((name,))
         self._books.forget(name)
+
+    def _forget(self, names: Collection[str]) -> None:
+        """These nodes are not here any more."""
+        if self._new is not None:
+            self._new.forget(names)
+        if self._schedule is not None:
+            self._schedule.forget(names)
 
     def follow(self, name: str) -> None:
         """What is wanted of an operator that has left is wanted where it went."""
@@ -232,7 +239,7 @@ class Flow(Demands, Part):
         node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
         equip(node, tree, self._install)
         self.nodes[name] = node
-        self._newcomers.came[name] = came
+        self.newcomers.came[name] = came
         self._books.keep(tree.dataflow, name, {consumer: progress.book for consumer, progress in known.items()})
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
@@ -338,7 +345,8 @@ class Flow(Demands, Part):
         for name in gone:
             self._books.forget(name)
             self.compute_s.pop(name, None)
-        self._newcomers.forget(gone)
+        if self._new is not None:
+            self._new.forget(gone)
         of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for edges in of_edges:
             for edge in [edge for edge in edges if not self._tree.has_edge(*edge)]:
@@ -384,9 +392,9 @@ class Flow(Demands, Part):
         for table in tables:
             for name in gone & table.keys():
                 del table[name]
-        self._newcomers.forget(gone)
-        self.made.forget(gone)
-        self._pace.forget(gone)
+        self._forget(gone)
+        if self._paced is not None:
+            self._paced.forget(gone)
         edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for by_edge in edges:
             for edge in [edge for edge in by_edge if not gone.isdisjoint(edge)]:

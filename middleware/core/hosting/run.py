@@ -27,7 +27,7 @@ import msgspec
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.barrier.proposer import BEGUN_ANEW, ENDED_BEFORE, Proposer
 from thalweg.middleware.core.context import notes as n
-from thalweg.middleware.core.context.outbox import Alarm, Outbox, RunContext, Timer
+from thalweg.middleware.core.context.outbox import Outbox, RunContext, Timer
 from thalweg.middleware.core.failover.carried_over import carried_over
 from thalweg.middleware.core.failover.checkpoints import Checkpoints
 from thalweg.middleware.core.failover.recovery import Recovery
@@ -40,6 +40,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.membership.membership import Membership
 from thalweg.middleware.core.moving.arrivals import Arrivals
 from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.moving.handover import MoveAlarm
 from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.core.parts.part import GenerationChange, Part, PartTable, RunBeginning, RunParts
 from thalweg.middleware.core.queries.queries import Queries
@@ -63,6 +64,7 @@ Heard = n.Notes | None
 # Each part calls only those before it (R2), and they hear of one thing in this order.
 PARTS: tuple[type[Part], ...] = (
     Flow,
+    MoveAlarm,
     Departures,
     Arrivals,
     Inheritance,
@@ -113,7 +115,6 @@ class RunCore:
         self._host, self._shared = out.host, shared
         first = {start.node: start.index for start in install.starts if 0 < start.index < LAST}
         self.parts = parts = RunParts(TABLE, context, shared)
-        self._alarm = parts.put(Alarm(out, Timer.MOVE))
         self.tree = tree = parts.put(Tree(install.dataflow, first))
         self.directory = directory = parts.put(Directory(context, shared.monitor))
         self.members = directory.members
@@ -390,8 +391,6 @@ class RunCore:
 
     def timer(self, timer: Timer, what: str) -> None:
         """Something is due in this run, of ``what`` where the timer is of something."""
-        if timer is Timer.MOVE:
-            self._alarm.rung()
         for hearer in self.parts.hearers(timer):
             self.handle_notes(hearer(what) if timer in OF_NODES else hearer())
 

@@ -72,7 +72,9 @@ class Runs:
         for other in self._generations(install.client, install.run):
             survivors = self.runs[other].carried_over(install)
             self._close(other, follows=install.run, kept=tuple(survivors))
-        out, visit = self.out.of(install.run), self._subscriptions.get(install.run, install.client)
+        out, visit = self.out.of(install.run), None
+        if self._subscriptions.known:
+            visit = self._subscriptions.get(install.run, install.client)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
         self._spent[install.run] = self.links.costs()
         if install.afresh:

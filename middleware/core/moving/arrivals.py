@@ -21,7 +21,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.moving.handover import COMING, ArrivalEvent, ArrivalState
+from thalweg.middleware.core.moving.handover import COMING, ArrivalEvent, ArrivalState, MoveAlarm
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.core.parts.part import Part, RunParts
@@ -54,7 +54,7 @@ class Arrivals(Part):
     @classmethod
     def of(cls, parts: RunParts) -> Arrivals:
         return cls(
-            parts.context, parts.shared, parts.get(Alarm), parts.get(Tree), parts.get(Directory), parts.get(Flow)
+            parts.context, parts.shared, parts.get(MoveAlarm), parts.get(Tree), parts.get(Directory), parts.get(Flow)
         )
 
     def __init__(

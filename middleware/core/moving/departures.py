@@ -24,7 +24,7 @@ from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.moving.handover import LEAVING, DepartureEvent, DepartureState, too_large
+from thalweg.middleware.core.moving.handover import LEAVING, DepartureEvent, DepartureState, MoveAlarm, too_large
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Part, RunParts
 from thalweg.middleware.protocol import events as e
@@ -64,7 +64,7 @@ class Departures(Part):
     def of(cls, parts: RunParts) -> Departures:
         return cls(
             parts.context,
-            parts.get(Alarm),
+            parts.get(MoveAlarm),
             parts.get(Tree),
             parts.get(Directory),
             parts.get(EpochBooks),

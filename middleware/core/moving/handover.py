@@ -22,6 +22,9 @@ R6. The operator's code is never sent. A host that does not have it, has no room
 from __future__ import annotations
 
 from thalweg.middleware.core.context.machine import Term
+from thalweg.middleware.core.context.outbox import Alarm, Timer
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import Part, RunParts
 
 
 class DepartureState(Term):
@@ -107,3 +110,15 @@ COMING: dict[tuple[ArrivalState, ArrivalEvent], ArrivalState] = {
 def too_large(size_bytes: int, limit: int) -> str:
     """Why a state cannot leave, or empty."""
     return f"its state has {size_bytes} bytes; this host sends up to {limit}" if size_bytes > limit else ""
+
+
+class MoveAlarm(Alarm, Part):
+    """The timer of all hand-overs from and to this host, in one run."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, parts: RunParts) -> MoveAlarm:
+        return cls(parts.context.out, Timer.MOVE)
+
+    HANDLERS = Handlers(timers={Timer.MOVE: Alarm.rung})

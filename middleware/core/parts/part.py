@@ -2,7 +2,7 @@
 
 Rules:
 
-P1. A run begins with the parts that its ``Install``, or its client's request, asks for (``Part.begins_with``).
+P1. A run begins with the parts that its ``Install``, or its client's request, asks for (``Need``).
 P2. A message creates the first part that handles it. So does an event that no part handles yet. Notes, timers and ends
     of transfers reach the parts that are there: they are of what these have begun.
 P3. Parts hear of one thing in the order of ``PARTS`` (``run``), each before what comes of it.
@@ -11,6 +11,7 @@ P3. Parts hear of one thing in the order of ``PARTS`` (``run``), each before wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from types import MethodType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -18,8 +19,36 @@ from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, SpaceMoves
 
 P = TypeVar("P")
+
+
+class Need(StrEnum):
+    """What a run may ask for on a host as it begins."""
+
+    FAILOVER = "replicas of states"
+    RECOVERY = "to begin anew without a lost host, at its client"
+    LEADING = "changes of the whole run, at its client"
+    PLANNING = "plans while data flows, at its client"
+    GOSSIP = "measured figures of hosts and nodes"
+    EPOCHS = "decisions of operators' hosts at the ends of epochs"
+    COORDINATES = "decisions of operators' hosts by coordinates"
+
+
+def needs_of(context: RunContext, request: e.RunRequested | None) -> set[Need]:
+    """Return what a run asks for on this host; with the ``request`` of its application, if that leads it."""
+    install, leads = context.install, context.leads
+    asked = {
+        Need.FAILOVER: context.fails_over,
+        Need.RECOVERY: context.fails_over and leads,
+        Need.LEADING: leads,
+        Need.PLANNING: request is not None and isinstance(request.adaptation, GlobalMoves),
+        Need.GOSSIP: isinstance(install.news, tuple),
+        Need.EPOCHS: isinstance(install.moves, LocalMoves),
+        Need.COORDINATES: isinstance(install.moves, SpaceMoves),
+    }
+    return {need for need, is_asked in asked.items() if is_asked}
 
 
 class RunBeginning(NamedTuple):
@@ -41,16 +70,12 @@ class Part:
 
     __slots__ = ()
     HANDLERS: ClassVar[Handlers] = Handlers()
+    NEEDED_FOR: ClassVar[Need | None] = None  # P1: with what a run begins with the part
 
     @classmethod
     def of(cls, parts: RunParts) -> Self:
         """Create the part, with those that it may call."""
         raise NotImplementedError
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        """Whether a run needs the part from its beginning (P1)."""
-        return False
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
         """The run begins here."""
@@ -124,8 +149,9 @@ class RunParts:
 
     def begin(self, request: e.RunRequested | None) -> None:
         """P1: create what the run needs from its beginning."""
+        needs = needs_of(self.context, request)
         for kind in self._table.kinds:
-            if kind.begins_with(self.context, request):
+            if kind.NEEDED_FOR in needs:
                 self.get(kind)
 
     def hearers(self, what: Any, *, event: bool = False) -> tuple[Any, ...]:

@@ -25,11 +25,10 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.parts.handlers import Handlers
-from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.figures import NodeFigures, Taking, lacks
 from thalweg.middleware.network.place import Place
-from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import SpaceMoves
 
@@ -40,13 +39,11 @@ Pulls = list[tuple[str, float]]  # hosts of an operator's neighbours, and the by
 class CoordinateSteering(Part):
     """A host's part, for the operators of one run that are here."""
 
+    NEEDED_FOR = Need.COORDINATES
+
     @classmethod
     def of(cls, parts: RunParts) -> CoordinateSteering:
         return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), parts.get(Gossip))
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return isinstance(context.install.moves, SpaceMoves)
 
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, gossip: Gossip) -> None:
         self._out, self._client, moves = context.out, context.install.client, context.install.moves

@@ -27,10 +27,9 @@ from thalweg.middleware.core.measuring.prober import SHARE_WAITING, TRIES, too_s
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
-from thalweg.middleware.core.parts.part import Part, RunParts
+from thalweg.middleware.core.parts.part import Need, Part, RunParts
 from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.network.view import Link
-from thalweg.middleware.protocol import events as e
 
 
 class FlowParts(msgspec.Struct, frozen=True):
@@ -56,6 +55,8 @@ class _Choice:
 class EpochSteering(Part):
     """A host's part of the local algorithm, for the operators of one run that are here."""
 
+    NEEDED_FOR = Need.EPOCHS
+
     @classmethod
     def of(cls, parts: RunParts) -> EpochSteering:
         return cls(
@@ -65,10 +66,6 @@ class EpochSteering(Part):
             parts.get(Departures),
             parts.get(Member),
         )
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return context.by_epochs is not None
 
     def __init__(
         self, context: RunContext, shared: HostServices, stream: FlowParts, departures: Departures, member: Member

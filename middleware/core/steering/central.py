@@ -45,7 +45,7 @@ from thalweg.middleware.core.measuring.prober import SHARE_WAITING, TRIES, too_s
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
-from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
 from thalweg.middleware.core.routes.route_choice import LONGEST, route_fields
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
@@ -100,6 +100,8 @@ class _Search:
 class CentralSteering(Part):
     """The client's part: what a run of this host's application does on its own."""
 
+    NEEDED_FOR = Need.PLANNING
+
     @classmethod
     def of(cls, parts: RunParts) -> CentralSteering:
         return cls(
@@ -111,10 +113,6 @@ class CentralSteering(Part):
             parts.get(Proposer),
             parts.get(Gossip),
         )
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return request is not None and isinstance(request.adaptation, GlobalMoves)
 
     def __init__(
         self,

@@ -24,12 +24,11 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.measuring.latency_prober import PiggybackedFigures
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
-from thalweg.middleware.core.parts.part import Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import Latency, Link
-from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.stripes import asked_as
 
@@ -37,13 +36,11 @@ from thalweg.middleware.protocol.stripes import asked_as
 class Gossip(Part):
     """A host's part in one run."""
 
+    NEEDED_FOR = Need.GOSSIP
+
     @classmethod
     def of(cls, parts: RunParts) -> Gossip:
         return cls(parts.context, parts.shared, parts.get(Tree), parts.get(Directory), parts.get(Flow))
-
-    @classmethod
-    def begins_with(cls, context: RunContext, request: e.RunRequested | None) -> bool:
-        return isinstance(context.install.news, tuple)
 
     def __init__(self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._client = context.out, context.install.client
