@@ -18,9 +18,10 @@ from thalweg.middleware.core.context.notes import Note
 from thalweg.middleware.core.failover import generation_states
 from thalweg.middleware.core.flow import node_states
 from thalweg.middleware.core.hosting.coordinator import Coordinator
-from thalweg.middleware.core.hosting.run import TABLE, RunCore
+from thalweg.middleware.core.hosting.runs import TABLE
 from thalweg.middleware.core.measuring.prober import Prober
 from thalweg.middleware.core.moving import handover
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)

@@ -30,7 +30,7 @@ from thalweg.experiments.faults.graphs import STATES
 from thalweg.experiments.faults.trial_code import FREE, MERGING, Counting
 from thalweg.middleware.core.context.machine import Machine
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.hosting.run import RunCore
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.network.view import links_between

@@ -1,4 +1,4 @@
-"""Writes of a part of the core to the fields of another part, found in the source. R1 of ``hosting.run`` forbids them.
+"""Writes of a part of the core to the fields of another part, found in the source. R1 of ``runs.run`` forbids them.
 
 A part is a public class with an ``__init__`` of its own; messages and records have none. The types of values are read
 from annotations and from ``__init__``. A write through a value of an unknown type is not found.

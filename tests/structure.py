@@ -30,6 +30,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.core.parts",
     "middleware.core.routes",
     "middleware.core.flow",
+    "middleware.core.runs",
     "middleware.core.moving",
     "middleware.core.reshaping",
     "middleware.core.queries",

@@ -51,14 +51,14 @@ from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.hosting.run import OF_NODES, TABLE
-from thalweg.middleware.core.hosting.runs import Runs
+from thalweg.middleware.core.hosting.runs import TABLE, Runs
 from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, UndecodedMessages
 from thalweg.middleware.core.measuring.silence import StallAction
 from thalweg.middleware.core.queries.query_attachment import QueryAttachment
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions, check_visit
 from thalweg.middleware.core.queries.subscribers import Subscribers
+from thalweg.middleware.core.runs.run import OF_NODES
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
@@ -631,7 +631,7 @@ class HostCore(Runs):
     def _on_failed(self, sender: str, message: m.Failed) -> None:
         run = self.runs.get(message.run)
         subscribers = None if run is None else run.parts.existing(Subscribers)
-        if run is not None and subscribers is not None and subscribers.knows(sender):
+        if run is not None and subscribers is not None and subscribers.admits(sender):
             run.handle_notes(subscribers.on_failed(sender, message))
         else:
             self._pass_notes(message.run, self.coordinator.on_failed(sender, message))

@@ -168,9 +168,9 @@ class Member(Machine, Part):
                 return False
         return not self._directory.wrong(commit.moves)
 
-    def coming(self, sender: str, commit: m.Commit | None) -> tuple[m.RoutePreference, ...]:
+    def routes_by(self, sender: str, commit: m.Commit) -> tuple[m.RoutePreference, ...]:
         """The networks between hosts by a commit that rides on what has not come yet, if it is to be believed."""
-        if commit is None or commit.ways is None or commit.number < self.number:
+        if commit.ways is None or commit.number < self.number:
             return ()
         heard = commit.number == self.number and self.state is not MemberState.VOTED
         return commit.ways if not heard and self._credible(sender, commit) else ()

@@ -51,8 +51,6 @@ from thalweg.middleware.protocol import messages as m
 
 DRAINED = "its host is drained"
 SAME = "nothing would change"
-ENDED_BEFORE = "the run ended before"
-BEGUN_ANEW = "the run has begun anew meanwhile, as it lost a host"
 LATER = "a later proposal took its place"
 BUSY = "another change is under way"
 NEARER = "nearer to its neighbours"

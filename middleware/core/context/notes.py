@@ -1,7 +1,7 @@
 """What a part of a run tells those above it: a part calls what lies below, and yields notes to what lies above.
 
-Each part says in its ``HANDLERS`` which notes it hears, and ``PARTS`` in ``run`` gives the order. A note is heard where
-it is yielded, before its part goes on.
+Each part says in its ``HANDLERS`` which notes it hears, and ``PARTS`` in ``hosting.runs`` gives the order. A note is
+heard where it is yielded, before its part goes on.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ class OutputMade(Note, frozen=True):
 
 class OperatorLocated(Note, frozen=True):
     """``sender`` says where an operator is; this host itself where that rode on a message and is new."""
+
+    entry: m.Location
+    sender: str
+
+
+class Misplaced(Note, frozen=True):
+    """``sender`` puts an operator elsewhere, which is here, by a newer version than is known here."""
 
     entry: m.Location
     sender: str

@@ -26,26 +26,17 @@ R7. Hand-overs, proposals and other trees that are under way are over with the g
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.flow.flow import CarriedOver, Flow
+from thalweg.middleware.core.flow.flow import CarriedOver
 from thalweg.middleware.core.flow.node_states import IDLE
-from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import generation_of
 
 
-def carried_over(
-    context: RunContext, tree: Tree, flow: Flow, waiting: Collection[str], install: m.Install
-) -> dict[str, CarriedOver]:
-    """R2: the operators of a generation that go on here in the next one, which is that of ``install``.
-
-    Args:
-        context, tree, flow: of the generation before.
-        waiting: operators whose state is still to come.
-    """
+def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
+    """R2: the operators of a generation that go on here in the next one, which is that of ``install``."""
+    context, tree, flow = before.context, before.tree, before.flow
     if install.kept_from is None or tree.former is not None:
         return {}
     if not install.kept_from <= generation_of(context.install.run) < generation_of(install.run):
@@ -54,6 +45,7 @@ def carried_over(
     starts = {start.node: start.index for start in install.starts}
     # R6: operators whose source is absent now, or is back, begin anew
     changed = {cut.node for cut in install.history_gaps if cut.generation > generation_of(context.install.run)}
+    waiting = {name for part in before.parts for name in part.awaited}  # their state is still to come
     staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -312,10 +312,15 @@ class Checkpoints(Part):
                 why = f"its replica has not got there in {self._failed[key]} transfers"
                 self._out.send(peer, m.StateMissing(self._out.run, message.node, start.index, why))
 
-    def is_awaited(self, replica: m.Checkpoint) -> bool:
+    def awaits(self, message: m.Checkpoint) -> bool:
         """Whether an operator is to start with it (R9); others are for when their host is lost."""
-        start = self._starts.get(replica.node)
-        return start is not None and replica.index <= start.index
+        start = self._starts.get(message.node)
+        return start is not None and message.index <= start.index
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """Operators here that wait for the replica with which they start."""
+        return self.waiting.keys()
 
     def on_lost(self, note: HostLost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""

@@ -21,8 +21,8 @@ from thalweg.middleware.core.context.outbox import HostContext
 from thalweg.middleware.core.failover.checkpoints import Replicas
 from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.hosting.coordinator import CoordinatorHooks
-from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of, generation_of

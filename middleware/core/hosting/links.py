@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import HostContext, Outbox
-from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.measuring.coordinate_search import CoordinateSearch
 from thalweg.middleware.core.measuring.coordinate_table import CoordinateTable
 from thalweg.middleware.core.measuring.latency_prober import LatencyProber
@@ -20,6 +19,7 @@ from thalweg.middleware.core.measuring.meters import Meters
 from thalweg.middleware.core.measuring.monitor import LONG_S, Ends, Monitor, estimate_fields
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.routes.route_choice import route_fields
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e

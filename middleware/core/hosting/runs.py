@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.barrier.member import Member
+from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import Alarm, HostContext, Local, Outbox, Timer
+from thalweg.middleware.core.failover.carried_over import carried_over
+from thalweg.middleware.core.failover.checkpoints import Checkpoints
 from thalweg.middleware.core.failover.recovery import Recovery
-from thalweg.middleware.core.flow.flow import CarriedOver
+from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.hosting.coordinator import Coordinator, CoordinatorHooks
 from thalweg.middleware.core.hosting.ended_runs import EndedRuns
 from thalweg.middleware.core.hosting.failover_runs import FailoverRuns
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.hosting.subscription_table import SubscriptionTable
 from thalweg.middleware.core.measuring.silence import Suspicions
+from thalweg.middleware.core.membership.membership import Membership
+from thalweg.middleware.core.moving.arrivals import Arrivals
+from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.moving.handover import MoveAlarm
 from thalweg.middleware.core.parts.host_services import HostServices
+from thalweg.middleware.core.parts.part import Part, PartTable
 from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.queries.query_attachment import QueryAttachment
+from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
 from thalweg.middleware.core.queries.subscribers import Subscribers
+from thalweg.middleware.core.reshaping.inheritance import Inheritance
+from thalweg.middleware.core.reshaping.reshaping import Reshaping
+from thalweg.middleware.core.runs.run import RunCore
+from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
+from thalweg.middleware.core.steering.by_epochs import EpochSteering
+from thalweg.middleware.core.steering.central import CentralSteering
+from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import SIGN, base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 
+# Each part calls only those before it (R2), and they hear of one thing in this order.
+PARTS: tuple[type[Part], ...] = (
+    Flow,
+    MoveAlarm,
+    Departures,
+    Arrivals,
+    Inheritance,
+    Checkpoints,
+    Recovery,
+    Reshaping,
+    QueryAttachment,
+    Queries,
+    Subscribers,
+    Membership,
+    Proposer,
+    Member,
+    Gossip,
+    CentralSteering,
+    CoordinateSteering,
+    EpochSteering,
+)
+TABLE = PartTable(PARTS)
 REMEMBERED = 64  # runs that were dropped, and why
 
 
@@ -70,12 +109,12 @@ class Runs:
         """R1: begin to take part in a run."""
         survivors: dict[str, CarriedOver] = {}
         for other in self._generations(install.client, install.run):
-            survivors = self.runs[other].carried_over(install)
+            survivors = carried_over(self.runs[other], install)
             self._close(other, follows=install.run, kept=tuple(survivors))
-        out, visit = self.out.of(install.run), None
-        if self._subscriptions.known:
-            visit = self._subscriptions.get(install.run, install.client)
-        run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
+        out, visit = self.out.of(install.run), tuple[RunSubscriptions, ...]()
+        if self._subscriptions.known and (taken := self._subscriptions.get(install.run, install.client)) is not None:
+            visit = (taken,)
+        run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, TABLE, visit)
         self._spent[install.run] = self.links.costs()
         if install.afresh:
             self.links.forget()
@@ -134,7 +173,7 @@ class Runs:
         if isinstance(install, str):
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
-        if old.requests_recovery_plan(install, lost.keys()):
+        if requests_recovery_plan(old, install, lost.keys()):
             self._failover_runs.wait(old, detected_s)
             return
         request = self._failover_runs.again(old, install)
@@ -269,3 +308,12 @@ def lingers(run: RunCore) -> bool:
     """R5: whether guests still take partitions of a run."""
     subscribers = run.parts.existing(Subscribers)
     return subscribers is not None and subscribers.lingers
+
+
+def requests_recovery_plan(run: RunCore, install: m.Install, lost: Set[str]) -> bool:
+    """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
+    recovery, central = run.parts.get(Recovery), run.parts.existing(CentralSteering)
+    if recovery.asking is None:
+        remaining = run.directory.hosts - run.directory.vacating - lost
+        recovery.asking = central is not None and central.request_recovery_plan(install, remaining)
+    return recovery.asking

@@ -24,8 +24,8 @@ from msgspec import UNSET
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.outbox import Outbox, Timer
 from thalweg.middleware.core.flow.node_states import ENDED
-from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.core.stripes import upper_feed
 from thalweg.middleware.core.stripes.striping import StripeHooks, StripeState, StripeTakeover, Striping
 from thalweg.middleware.core.stripes.upper_feed import UpperFeed

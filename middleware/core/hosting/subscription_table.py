@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from thalweg.middleware.core.context.outbox import Outbox
-from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of

@@ -14,6 +14,7 @@ from thalweg.middleware.core.context.notes import (
     HandoverFinished,
     HostLost,
     Light,
+    Misplaced,
     Note,
     Notes,
     OperatorLocated,
@@ -263,8 +264,9 @@ class Departures(Part):
         self._flow.follow(name)
         self.arm()
 
-    def insist(self, sender: str, said: m.Location) -> None:
+    def insist(self, note: Misplaced) -> None:
         """An operator is here, which another host, or who had it from there, has put elsewhere by a newer version."""
+        sender, said = note.sender, note.entry
         movable = self._tree.node_of(said.node).kind == "operator" and said.node not in self.leaving
         if movable and said.version <= self._directory.locations[said.node].version + FAR:
             location = m.Location(said.node, self._out.host, said.version + 1)  # R3: a version that no other host makes
@@ -402,7 +404,7 @@ class Departures(Part):
             m.Relocated: on_relocated,
         },
         events={e.StateTaken: on_taken},
-        notes={Light: take_state, Ended: on_ended, OperatorLocated: on_located, HostLost: on_lost},
+        notes={Misplaced: insist, Light: take_state, Ended: on_ended, OperatorLocated: on_located, HostLost: on_lost},
         timers={Timer.MOVE: on_timer},
         transfers={m.State: on_transfer_over},
     )

@@ -5,12 +5,12 @@ Rules:
 P1. A run begins with the parts that its ``Install``, or its client's request, asks for (``Need``).
 P2. A message creates the first part that handles it. So does an event that no part handles yet. Notes, timers and ends
     of transfers reach the parts that are there: they are of what these have begun.
-P3. Parts hear of one thing in the order of ``PARTS`` (``run``), each before what comes of it.
+P3. Parts hear of one thing in the order of ``PARTS`` (``hosting.runs``), each before what comes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MethodType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -19,9 +19,12 @@ from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, SpaceMoves
 
 P = TypeVar("P")
+ENDED_BEFORE = "the run ended before"  # why runs are over
+BEGUN_ANEW = "the run has begun anew meanwhile, as it lost a host"
 
 
 class Need(StrEnum):
@@ -71,6 +74,8 @@ class Part:
     __slots__ = ()
     HANDLERS: ClassVar[Handlers] = Handlers()
     NEEDED_FOR: ClassVar[Need | None] = None  # P1: with what a run begins with the part
+    coming: Collection[str] = ()  # operators that may come to this host by the part
+    leaving: Collection[str] = ()  # operators that are to leave this host by it
 
     @classmethod
     def of(cls, parts: RunParts) -> Self:
@@ -85,6 +90,23 @@ class Part:
 
     def on_run_over(self, why: str) -> None:
         """The run is over here, or another generation follows."""
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """Operators here whose state is still to come."""
+        return ()
+
+    def admits(self, host: str) -> bool:
+        """Whether another host has to do with the run by the part, though it has no part in it."""
+        return False
+
+    def awaits(self, message: Any) -> bool:
+        """Whether somebody waits for a state that is sent from here."""
+        return False
+
+    def routes_by(self, sender: str, commit: m.Commit) -> tuple[m.RoutePreference, ...]:
+        """Return the networks between hosts by a commit that comes with what it is for, if it is to be believed."""
+        return ()
 
     def wants(self, message: Any) -> bool:
         """Whether a state that begins to arrive is wanted."""

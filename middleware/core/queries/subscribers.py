@@ -266,9 +266,9 @@ class Subscribers(Part):
     def _enters(self, name: str) -> bool:
         return self._entering is not None and self._queries.subscribers[self._entering[0]].peer.name == name
 
-    def knows(self, name: str) -> bool:
+    def admits(self, host: str) -> bool:
         """Whether that is a guest, or being let in."""
-        return name in self._directory.subscribers or self._enters(name)
+        return host in self._directory.subscribers or self._enters(host)
 
     def on_refused(self, note: Refused) -> Notes:
         """A host does not let a guest in."""

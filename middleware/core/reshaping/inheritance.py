@@ -16,6 +16,7 @@ R4. The operators that made the states are gone, so what cannot be taken, sent, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -243,6 +244,15 @@ class Inheritance(Part):
     def _report_failure(self, of: InheritedState | Heir) -> None:
         """R4: tell the client that the run cannot go on; again when it is claimed or looked after next."""
         self._out.send(self._client, m.Failed(self._out.run, of.node, of.error[:4000], of.cause))
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """Operators that wait for states of the tree before, or are to appear."""
+        return self.heirs.keys()
+
+    def awaits(self, message: m.State) -> bool:
+        """Whether somebody waits for a state that is sent from here."""
+        return bool(message.heir)
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """An operator here that needs the way to ``host``, and what for."""

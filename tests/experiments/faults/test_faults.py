@@ -47,9 +47,9 @@ from thalweg.experiments.faults.trial_code import Counting
 from thalweg.experiments.faults.trials import TrialResult, run_trial
 from thalweg.middleware.core.hosting.coordinator import Coordinator
 from thalweg.middleware.core.hosting.ended_runs import EndedRuns
-from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.measuring.silence import StallAction, Suspicions
 from thalweg.middleware.core.moving.departures import Departures
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.network.view import NET

@@ -12,7 +12,8 @@ from flows import chain
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.barrier.member import Member
-from thalweg.middleware.core.hosting.run import FROM_CLIENT, TABLE
+from thalweg.middleware.core.hosting.runs import TABLE
+from thalweg.middleware.core.runs.run import FROM_CLIENT
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

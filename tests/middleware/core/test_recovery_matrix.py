@@ -43,7 +43,7 @@ from thalweg.experiments.faults.trial_code import MERGING, content
 from thalweg.middleware.core.failover.checkpoints import Checkpoints
 from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.hosting.run import RunCore
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m

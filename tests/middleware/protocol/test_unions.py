@@ -12,7 +12,8 @@ from msgspec import inspect
 
 from thalweg.middleware.core.host import OF_RUNS, HostCore
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.hosting.run import FROM_CLIENT, FROM_GUEST, TABLE, TO_CLIENT
+from thalweg.middleware.core.hosting.runs import TABLE
+from thalweg.middleware.core.runs.run import FROM_CLIENT, FROM_GUEST, TO_CLIENT
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m

@@ -22,7 +22,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.failover.recovery import Recovery, restart
 from thalweg.middleware.core.flow.actions import LAST
-from thalweg.middleware.core.hosting.run import RunCore
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, RunError, UsageError
 from thalweg.middleware.protocol import events as e

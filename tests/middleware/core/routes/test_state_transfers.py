@@ -26,7 +26,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     ends = m.NetworkEndpoints({NET: "tcp://h:2", "fast": "tcp://h:3"})
     peers = {name: m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h2")}
     directory = run.directory
-    directory.states = StateTransfers(run.out, directory.routes, peers, book.core.links.monitor)
+    directory._states = StateTransfers(run.out, directory.routes, peers, book.core.links.monitor)
     return book
 
 

@@ -3,8 +3,8 @@
 Rules:
 
 R1. A part owns its fields, and nobody else writes them.
-R2. A part calls only what lies below it, and yields notes to what lies above. ``NOTE_HANDLERS`` says which parts hear a
-    note, in which order; each hears it before the part that yielded it goes on.
+R2. A part calls only what lies below it, and yields notes to what lies above. A part says in its
+    ``HANDLERS`` which notes it hears; each hears a note before the part that yielded it goes on.
 R3. What rides on a message (newer locations, measured links, a commit) is taken off here, before the message is heard.
 R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``), the rest only hosts of the run
     (``Install.peers``), of which some is for the client (``TO_CLIENT``). A partition of a node that cannot move comes
@@ -19,41 +19,30 @@ R7. A guest that its client has lost may be let in again before it hears that. I
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.barrier.member import Member
-from thalweg.middleware.core.barrier.proposer import BEGUN_ANEW, ENDED_BEFORE, Proposer
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context import notes as n
 from thalweg.middleware.core.context.outbox import Outbox, RunContext, Timer
-from thalweg.middleware.core.failover.carried_over import carried_over
-from thalweg.middleware.core.failover.checkpoints import Checkpoints
-from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.membership.membership import Membership
-from thalweg.middleware.core.moving.arrivals import Arrivals
-from thalweg.middleware.core.moving.departures import Departures
-from thalweg.middleware.core.moving.handover import MoveAlarm
 from thalweg.middleware.core.parts.host_services import HostServices
-from thalweg.middleware.core.parts.part import GenerationChange, Part, PartTable, RunBeginning, RunParts
-from thalweg.middleware.core.queries.queries import Queries
-from thalweg.middleware.core.queries.query_attachment import QueryAttachment
-from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
-from thalweg.middleware.core.queries.subscribers import Subscribers
-from thalweg.middleware.core.reshaping.inheritance import Inheritance
-from thalweg.middleware.core.reshaping.reshaping import Reshaping
+from thalweg.middleware.core.parts.part import (
+    BEGUN_ANEW,
+    ENDED_BEFORE,
+    GenerationChange,
+    PartTable,
+    RunBeginning,
+    RunParts,
+)
 from thalweg.middleware.core.routes.route_choice import route_fields
-from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
-from thalweg.middleware.core.steering.by_epochs import EpochSteering
-from thalweg.middleware.core.steering.central import CentralSteering
-from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
@@ -61,28 +50,6 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 Heard = n.Notes | None
-# Each part calls only those before it (R2), and they hear of one thing in this order.
-PARTS: tuple[type[Part], ...] = (
-    Flow,
-    MoveAlarm,
-    Departures,
-    Arrivals,
-    Inheritance,
-    Checkpoints,
-    Recovery,
-    Reshaping,
-    QueryAttachment,
-    Queries,
-    Subscribers,
-    Membership,
-    Proposer,
-    Member,
-    Gossip,
-    CentralSteering,
-    CoordinateSteering,
-    EpochSteering,
-)
-TABLE = PartTable(PARTS)
 OF_NODES = frozenset({Timer.EPOCH, Timer.DECIDE, Timer.PACE})  # timers of one node
 WITH_BYTES = frozenset({m.State, m.Checkpoint})
 FROM_CLIENT = frozenset(
@@ -99,7 +66,10 @@ FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, 
 
 
 class RunCore:
-    """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's."""
+    """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's.
+
+    ``table``: of the parts that it may have; ``given``: objects of the host that these share.
+    """
 
     def __init__(
         self,
@@ -107,21 +77,22 @@ class RunCore:
         out: Outbox,
         limits: CoreConfig,
         shared: HostServices,
-        visit: RunSubscriptions | None = None,
+        table: PartTable,
+        given: Iterable[Any] = (),
     ) -> None:
         self.id, self.install, self.out = install.run, install, out
         self.context = context = RunContext(out, limits, install)
         self.heard_s = out.now  # from the client
         self._host, self._shared = out.host, shared
         first = {start.node: start.index for start in install.starts if 0 < start.index < LAST}
-        self.parts = parts = RunParts(TABLE, context, shared)
+        self.parts = parts = RunParts(table, context, shared)
         self.tree = tree = parts.put(Tree(install.dataflow, first))
         self.directory = directory = parts.put(Directory(context, shared.monitor))
         self.members = directory.members
         self.books = books = parts.put(EpochBooks(context))
         self.flow = parts.put(Flow(context, shared, tree, directory, books))
-        if visit is not None:
-            parts.put(visit)
+        for part in given:
+            parts.put(part)
 
     def knows(self, host: str) -> bool:
         """Whether that is one of the run's hosts, or of its guests."""
@@ -135,13 +106,6 @@ class RunCore:
         nodes, here, install = message.install.dataflow.by_name, self.flow.nodes.keys(), message.install
         begins = message.sink not in nodes and message.sink not in here and here.isdisjoint(nodes)
         return begins and install.number > self.install.number
-
-    def carried_over(self, install: m.Install) -> dict[str, CarriedOver]:
-        """What goes on here in the run's next generation."""
-        checkpoints, inheritance = self.parts.existing(Checkpoints), self.parts.existing(Inheritance)
-        waiting: set[str] = set() if checkpoints is None else {*checkpoints.waiting}
-        waiting |= set() if inheritance is None else inheritance.heirs.keys()
-        return carried_over(self.context, self.tree, self.flow, waiting, install)
 
     def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
         """Take part in the run; with ``event`` as its client. ``carried_over`` go on from the generation before."""
@@ -162,14 +126,6 @@ class RunCore:
         """The run is over here, or another generation ``follows``."""
         for part in self.parts:
             part.on_run_over(BEGUN_ANEW if follows else ENDED_BEFORE)
-
-    def requests_recovery_plan(self, install: m.Install, lost: Set[str]) -> bool:
-        """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
-        recovery, central = self.parts.get(Recovery), self.parts.existing(CentralSteering)
-        if recovery.asking is None:
-            remaining = self.directory.hosts - self.directory.vacating - lost
-            recovery.asking = central is not None and central.request_recovery_plan(install, remaining)
-        return recovery.asking
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
         """At the client: go on as the next generation of a run."""
@@ -196,8 +152,7 @@ class RunCore:
 
     def _has_guest(self, host: str) -> bool:
         """R5: whether another client of that name takes partitions of this run."""
-        subscribers = self.parts.existing(Subscribers)
-        return subscribers is not None and subscribers.knows(host)
+        return any(part.admits(host) for part in self.parts)
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
         self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
@@ -212,7 +167,7 @@ class RunCore:
             if demand.news is not None:  # R3: piggybacked news counts before the demand
                 self._take_news(sender, demand.news, 0)
             if demand.commit is not None:
-                self.handle_notes(self.parts.get(Member).on_commit(sender, demand.commit))
+                self._take_commit(sender, demand.commit)
         heard = self.flow.demand(sender, demand)
         if heard:
             self.handle_notes(heard)
@@ -234,7 +189,7 @@ class RunCore:
             if part.news is not None:  # R3: piggybacked news counts before the partition
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
-                self.handle_notes(self.parts.get(Member).on_commit(sender, part.commit))
+                self._take_commit(sender, part.commit)
         if self._shared.meters.runs and not part.end and part.consumer in self.flow.nodes:
             self._shared.meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
         heard = self.flow.partition(sender, part, value, size_bytes)
@@ -255,11 +210,17 @@ class RunCore:
             self._insist(sender, news.locations)
             self._located(self.directory.merge(news.locations), self._host)
 
+    def _take_commit(self, sender: str, commit: m.Commit) -> None:
+        """R3: what rode on a message of ``sender``."""
+        for hearer in self.parts.hearers(m.Commit):
+            self.handle_notes(hearer(sender, commit))
+
     def _insist(self, sender: str, entries: tuple[m.Location, ...]) -> None:
         """Put right what is said of operators that are here."""
         for entry in entries:
             if entry.node in self.flow.nodes and not self.directory.believes(entry):
-                self.parts.get(Departures).insist(sender, entry)
+                for hearer in self.parts.hearers(n.Misplaced, event=True):
+                    hearer(n.Misplaced(entry, sender))
 
     def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
         for entry in entries:
@@ -315,9 +276,14 @@ class RunCore:
         if not self.members.issuperset({chunk.source, *(hop.host for hop in chunk.hops)}):
             return False
         commit = chunk.message.commit if type(chunk.message) is m.Partition else None
-        return self.directory.routes.passes(
-            chunk, self.parts.get(Member).coming(chunk.source, commit) if commit else ()
-        )
+        return self.directory.routes.passes(chunk, self._routes_by(chunk.source, commit))
+
+    def _routes_by(self, sender: str, commit: m.Commit | None) -> tuple[m.RoutePreference, ...]:
+        """R6: the routes of a commit that comes with what it is for."""
+        if commit is None:
+            return ()
+        self.parts.hearers(m.Commit)  # a run has the part from then on
+        return tuple([way for part in self.parts.handling(m.Commit) for way in part.routes_by(sender, commit)])
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -384,10 +350,7 @@ class RunCore:
 
     def _is_awaited(self, state: m.AnyState) -> bool:
         """Whether somebody waits for a state: an operator that moves stays where it is instead, if that is long."""
-        if isinstance(state, m.State):
-            return bool(state.heir)
-        checkpoints = self.parts.existing(Checkpoints)
-        return checkpoints is not None and checkpoints.is_awaited(state)
+        return any(part.awaits(state) for part in self.parts.handling(type(state)))
 
     def timer(self, timer: Timer, what: str) -> None:
         """Something is due in this run, of ``what`` where the timer is of something."""
@@ -404,14 +367,7 @@ class RunCore:
     @property
     def empty(self) -> bool:
         """Whether no node is here, or on its way."""
-        departures = self.parts.existing(Departures)
-        return not (self.flow.nodes or self._coming or (departures is not None and departures.leaving))
-
-    @property
-    def _coming(self) -> Collection[str]:
-        """The operators that may come here."""
-        arrivals = self.parts.existing(Arrivals)
-        return () if arrivals is None else arrivals.coming
+        return not self.flow.nodes and not any(part.coming or part.leaving for part in self.parts)
 
     @property
     def vacant(self) -> bool:
@@ -421,7 +377,7 @@ class RunCore:
     @property
     def operators(self) -> int:
         """How many operators are here or on their way."""
-        return self.flow.operators + len(self._coming)
+        return self.flow.operators + plain_sum(len(part.coming) for part in self.parts)
 
     def validate(self) -> None:
         """Check the invariants of every part; for tests and the virtual shell."""
