@@ -71,14 +71,14 @@ def test_every_partition_goes_to_one_of_those_who_wait_and_all_see_the_end(
 
     def in_thread() -> None:
         try:
-            for each in core.hosting.run:
+            for each in core.run:
                 taken.append(each.index)
         except RunError as error:
             failed.append(str(error))
 
     async def in_task() -> None:
         try:
-            async for each in core.hosting.run:
+            async for each in core.run:
                 taken.append(each.index)
         except RunError as error:
             failed.append(str(error))
@@ -107,7 +107,7 @@ def test_a_task_that_is_cancelled_as_a_partition_arrives_takes_none(how: str) ->
         core.run.take(e.Ready("r"))
         taken: list[int] = []
         for number in range(40):
-            waiting = asyncio.ensure_future(anext(core.hosting.run))
+            waiting = asyncio.ensure_future(anext(core.run))
             while core.asked == number:  # it waits, and has demanded
                 await asyncio.sleep(0)
             core.deliver()  # it is woken, and cancelled before it runs
@@ -115,11 +115,11 @@ def test_a_task_that_is_cancelled_as_a_partition_arrives_takes_none(how: str) ->
                 waiting.cancel()
             else:
                 waiting = asyncio.ensure_future(asyncio.wait_for(waiting, 0))
-            other = asyncio.ensure_future(anext(core.hosting.run)) if number % 2 else None
+            other = asyncio.ensure_future(anext(core.run)) if number % 2 else None
             try:
                 taken.append((await waiting).index)
             except (asyncio.CancelledError, TimeoutError):
-                taken.append((await (other or anext(core.hosting.run))).index)
+                taken.append((await (other or anext(core.run))).index)
             else:
                 assert other is None or other.cancel()
         core.run.close()
@@ -132,14 +132,14 @@ def test_an_event_loop_that_was_closed_or_stands_still_takes_no_partition_from_o
     core = Core(2, END)
     core.run.take(e.Ready("r"))
     loops = [asyncio.new_event_loop() for _ in range(2)]
-    waiting = [loop.create_task(_take_all(core.hosting.run)) for loop in loops]
+    waiting = [loop.create_task(_take_all(core.run)) for loop in loops]
     for loop in loops:
         loop.run_until_complete(asyncio.sleep(0))
     loops[0].close()
     core.deliver()
-    assert next(core.hosting.run).index == 0
+    assert next(core.run).index == 0
     core.deliver()
-    assert next(core.hosting.run).index == 1
+    assert next(core.run).index == 1
     core.run.close()
     assert loops[1].run_until_complete(waiting[1]) == []
     loops[1].close()
@@ -151,14 +151,14 @@ def test_closing_from_another_thread_wakes_all() -> None:
     started = threading.Semaphore(0)
 
     async def tasks() -> None:
-        waiting = [asyncio.ensure_future(_take_all(core.hosting.run)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(_take_all(core.run)) for _ in range(3)]
         await asyncio.sleep(0)
         started.release()
         assert await asyncio.gather(*waiting) == [[], [], []]
 
     def thread() -> None:
         started.release()
-        assert list(core.hosting.run) == []
+        assert list(core.run) == []
 
     with ThreadPoolExecutor(6) as pool:
         done = [pool.submit(asyncio.run, tasks()) for _ in range(2)] + [pool.submit(thread) for _ in range(2)]
