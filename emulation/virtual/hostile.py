@@ -23,12 +23,13 @@ from thalweg.middleware.protocol import messages as m
 
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
 # Kinds of messages that a hostile host draws. The list is fixed, and each kind keeps its place: a renamed or an added
-# message does not change the kinds that a seed draws. If a kind is merged into another, the latter takes its place.
+# message does not change the kinds that a seed draws. If a kind is merged into another, the latter or a new kind takes
+# its place.
 DRAWN: tuple[type[msgspec.Struct], ...] = (
-    m.Hello, m.Welcome, m.Ping, m.Ping, m.Pong, m.Install, m.Install, m.Install, m.Install,
-    m.Installed, m.CheckpointStored, m.StateMissing, m.CheckpointsObsolete, m.Installed, m.Remove, m.Removed, m.Demand,
+    m.Hello, m.Welcome, m.Ping, m.SkipTo, m.Pong, m.Install, m.Skipped, m.Install, m.ReplayNotNeeded,
+    m.Checkpoint, m.CheckpointStored, m.StateMissing, m.CheckpointsObsolete, m.Installed, m.Remove, m.Removed, m.Demand,
     m.Located, m.Failed, m.Lost, m.StripeIndices, m.Offer, m.Accept, m.Refuse, m.State, m.Claim, m.Restored, m.Withdraw,
-    m.Resumed, m.MoveRequest, m.Relocated, m.Propose, m.Propose, m.Vote, m.Commit, m.Commit, m.Impassable,
+    m.Resumed, m.MoveRequest, m.Relocated, m.Propose, m.CheckpointRequest, m.Vote, m.Commit, m.Commit, m.Impassable,
     m.Abort, m.Retire, m.Done, m.Detach, m.Detached, m.Subscribe, m.AddMember, m.InstallSubscriber, m.Unsubscribe,
     m.SubscriptionEnded, m.Enlist, m.Drain, m.Drained, m.Leave, m.Stay, m.ProbeRequest, m.ProbeRequest, m.ProbeResult,
     m.ProbeRequest, m.ProbeResult, m.Echo, m.ProbeRequest, m.ProbeResult, m.Echo, m.Credit,
