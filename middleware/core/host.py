@@ -475,7 +475,7 @@ class HostCore(Runs):
                     wanted.append(name)
             install = msgspec.structs.replace(install, starts=tuple(starts.values()))
         run = self._open(install)
-        run.directory.subscribers.add(self.host)
+        run.directory.admit_guest(self.host)
         for name in wanted:
             run.handle_notes((e.NextRequested(run.id, name),))
         for name in sorted(visit.sinks & run.flow.nodes.keys()):  # one may have begun as the run began anew

@@ -262,7 +262,7 @@ class Proposer(Part):
         candidates = sorted(directory.hosts - directory.vacating - unwilling.keys() - {me})
         last = next((host for host in (*candidates, me) if host not in unwilling), None)
         if last is None:
-            directory.vacating.discard(note.host)
+            directory.stop_vacating(note.host)
             why = "; ".join(f"host {host!r}: {why}" for host, why in self._unwilling.pop(note.host).items())
             self._out.send(
                 note.host, m.Stay(self._out.run, f"nobody takes what is on host {note.host!r}: {why}"[:4000])

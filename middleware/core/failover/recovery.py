@@ -332,7 +332,7 @@ class Recovery(Part):
                 self._forget(sender)
             else:  # what came from its holder is of no use
                 self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
-        directory.doomed = True
+        directory.doom()
         if sender != self._client and self.rejoin_policy.lacks(sender, self._had_by_now):
             self.rejoin_policy.barred.add(sender)
             directory.lose(sender, "has said too often that it lacks what it has said that it has")
@@ -478,7 +478,7 @@ class Recovery(Part):
         self._see_again((self._directory.peers[host],))
         self._late.pop(host, None)
         if any(host in node.stand_ins for node in self._absent) and host not in self.rejoin_policy.barred:
-            self._directory.doomed = True
+            self._directory.doom()
 
     def _see_again(self, peers: Iterable[m.Peer]) -> None:
         """R12: who was late, and was started again meanwhile, has nothing any more."""

@@ -165,6 +165,43 @@ class Directory:
                     return f"host {host!r} has no part in the run"
         return ""
 
+    def doom(self) -> None:
+        """Have the run begin anew: what it needs is lost, or a source that it lacks is back."""
+        self.doomed = True
+
+    def avert_doom(self) -> None:
+        """Note that the run begins anew."""
+        self.doomed = False
+
+    def vacate(self, host: str) -> None:
+        """At the client: have nothing go to a host that is to leave."""
+        self.vacating.add(host)
+
+    def stop_vacating(self, host: str) -> None:
+        """At the client: let a host be used again, as it has to stay or has joined anew."""
+        self.vacating.discard(host)
+
+    def admit_guest(self, name: str) -> None:
+        """R6: let another client take partitions of the run."""
+        self.subscribers.add(name)
+
+    def dismiss_guests(self, names: Iterable[str]) -> None:
+        """R6: have these clients take nothing of the run any more."""
+        self.subscribers.difference_update(names)
+
+    def lose_guest(self, name: str) -> None:
+        """At the client: a guest is gone, if it was one."""
+        self.subscribers.discard(name)
+        self.returning.discard(name)
+
+    def await_guests(self, names: Iterable[str]) -> None:
+        """R6: at the client, wait until these guests have heard of this generation."""
+        self.returning = set(names)
+
+    def await_guest_no_more(self, name: str) -> None:
+        """R6: at the client, a guest has heard of this generation, or is given up."""
+        self.returning.discard(name)
+
     def await_word(self, node: str) -> None:
         """The state of an operator is restored here."""
         self._awaited.add(node)
@@ -182,7 +219,7 @@ class Directory:
             if self._leads:
                 self._out.emit(e.OperatorMoved(self._out.run, entry.node, entry.host))
                 if entry.host in self.lost and self._lasts:
-                    self.doomed = True
+                    self.doom()
                 elif entry.host in self.lost:  # it went there before it was, and is lost with it
                     why = f"host {entry.host!r}, which holds {entry.node}, {self.lost[entry.host]}"
                     self._out.fail(why, host=entry.host, lost=True)
@@ -236,8 +273,8 @@ class Directory:
         self._members.add(peer.name)
         self.members.add(peer.name)
         self.lost.pop(peer.name, None)
-        self.routes.gone.discard(peer.name)
-        self.vacating.discard(peer.name)
+        self.routes.regain(peer.name)
+        self.stop_vacating(peer.name)
 
     def lose(self, host: str, how: str = "") -> None:
         """A host has no part in the run any more; at the client, ``how`` it was lost."""
@@ -250,7 +287,7 @@ class Directory:
             self._members.discard(host)
         self.hosts = self.hosts - {host}
         self.lost[host] = how
-        self.routes.gone.add(host)
+        self.routes.lose(host)
         self._lost_after[host] = self.number
 
     def lost_message(self, host: str) -> m.Lost:

@@ -98,7 +98,7 @@ class FailoverRuns:
                 continue
             waits = not recovery.over or run.parts.get(Proposer).waits
             if (run.id in self._fallen or run.directory.doomed) and waits:
-                run.directory.doomed = False
+                run.directory.avert_doom()
                 yield run, self._fallen.pop(run.id, self._desk.now)
 
     def wait(self, run: RunCore, detected_s: float) -> None:

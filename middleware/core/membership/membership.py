@@ -102,7 +102,8 @@ class Membership(Part):
         held = [name for name, entry in self._directory.locations.items() if entry.host == host]
         lasting = self._context.fails_over
         self._directory.lose(host, how)
-        self._directory.doomed = self._directory.doomed or (lasting and bool(held))  # R5: operators moved there
+        if lasting and held:  # R5: operators moved there
+            self._directory.doom()
         goes = "begins anew" if lasting and held else "goes on"
         self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run {goes} without it"})
         about = f"host {host!r}, which holds {', '.join(held)}, {how}"
@@ -124,10 +125,10 @@ class Membership(Part):
             why = f"host {sender!r} is the only one that may hold {still.kind} {still.name!r}; end the run first"
             out.send(sender, m.Stay(out.run, why))
             return
-        directory.vacating.add(sender)
+        directory.vacate(sender)
         if fixed:
             directory.lose(sender, "was drained")
-            directory.doomed = True  # the run begins anew, where its stand-ins are
+            directory.doom()  # the run begins anew, where its stand-ins are
             out.emit(e.Parted(out.run, sender))
             out.send(sender, m.Remove(out.run))
         elif here:

@@ -137,7 +137,7 @@ class Queries(Part):
         gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
         if not self.sinks or not (gone or guests):
             return  # who is the last ends the run
-        self._directory.subscribers -= set(guests)
+        self._directory.dismiss_guests(guests)
         word = m.Detach(self._out.run, self._directory.new_number(), gone, guests)
         self.send_until_answered(dict.fromkeys(self._directory.everyone, word))
 

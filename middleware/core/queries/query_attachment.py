@@ -177,7 +177,7 @@ class QueryAttachment(Part):
             self._told = message.number
             out.emit(e.Meet(out.run, (peer,)))
             if not self._leads:  # else once it has taken its part
-                self._directory.subscribers.add(peer.name)
+                self._directory.admit_guest(peer.name)
                 self._flow.laggards.watch()
         out.send(sender, m.Detached(out.run, message.number, error))
 
@@ -196,7 +196,7 @@ class QueryAttachment(Part):
             del self._gone[next(iter(self._gone))]
         if message.number > self._told:  # R5: the later message about guests counts
             self._told = message.number
-            self._directory.subscribers -= set(message.guests)
+            self._directory.dismiss_guests(message.guests)
         if gone:
             tree.cut(gone)
             yield from self._departures.cut(gone)

@@ -71,7 +71,7 @@ class Subscribers(Part):
     def continue_from(self, before: Subscribers, change: GenerationChange) -> None:
         """R6: go on as the next generation of the run."""
         self.allowed, self._count = before.allowed, before._count
-        self._directory.returning = {guest.peer.name for guest in self._queries.subscribers.values()}
+        self._directory.await_guests(guest.peer.name for guest in self._queries.subscribers.values())
         for name in sorted(self._directory.returning):
             self._out.emit(e.Watch(self._out.run, name))  # R3: a closed connection shows its end
         if self._directory.returning:
@@ -170,8 +170,7 @@ class Subscribers(Part):
 
     def on_lost(self, note: HostLost) -> Notes:
         """R3: a guest is gone."""
-        self._directory.subscribers.discard(note.host)
-        self._directory.returning.discard(note.host)
+        self._directory.lose_guest(note.host)
         yield from self._end_all(note.host, f"it {note.how}")
 
     def give_up(self, waited: Collection[str], since_s: float) -> Notes:
@@ -180,7 +179,7 @@ class Subscribers(Part):
         if self._out.waited_s(since_s) <= silent_s:
             return
         for name in sorted(self._directory.subscribers.intersection(waited)):
-            self._directory.returning.discard(name)
+            self._directory.await_guest_no_more(name)
             why = f"has not answered for {silent_s:g} s what all are told"
             detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
             self._out.record("fault", peer=name, detail=detail)
@@ -210,7 +209,7 @@ class Subscribers(Part):
         if any(guest.peer.name == name and query not in queries.why for query, guest in queries.subscribers.items()):
             queries.notify_instead(name, self._enrolment_of(name))
         else:
-            self._directory.returning.discard(name)
+            self._directory.await_guest_no_more(name)
             yield from queries.answered(name)
 
     # --- one is let in --------------------------------------------------------------------------------
@@ -251,7 +250,7 @@ class Subscribers(Part):
             if message.error:
                 yield from self._end_all(sender, f"it cannot go on: {message.error}")
             else:
-                self._directory.returning.discard(sender)
+                self._directory.await_guest_no_more(sender)
                 yield from self._queries.answered(sender)
             return
         if self._entering is None or not self._enters(sender):
@@ -259,7 +258,7 @@ class Subscribers(Part):
         if message.error:
             yield from self._end(self._entering[0], f"it cannot take part: {message.error}")
         else:
-            self._directory.subscribers.add(sender)
+            self._directory.admit_guest(sender)
             self._flow.laggards.watch()
             yield from self._queries.answered(sender)
 

@@ -109,6 +109,14 @@ class RouteChoice:
         self._rates_bps = {way: bps for way, bps in self._rates_bps.items() if way in remembered}
         self._landed = {way: edges for way, edges in self._landed.items() if way in remembered}
 
+    def lose(self, host: str) -> None:
+        """R6: send nothing over a relay on a lost host where there is another network or route."""
+        self.gone.add(host)
+
+    def regain(self, host: str) -> None:
+        """R6: use relays on a host that has joined."""
+        self.gone.discard(host)
+
     def goes_over(self, ways: Iterable[m.RoutePreference]) -> bool:
         """Whether that is what counts now; what links carry is another with every look, and changes nothing."""
         now, then = ([(way.source, way.target, way.over) for way in table] for table in (self.table, ways))
