@@ -29,6 +29,7 @@ R13. With several partitions under way (``Install.ahead``) those that are not ac
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -109,6 +110,7 @@ class Demands:
         "_schedule",
         "_sharing",
         "_silence",
+        "_taken_bytes",
         "_telling_down",
         "_telling_up",
         "_tree",
@@ -169,6 +171,7 @@ class Demands:
         # what consumers have sent to an operator that is light: where it goes answers that
         self._owed: dict[str, dict[str, m.Demand | m.SkipTo]] = {}
         self._schedule = OutputSchedule() if self._lasts else None
+        self._taken_bytes = defaultdict[str, int](int)  # by node, of inputs, since others heard of its outputs last
         self._lines: dict[str, int] = {}  # R12: by consumer, the partition with which it would begin anew
         # R11: only the code of a stripe runs with the stream's indices
         self._indices = None if stripe_of(context.install.run) is None else Indices()
@@ -368,8 +371,8 @@ class Demands:
             self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
-        if self._schedule is not None:
-            self._schedule.taken_bytes[name] += size_bytes
+        if self._lasts:
+            self._taken_bytes[name] += size_bytes
         return self._perform(node, actions) if actions else NO_NOTES
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
@@ -438,12 +441,11 @@ class Demands:
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES
-        schedule, taken_bytes = self._schedule, 0
-        due = schedule is not None and node.node.inputs and schedule.is_due(event, self._desk.now)
+        schedule, taken_bytes = self._schedule, self._taken_bytes[event.node] if self._lasts else 0
+        due = schedule is not None and node.node.inputs and schedule.is_due(event, taken_bytes, self._desk.now)
         if self._tree.former is None and not due:
             return self._perform(node, actions)
-        if schedule is not None:
-            taken_bytes = schedule.reset_taken_bytes(event.node)
+        self._taken_bytes.pop(event.node, None)
         return self._made(node, actions, notes.OutputMade(event.node, event.index, taken_bytes))
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:

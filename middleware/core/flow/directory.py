@@ -182,24 +182,24 @@ class Directory:
         self.vacating.discard(host)
 
     def admit_guest(self, name: str) -> None:
-        """R6: let another client take partitions of the run."""
+        """R6: have another client as a guest, which takes partitions of the run."""
         self.subscribers.add(name)
 
     def dismiss_guests(self, names: Iterable[str]) -> None:
-        """R6: have these clients take nothing of the run any more."""
+        """R6: have these guests take nothing of the run any more."""
         self.subscribers.difference_update(names)
 
     def lose_guest(self, name: str) -> None:
-        """At the client: a guest is gone, if it was one."""
+        """At the client: forget a guest that is gone."""
         self.subscribers.discard(name)
         self.returning.discard(name)
 
     def await_guests(self, names: Iterable[str]) -> None:
-        """R6: at the client, wait until these guests have heard of this generation."""
+        """R6: at the client, keep which guests have not heard of this generation."""
         self.returning = set(names)
 
     def await_guest_no_more(self, name: str) -> None:
-        """R6: at the client, a guest has heard of this generation, or is given up."""
+        """R6: at the client, note that a guest has heard of this generation, or is given up."""
         self.returning.discard(name)
 
     def await_word(self, node: str) -> None:

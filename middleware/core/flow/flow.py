@@ -191,6 +191,8 @@ class Flow(Demands, Part):
             self._new.forget(names)
         if self._schedule is not None:
             self._schedule.forget(names)
+        for name in names:
+            self._taken_bytes.pop(name, None)
 
     def follow(self, name: str) -> None:
         """What is wanted of an operator that has left is wanted where it went."""
@@ -239,7 +241,7 @@ class Flow(Demands, Part):
         node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
         equip(node, tree, self._install)
         self.nodes[name] = node
-        self.newcomers.came[name] = came
+        self.newcomers.come(name, came)
         self._books.keep(tree.dataflow, name, {consumer: progress.book for consumer, progress in known.items()})
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
@@ -387,7 +389,7 @@ class Flow(Demands, Part):
             del self.nodes[name]
             self._out.emit(e.CloseNode(self._out.run, name))
         tables: tuple[dict[str, Any], ...] = (
-            self.expected, self._owed, self._held, self.compute_s,
+            self.expected, self._owed, self._held, self.compute_s, self._taken_bytes,
         )  # fmt: skip
         for table in tables:
             for name in gone & table.keys():

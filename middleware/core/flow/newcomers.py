@@ -28,6 +28,10 @@ class Newcomers:
         self._out = out
         self.came: dict[str, Newcomer] = {}
 
+    def come(self, name: str, newcomer: Newcomer) -> None:
+        """Keep how an operator came, until it has made its first output here."""
+        self.came[name] = newcomer
+
     def record(self, name: str, index: int) -> None:
         """One has made its first output, partition ``index``."""
         came, now = self.came.pop(name), self._out.now

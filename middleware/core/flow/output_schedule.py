@@ -8,7 +8,6 @@ R2. What it has taken of inputs counts since it was heard of last.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 
 import msgspec
@@ -27,24 +26,17 @@ class ReportDue(msgspec.Struct, frozen=True):
 
 
 class OutputSchedule:
-    """When each node is heard of next; ``taken_bytes``: of inputs, which whoever hands them to a node adds to."""
+    """When each node is heard of next."""
 
-    __slots__ = ("_due", "taken_bytes")
+    __slots__ = ("_due",)
 
     def __init__(self) -> None:
-        self.taken_bytes = defaultdict[str, int](int)
         self._due: dict[str, ReportDue] = {}
 
-    def is_due(self, made: e.OperatorFinished, now: float) -> bool:
-        """Whether a node is heard of, which has made that partition."""
+    def is_due(self, made: e.OperatorFinished, taken_bytes: int, now: float) -> bool:
+        """Return whether a node is heard of, which has made that partition and taken so many bytes of inputs (R2)."""
         due = self._due.get(made.node)
-        if due is None or made.index >= due.index or now >= due.at_s:
-            return True
-        return self.taken_bytes[made.node] >= due.size_bytes
-
-    def reset_taken_bytes(self, name: str) -> int:
-        """R2: it is; how many bytes it had taken."""
-        return self.taken_bytes.pop(name, 0)
+        return due is None or made.index >= due.index or now >= due.at_s or taken_bytes >= due.size_bytes
 
     def set_due(self, name: str, due: ReportDue | None) -> None:
         """When it is heard of next; None: at once (R1)."""
@@ -56,5 +48,4 @@ class OutputSchedule:
     def forget(self, names: Collection[str]) -> None:
         """These nodes are gone."""
         for name in names:
-            self.taken_bytes.pop(name, None)
             self._due.pop(name, None)

@@ -21,28 +21,16 @@ def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
 ) -> None:
     books = OutputSchedule()
     books.set_due("o", ReportDue(8, 100, 10.0))
-    books.taken_bytes["o"] += taken_bytes
-    assert books.is_due(made(index), now) is due
+    assert books.is_due(made(index), taken_bytes, now) is due
 
 
 def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
     books = OutputSchedule()
-    assert books.is_due(made(0), 0.0)
+    assert books.is_due(made(0), 0, 0.0)
     books.set_due("o", ReportDue(8, 100, 10.0))
-    assert not books.is_due(made(0), 0.0)
+    assert not books.is_due(made(0), 0, 0.0)
     books.set_due("o", None)
-    assert books.is_due(made(0), 0.0)
+    assert books.is_due(made(0), 0, 0.0)
     books.set_due("o", ReportDue(8, 100, 10.0))
     books.forget(("o",))
-    assert books.is_due(made(0), 0.0)
-
-
-def test_bytes_count_since_a_node_was_heard_of_last() -> None:
-    books = OutputSchedule()
-    books.taken_bytes["o"] += 60
-    assert books.reset_taken_bytes("o") == 60
-    books.taken_bytes["o"] += 50
-    books.set_due("o", ReportDue(8, 100, 10.0))
-    assert not books.is_due(made(1), 0.0)
-    assert books.reset_taken_bytes("o") == 50
-    assert books.reset_taken_bytes("o") == 0
+    assert books.is_due(made(0), 0, 0.0)
