@@ -49,8 +49,8 @@ class Links:
 
     def drop(self, run: str) -> None:
         """A run is no more, which kept something here itself."""
-        self.monitor.histories.pop(run, None)
-        self.meters.runs.pop(run, None)
+        self.monitor.drop_history(run)
+        self.meters.drop(run)
 
     def costs(self) -> tuple[int, int, int]:
         """Bytes of news, of probes, and of all that was sent, since the host began."""

@@ -91,6 +91,20 @@ class LatencyProber:
         self.sent_bytes = 0
         self._count = 0
 
+    def take_turn(self, stream: str, run: str) -> int:
+        """Have a run sound others for its stream, in turn. Return the number of runs that did so before."""
+        runs = self.turns.setdefault(stream, [])
+        runs.append(run)
+        return len(runs) - 1
+
+    def drop_turn(self, stream: str, run: str) -> None:
+        """Leave the turns of a stream to its other runs, as a run is over."""
+        runs = self.turns.get(stream, [])
+        if run in runs:
+            runs.remove(run)
+            if not runs:
+                del self.turns[stream]
+
     # --- who asks -------------------------------------------------------------------------------------
 
     def request(self, event: e.ProbesRequested) -> None:

@@ -97,6 +97,10 @@ class Meters:
         load, room = self._load, (declared.memory_bytes, declared.bandwidth_bps)
         return HostFigures(declared.speed, declared.cores, load, *room)
 
+    def drop(self, run: str) -> None:
+        """Count nothing of a run any more, as it is over."""
+        self.runs.pop(run, None)
+
     def keep(self, run: str, nodes: set[str]) -> None:
         """Forget what has left this host."""
         self.runs[run] = {name: meter for name, meter in self.runs.get(run, {}).items() if name in nodes}

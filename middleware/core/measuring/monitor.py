@@ -77,6 +77,14 @@ class Monitor:
         self._sweep_s = -math.inf
         self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
 
+    def keep_history(self, key: str, history: History) -> None:
+        """Have every change of the cache go into a history, too, until it is dropped."""
+        self.histories[key] = history
+
+    def drop_history(self, key: str) -> None:
+        """Keep that history no more, if it was kept."""
+        self.histories.pop(key, None)
+
     # --- what comes in --------------------------------------------------------------------------------
 
     def measured(

@@ -152,11 +152,11 @@ class CentralSteering(Part):
         if self._options.horizon_s is not None:
             known |= self._monitor.view(now)
             history = History(known, most=self._monitor.config.max_links, since_s=since_s)
-            self._monitor.histories[self._out.run] = history
+            self._monitor.keep_history(self._out.run, history)
 
     def on_run_over(self, _: str) -> None:
         """The run is over."""
-        self._monitor.histories.pop(self._out.run, None)
+        self._monitor.drop_history(self._out.run)
 
     def on_started(self, _: Started) -> None:
         """Every host that is needed has installed the run: the first period begins."""

@@ -64,22 +64,17 @@ class Gossip(Part):
             return
         hosts = sorted(self._directory.hosts)
         share = (hosts.index(self._out.host) + 1) / len(hosts)
-        turns = self._latency_prober.turns.setdefault(self._stream, [])  # R5: the stripes of a stream take turns
+        # R5: the stripes of a stream take turns
+        self._turn = self._latency_prober.take_turn(self._stream, self._out.run)
         # R2: not all hosts begin at once
-        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * (share + len(turns)))
-        self._turn = len(turns)
-        turns.append(self._out.run)
+        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * (share + self._turn))
         if self._needs & {"hosts", "work"}:
             self._meters.keep(self._out.run, set())
 
     def on_run_over(self, _: str) -> None:
         """The run is over."""
-        self._meters.runs.pop(self._out.run, None)
-        turns = self._latency_prober.turns.get(self._stream, [])
-        if self._out.run in turns:
-            turns.remove(self._out.run)
-            if not turns:
-                del self._latency_prober.turns[self._stream]
+        self._meters.drop(self._out.run)
+        self._latency_prober.drop_turn(self._stream, self._out.run)
 
     def on_timer(self) -> None:
         """It is time to sound the next one."""
