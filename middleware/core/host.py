@@ -518,7 +518,7 @@ class HostCore(Runs):
             if run is None:
                 self._knows_not(sender, run_id)
             elif run.may_say(sender, m.Ping):
-                run.heard_s = self.context.now
+                run.handle_sign_of_life()
                 known.append(run)
         for lost in message.lost:
             self._handle_message(sender, lost, None, 0)

@@ -281,7 +281,7 @@ class Proposer(Part):
     def _wait(self, query: QueryToStart) -> None:
         """A query is to begin when those before it have."""
         self._joining.append(query)
-        self._queries.expected += 1
+        self._queries.expect(query.number)
         self._go_on()
 
     def on_detach_requested(self, event: e.DetachRequested) -> None:
@@ -294,7 +294,7 @@ class Proposer(Part):
         """A query is to leave, or not to begin."""
         waiting = len(self._joining)
         self._joining = deque([joining for joining in self._joining if joining.number != query])
-        self._queries.expected = len(self._joining)
+        self._queries.expect_no_more(query)
         proposal = self.proposal
         begins = proposal is not None and proposal.query is not None and proposal.query.number == query
         if proposal is not None and begins and proposal.state is ProposalState.PROPOSED:
@@ -327,7 +327,7 @@ class Proposer(Part):
             if query.number < 0 and self._parts.get(Subscribers).enter(query.number):
                 return False
             self._joining.popleft()
-            self._queries.expected = len(self._joining)
+            self._queries.expect_no_more(query.number)
             try:
                 self._join(query)
             except DataflowError as error:
@@ -356,7 +356,7 @@ class Proposer(Part):
         voters |= {graft.host for graft in joined.grafts}
         proposal = Proposal(number, (), voters, "a query", self._out.now, m.Shape(joined.grafts, ()))
         proposal.query, proposal.names = query, joined.names
-        self._queries.joining = True
+        self._queries.begin_joining()
         self._begin(proposal)
 
     def _begin(self, proposal: Proposal) -> None:
@@ -380,7 +380,7 @@ class Proposer(Part):
         assert proposal.shape is not None
         grown, names = extended(self._tree.dataflow, proposal.shape.grafts), proposal.names
         sinks = query.dataflow.sinks if query.number > 0 else names
-        self._queries.sinks[query.number] = tuple([names[name] for name in sinks])
+        self._queries.begin(query.number, tuple([names[name] for name in sinks]))
         where = self._directory.where(self._tree.dataflow.by_name)
         where |= {graft.node: graft.host for graft in proposal.shape.grafts}
         first = proposal.iteration + 1

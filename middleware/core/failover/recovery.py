@@ -265,6 +265,10 @@ class Recovery(Part):
         """R7: the graph has changed, perhaps, or where its nodes are."""
         self.emit_resumable()
 
+    def keep_journal(self) -> None:
+        """R7: have the application write down what another client would need."""
+        self.keeps = True
+
     def adopt(self, kept: e.ResumableRun) -> None:
         """R7: go on with what another client has begun."""
         self.known = {
@@ -334,7 +338,7 @@ class Recovery(Part):
                 self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
         directory.doom()
         if sender != self._client and self.rejoin_policy.lacks(sender, self._had_by_now):
-            self.rejoin_policy.barred.add(sender)
+            self.rejoin_policy.bar(sender)
             directory.lose(sender, "has said too often that it lacks what it has said that it has")
 
     def judge(self, sender: str, host: str) -> str:
@@ -347,9 +351,7 @@ class Recovery(Part):
             return ""
         if host != self._client and self._needs(host) and not self._needs(sender):
             return sender  # R8: the run cannot go on without the other host
-        if sender == self._client or (
-            host != self._client and self.rejoin_policy.accused.setdefault(sender, host) == host
-        ):
+        if sender == self._client or (host != self._client and self.rejoin_policy.accuse(sender, host)):
             return host
         return sender
 
@@ -381,9 +383,9 @@ class Recovery(Part):
     def give_up(self, host: str, *, again: bool, wait: bool) -> None:
         """R5, R6: a host is lost, perhaps not to be asked ``again``, or to be waited for no more."""
         if not again:
-            self.rejoin_policy.barred.add(host)
+            self.rejoin_policy.bar(host)
         if not wait:
-            self.rejoin_policy.waited.add(host)
+            self.rejoin_policy.wait_no_more(host)
 
     def fell(self, host: str, *, late: bool, blamed: bool) -> int:
         """A host is lost: how often in a row before anything more came to the application.
@@ -572,6 +574,10 @@ class Recovery(Part):
     def _free(self, node: Node) -> bool:
         """R10: whether a node can begin with any partition."""
         return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
+
+    def await_plan(self, *, asked: bool) -> None:
+        """R4: wait for the planner, if it was asked; it is asked once a generation."""
+        self.asking = asked
 
     def on_planned_anew(self, event: e.RecoveryPlanReady) -> None:
         """R4: the planner has said where operators of lost hosts go."""

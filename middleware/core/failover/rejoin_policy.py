@@ -54,6 +54,18 @@ class RejoinPolicy:
         self._lacked = Counter[str]()
         self._disowned = set[str]()
 
+    def bar(self, host: str) -> None:
+        """R1: ask a host no more to take part."""
+        self.barred.add(host)
+
+    def wait_no_more(self, host: str) -> None:
+        """R1: begin anew without waiting for a host."""
+        self.waited.add(host)
+
+    def accuse(self, accuser: str, host: str) -> bool:
+        """Note that by ``accuser`` a host does not answer. Return whether it is the first of which it has said so."""
+        return self.accused.setdefault(accuser, host) == host
+
     def came(self, host: str, had: int) -> None:
         """A host has taken its part, when the application had so many partitions."""
         self._lives.setdefault(host, RejoinRecord()).had = had

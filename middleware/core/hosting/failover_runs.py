@@ -46,11 +46,10 @@ class FailoverRuns:
         self.led[base_of(run.id)] = event, run.id
         if event.journaled:
             recovery = run.parts.get(Recovery)
-            recovery.keeps = True
+            recovery.keep_journal()
             if event.kept is not None:
                 recovery.adopt(event.kept)
-                queries = run.parts.get(Queries)
-                queries.sinks = dict(event.kept.queries) or queries.sinks
+                run.parts.get(Queries).adopt(event.kept.queries)
             recovery.emit_resumable()
 
     def forget(self, run: RunCore) -> None:

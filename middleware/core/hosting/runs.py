@@ -260,7 +260,7 @@ class Runs:
         for run in self._each():
             run.out.record("fault", peer=self.host, detail={"about": "itself", "what": fault}, duration_s=event.slept_s)
             if fresh:
-                run.heard_s = now
+                run.handle_sign_of_life()
         if fresh:
             self.context.fresh_s = now
             self.silence.refresh()
@@ -313,7 +313,9 @@ def lingers(run: RunCore) -> bool:
 def requests_recovery_plan(run: RunCore, install: m.Install, lost: Set[str]) -> bool:
     """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
     recovery, central = run.parts.get(Recovery), run.parts.existing(CentralSteering)
-    if recovery.asking is None:
-        remaining = run.directory.hosts - run.directory.vacating - lost
-        recovery.asking = central is not None and central.request_recovery_plan(install, remaining)
-    return recovery.asking
+    if recovery.asking is not None:
+        return recovery.asking
+    remaining = run.directory.hosts - run.directory.vacating - lost
+    asked = central is not None and central.request_recovery_plan(install, remaining)
+    recovery.await_plan(asked=asked)
+    return asked

@@ -84,12 +84,12 @@ class SubscriptionTable:
         """A sign of life has come from the run's client."""
         visit = self.get(run_id, sender)
         if visit is not None:
-            visit.heard_s = now
+            visit.handle_sign_of_life(now)
 
     def refresh(self) -> None:
         """Give all clients of runs a fresh period, as this host did not run."""
         for visit in self.known.values():
-            visit.heard_s = self._out.now
+            visit.handle_sign_of_life(self._out.now)
 
     def _go_home(self, run_id: str) -> None:
         """Have no part in a run any more of which nothing is wanted."""

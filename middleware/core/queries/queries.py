@@ -14,7 +14,7 @@ R5. Queries of other clients (``subscribers``) have numbers below 0. Who has non
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -52,7 +52,7 @@ class Queries(Part):
         self._tree, self._directory = tree, directory
         self.sinks: dict[int, tuple[str, ...]] = {0: tree.dataflow.sinks}
         self.joining = False  # R3: no query leaves while another is proposed
-        self.expected = 0  # queries that are to be proposed
+        self.expected: set[int] = set()  # queries that are to be proposed
         self.subscribers: dict[int, Subscriber] = {}  # R5: by number, below 0
         self.why: dict[int, str] = {}  # those of guests leave
         self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
@@ -111,6 +111,31 @@ class Queries(Part):
         if query in self.sinks and query not in self._leaving:
             self._leaving.append(query)
             self._go_on()
+
+    def adopt(self, sinks: Mapping[int, tuple[str, ...]]) -> None:
+        """Go on with the queries that another client has begun, by number with their sinks, if it has begun any."""
+        self.sinks = dict(sinks) or self.sinks
+
+    def invite(self, query: int, guest: Subscriber) -> None:
+        """R5: have a query of another client, which is to be proposed."""
+        self.subscribers[query] = guest
+        self.sinks[query] = ()
+
+    def expect(self, query: int) -> None:
+        """R3: have the last own queries stay for a query that is to be proposed."""
+        self.expected.add(query)
+
+    def expect_no_more(self, query: int) -> None:
+        """R3: keep no own query for one that is proposed now, or has left before."""
+        self.expected.discard(query)
+
+    def begin_joining(self) -> None:
+        """R3: let no query leave until the one that is proposed has ``joined``."""
+        self.joining = True
+
+    def begin(self, query: int, sinks: tuple[str, ...]) -> None:
+        """R1: have a query, which all have agreed to, with its sinks in the run."""
+        self.sinks[query] = sinks
 
     def joined(self) -> None:
         """Nothing is being proposed any more."""
@@ -201,10 +226,14 @@ class Queries(Part):
             self._go_on()
             yield Left()
 
+    def give_reason(self, query: int, why: str) -> None:
+        """R5: keep why the query of a guest leaves; the first reason counts."""
+        self.why.setdefault(query, why)
+
     def failed(self, query: int, reason: str, **fields: Any) -> None:
         """A query cannot go on, or begin: who wants it is told, and it leaves."""
         if query in self.subscribers:
-            self.why.setdefault(query, reason)
+            self.give_reason(query, reason)
         else:
             self._out.fail(reason, query=query, **fields)
         self.leave(query)

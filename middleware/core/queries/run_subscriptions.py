@@ -57,6 +57,10 @@ class RunSubscriptions:
         self.heard_s = out.now  # from the client
         out.emit(e.Meet(out.run, (owner,)))
 
+    def handle_sign_of_life(self, now: float) -> None:
+        """R3: note that the client is there, or that it has a fresh period."""
+        self.heard_s = now
+
     @property
     def over(self) -> bool:
         return not self.wanted

@@ -151,8 +151,7 @@ class Subscribers(Part):
             sink = fresh_name(sink, self._count, used)
         out.emit(e.Meet(out.run, (peer,)))
         out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows its end
-        queries.subscribers[-self._count] = Subscriber(peer, message.number, message.node, sink)
-        queries.sinks[-self._count] = ()
+        queries.invite(-self._count, Subscriber(peer, message.number, message.node, sink))
         out.send(sender, m.Pong(out.run))
         yield Invited(-self._count)
 
@@ -193,7 +192,7 @@ class Subscribers(Part):
 
     def _end(self, query: int, why: str) -> Notes:
         guest = self._queries.subscribers[query]
-        self._queries.why.setdefault(query, why)
+        self._queries.give_reason(query, why)
         entering = self._entering is not None and self._entering[0] == query
         if entering:
             self._entering = None

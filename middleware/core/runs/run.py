@@ -122,6 +122,10 @@ class RunCore:
             part.on_run_begun(RunBeginning(event, survivors))
         self.flow.go_on(survivors)
 
+    def handle_sign_of_life(self) -> None:
+        """Note that the client is there, or that it has a fresh period."""
+        self.heard_s = self.out.now
+
     def close(self, *, follows: bool = False) -> None:
         """The run is over here, or another generation ``follows``."""
         for part in self.parts:
