@@ -1,7 +1,8 @@
 """Writes of a part of the core to the fields of another part, found in the source. R1 of ``runs.run`` forbids them.
 
 A part is a public class with an ``__init__`` of its own; messages and records have none. The types of values are read
-from annotations and from ``__init__``. A write through a value of an unknown type is not found.
+from annotations, also of what methods return, and from ``__init__``. A write through a value of an unknown type is not
+found. Nor is one to a record without ``__init__``, as a node or a proposal, which the part that made it writes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import NamedTuple
 
 CHANGING = frozenset(
     {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "setdefault"}
-    | {"popitem", "sort", "update"}
+    | {"difference_update", "intersection_update", "popitem", "sort", "update"}
 )
-TABLES = frozenset({"dict", "Mapping", "defaultdict", "list", "Sequence", "deque", "tuple", "Iterable"})
+TABLES = frozenset({"dict", "Mapping", "defaultdict", "list", "Sequence", "deque", "tuple", "Iterable", "Iterator"})
 Type = tuple[str, bool]  # module and name of a class, and whether a table of these is meant
 Names = dict[str, Type]
+Owners = dict[str, str]
 
 
 ASSIGNMENT, CHANGE = "assignment", "change of a table"
@@ -46,6 +48,7 @@ class _Types:
         self.classes: dict[str, tuple[str, ast.ClassDef]] = {}
         self.scopes: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by module, what a name stands for there
         self.attributes: defaultdict[str, Names] = defaultdict(dict)
+        self.returned: defaultdict[str, Names] = defaultdict(dict)  # by class, the types that its methods return
         for module, node in ((module, node) for module, tree in trees.items() for node in tree.body):
             if isinstance(node, ast.ClassDef):
                 self.classes[f"{module}.{node.name}"] = module, node
@@ -63,11 +66,14 @@ class _Types:
         known = self.attributes[key]
         for base in node.bases:
             known |= self.attributes[self.scopes[module].get(ast.unparse(base), "")]
+            self.returned[key] |= self.returned[self.scopes[module].get(ast.unparse(base), "")]
         for member in node.body:
             if isinstance(member, ast.AnnAssign):
                 _keep(known, ast.unparse(member.target), self.annotated(member.annotation, module))
             elif isinstance(member, ast.FunctionDef) and "property" in map(ast.unparse, member.decorator_list):
                 _keep(known, member.name, self.annotated(member.returns, module))
+            elif isinstance(member, ast.FunctionDef):
+                _keep(self.returned[key], member.name, self.annotated(member.returns, module))
         begin = _begin(node)
         if begin is None:
             return
@@ -91,12 +97,33 @@ class _Types:
                 return None if owner is None or owner[1] else self.attributes[owner[0]].get(name)
             case ast.Call(func=ast.Name(id=name)) if self.scopes[module].get(name) in self.classes:
                 return self.scopes[module][name], False
-            case ast.Call(func=ast.Attribute(value=base, attr="get" | "pop")) | ast.Subscript(value=base):
+            case ast.Call(func=ast.Name(id="list" | "sorted" | "tuple" | "next"), args=[table, *_]):
+                return self.of(table, names, module)
+            case ast.Call(func=ast.Attribute(attr="get" | "existing"), args=[ast.Name(id=name)]) if (
+                self.scopes[module].get(name) in self.classes  # ``RunParts`` returns an instance of that class
+            ):
+                return self.scopes[module][name], False
+            case ast.Call(func=ast.Attribute(attr="put"), args=[part]):
+                return self.of(part, names, module)
+            case ast.Call(func=ast.Attribute(value=base, attr=method)):
+                return self._result(base, method, names, module)
+            case ast.Subscript(value=base):
                 table = self.of(base, names, module)
                 return (table[0], False) if table is not None and table[1] else None
-            case ast.Call(func=ast.Attribute(value=base, attr="values")):
-                return self.of(base, names, module)
+            case ast.IfExp(body=body, orelse=other):
+                return self.of(body, names, module) or self.of(other, names, module)
         return None
+
+    def _result(self, base: ast.expr, method: str, names: Names, module: str) -> Type | None:
+        """Return the type of what a method of a value returns; the value may be a class."""
+        if isinstance(base, ast.Name) and base.id not in names:
+            return self.returned[self.scopes[module].get(base.id, "")].get(method)
+        owner, table = self.of(base, names, module) or ("", False)
+        if not table:
+            return self.returned[owner].get(method)
+        if method in ("get", "pop", "setdefault"):
+            return owner, False
+        return (owner, True) if method in ("values", "items") else None
 
     def owner(self, field: ast.expr, names: Names, module: str) -> str:
         """Return the part of another module that owns a field; empty if none does, or it is not known."""
@@ -126,28 +153,52 @@ class _Types:
         return None
 
 
-def _writes(types: _Types, module: str, node: ast.AST, within: str = "", names: Names | None = None) -> Iterator[Write]:
-    names = {} if names is None else names
+def _writes(
+    types: _Types,
+    module: str,
+    node: ast.AST,
+    within: str = "",
+    names: Names | None = None,
+    aliases: Owners | None = None,
+) -> Iterator[Write]:
+    """Yield the writes below ``node``. ``aliases``: local names of what is a field of another part, with its owner."""
+    names, aliases = {} if names is None else names, {} if aliases is None else aliases
     if isinstance(node, ast.ClassDef):
         within = f"{module}.{node.name}"
     elif isinstance(node, ast.FunctionDef):
-        names = names | types.arguments(node, module, within)
-    elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+        names, aliases = names | types.arguments(node, module, within), dict(aliases)
+    elif isinstance(node, ast.For):
         table = types.of(node.iter, names, module)
-        _keep(names, node.target.id, table and (table[0], False))
-    for target, value in _pairs(node):
+        target = node.target.elts[-1] if isinstance(node.target, ast.Tuple) else node.target  # of a table's items
         if isinstance(target, ast.Name):
+            _keep(names, target.id, table and (table[0], False))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        _keep(names, node.target.id, types.annotated(node.annotation, module))
+    for target, value in _pairs(node):
+        if isinstance(target, ast.Name) and not isinstance(node, ast.AugAssign):
             _keep(names, target.id, types.of(value, names, module))
-        item = isinstance(target, ast.Subscript)
-        if owner := types.owner(target.value if isinstance(target, ast.Subscript) else target, names, module):
-            yield Write(module, target.lineno, owner, ast.unparse(target), CHANGE if item else ASSIGNMENT)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
-        field, table = types.of(node.func.value, names, module) or ("", False)
-        owner = types.owner(node.func.value, names, module)
-        if owner and (table or field not in types.parts):  # else it is a method of a part
-            yield Write(module, node.lineno, owner, ast.unparse(node.func), CHANGE)
+            aliases[target.id] = types.owner(value, names, module)
+        if owner := types.owner(target, names, module):
+            yield Write(module, target.lineno, owner, ast.unparse(target), ASSIGNMENT)
+    for table, how in _changes(node):
+        kind, several = types.of(table, names, module) or ("", False)
+        owner = aliases.get(table.id, "") if isinstance(table, ast.Name) else types.owner(table, names, module)
+        if owner and (several or kind not in types.parts):  # else it is a method of a part
+            yield Write(module, how.lineno, owner, ast.unparse(how), CHANGE)
     for child in ast.iter_child_nodes(node):
-        yield from _writes(types, module, child, within, names)
+        yield from _writes(types, module, child, within, names, aliases)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the tables that a statement or a call changes in place, each with the expression that does so."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=table, attr=method)) if method in CHANGING:
+            yield table, node.func
+        case ast.AugAssign(target=ast.Name() as table, op=ast.BitOr() | ast.BitAnd()):
+            yield table, table
+    for target, _ in _pairs(node):
+        if isinstance(target, ast.Subscript):
+            yield target.value, target
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -159,7 +210,7 @@ def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
                     yield from zip(target.elts, value.elts, strict=False)
                 else:
                     yield from ((element, value) for element in getattr(target, "elts", [target]))
-        case ast.AugAssign(target=target, value=value):
+        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
             yield target, value
         case ast.Delete(targets=targets):
             yield from ((target, target) for target in targets)

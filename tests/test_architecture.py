@@ -171,6 +171,60 @@ def test_writes_to_other_parts_and_callables_handed_down_are_found() -> None:
     assert structure.callables(trees) == handed
 
 
+THIRD_PART = """
+from thalweg.middleware.core.first import First
+
+class Third:
+    def __init__(self, parts: RunParts) -> None:
+        self._first = parts.put(First(set()))
+        self._names = {"a"}
+
+    def by_parts(self, parts: RunParts) -> None:
+        first = parts.get(First)
+        first.count = 3
+        parts.existing(First).count = 4
+
+    def by_methods(self) -> None:
+        here = self.first_of("a")
+        here.count = 5
+        for some in self.all():
+            some.names.clear()
+
+    def by_tables(self, others: dict[str, First]) -> None:
+        for _, another in list(others.items()):
+            another.count = 6
+
+    def by_other_names(self) -> None:
+        names, mine = self._first.names, self._names
+        names.add("b")
+        names |= {"c"}
+        mine |= names
+        names = {"d"}
+        names.add("e")
+
+    def first_of(self, name: str) -> First | None:
+        return self._first
+
+    def all(self) -> Iterator[First]:
+        yield self._first
+"""
+
+
+def test_writes_by_way_of_tables_and_methods_and_other_names_are_found() -> None:
+    sources = {"middleware.core.first": FIRST_PART, "middleware.core.third": THIRD_PART}
+    writes = foreign_writes({name: ast.parse(source) for name, source in sources.items()})
+    assignments = ["first.count", "parts.existing(First).count", "here.count", "another.count"]
+    changes = ["some.names.clear", "names.add", "names"]
+    assert sorted(write.target for write in writes if write.what == ASSIGNMENT) == sorted(assignments)
+    assert sorted(write.target for write in writes if write.what == CHANGE) == sorted(changes)
+
+
+def test_no_part_of_the_core_writes_the_fields_of_another() -> None:
+    """R1 of ``hosting.run``: the owner has a method for whatever happens to its fields."""
+    writes = foreign_writes(structure.core_trees())
+    assert [f"{write.module}:{write.line} writes {write.target} of {write.owner}" for write in writes] == []
+
+
 def test_circles_of_folders_are_found_that_no_modules_make() -> None:
     edges = {name: set[str]() for name in structure.modules()}
     edges["middleware.errors"] = {"middleware.network.view"}
