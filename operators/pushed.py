@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.middleware.client.feeds import channel_of
+from thalweg.middleware.client.flow.feeds import channel_of
 from thalweg.middleware.parcels import Parcel
 from thalweg.operators.interface import Source
 

@@ -29,7 +29,7 @@ from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.experiments.faults.trial_code import FREE, MERGING, Counting
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
-from thalweg.middleware.client.replanning import Replanner, first_ways, hints_of_code
+from thalweg.middleware.client.steering.replanning import Replanner, first_ways, hints_of_code
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable, complete_binary_tree
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff

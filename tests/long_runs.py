@@ -63,6 +63,7 @@ def faults(first_seed: int, plans: int, *kind: str) -> Part:
 
 DELAYS = "docs/examples/delays.toml"
 SIGKILL, NAMES = "tests/emulation/testbeds/test_sigkill.py", "tests/middleware"
+KILLS = f"{NAMES}/client/failover/test_kills.py"
 PARTS = (
     tests("tests", "every test, with many and fresh examples", 90, "--size", "long", HYPOTHESIS_PROFILE="long"),
     tests("load", f"the usual tests beside {BUSY} busy processes", 90, "--size", "usual", busy=BUSY),
@@ -74,7 +75,7 @@ PARTS = (
     faults(9_400_000, 500, "--networks"),
     Part("outcomes", "3,000 fault plans end as they did", (sys.executable, "tests/fault_outcomes.py"), 90),
     tests("campaigns", "launchers killed 100 times", 30, SIGKILL, THALWEG_KILLS="100"),
-    tests("campaigns", "host processes killed 100 times", 30, f"{NAMES}/client/test_kills.py", THALWEG_KILLS="100"),
+    tests("campaigns", "host processes killed 100 times", 30, KILLS, THALWEG_KILLS="100"),
     tests("campaigns", "a million hostile messages", 60, f"{NAMES}/core/test_fuzz.py", THALWEG_FUZZ="1000000"),
     tests("campaigns", "mapping, 1,000 plans", 30, f"{NAMES}/planning/test_mapping.py", THALWEG_MAPPING_PLANS="1000"),
     tests(

@@ -13,8 +13,8 @@ from patience import patience
 from runtime_codes import ALLOW, MIX
 
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.stream import Delivered
-from thalweg.middleware.client.striped import StripedRun
+from thalweg.middleware.client.flow.stream import Delivered
+from thalweg.middleware.client.stripes.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.planning import Stripe
 from thalweg.operators.reference import digest, reference_run

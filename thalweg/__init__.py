@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from thalweg.emulation.wan import Testbed
     from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
-    from thalweg.middleware.client.feeds import Feed
-    from thalweg.middleware.client.moves import Moved, MoveHandle
-    from thalweg.middleware.client.run import Run
-    from thalweg.middleware.client.stream import Delivered
-    from thalweg.middleware.client.subscription import Subscription
+    from thalweg.middleware.client.flow.feeds import Feed
+    from thalweg.middleware.client.flow.stream import Delivered
+    from thalweg.middleware.client.moving.moves import Moved, MoveHandle
+    from thalweg.middleware.client.queries.subscription import Subscription
+    from thalweg.middleware.client.runs.run import Run
     from thalweg.middleware.dataflow import (
         Code,
         Dataflow,
@@ -146,11 +146,11 @@ _HOME = {
     "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
     "thalweg.middleware.protocol.messages": "Failover",
     "thalweg.middleware.client.client": "Client",
-    "thalweg.middleware.client.feeds": "Feed",
-    "thalweg.middleware.client.moves": "MoveHandle Moved",
-    "thalweg.middleware.client.run": "Run",
-    "thalweg.middleware.client.stream": "Delivered",
-    "thalweg.middleware.client.subscription": "Subscription",
+    "thalweg.middleware.client.flow.feeds": "Feed",
+    "thalweg.middleware.client.moving.moves": "MoveHandle Moved",
+    "thalweg.middleware.client.runs.run": "Run",
+    "thalweg.middleware.client.flow.stream": "Delivered",
+    "thalweg.middleware.client.queries.subscription": "Subscription",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
     "thalweg.middleware.errors": "CapabilityError CommandError DataflowError HostAbsentError HostLostError JournalError"

@@ -29,7 +29,7 @@ from thalweg.experiments.bench.tree import ALLOW, bench_dataflow
 from thalweg.experiments.bench.workload import VARIANTS, FixedSource, maximum
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.errors import RunError, UsageError, nearest
 from thalweg.middleware.platform import check_linux
 from thalweg.middleware.platform.python import module_command

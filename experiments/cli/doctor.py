@@ -13,7 +13,7 @@ from rich.text import Text
 from thalweg.emulation.capabilities import Capability, probe
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.records.spark import find_java
-from thalweg.middleware.client.reachability import reach
+from thalweg.middleware.client.membership.reachability import reach
 from thalweg.middleware.errors import EXTRAS, CapabilityError, UsageError, absent, install
 from thalweg.middleware.shell.security import Keys
 

@@ -73,7 +73,7 @@ def drain_parser() -> Arguments:
 
 
 def _drain(argv: list[str]) -> None:
-    from thalweg.middleware.client.drain import drain
+    from thalweg.middleware.client.membership.drain import drain
     from thalweg.middleware.shell.security import Keys
 
     options = drain_parser().parse_args(argv)

@@ -46,8 +46,8 @@ from thalweg.experiments.faults.queries import GUESTS, Callers
 from thalweg.experiments.faults.standstill import Standstill, Watch, lasting
 from thalweg.experiments.faults.stripes import OneStripe
 from thalweg.experiments.faults.trial_code import FREE, MERGING, Known, content
-from thalweg.middleware.client.replanning import Replanner
-from thalweg.middleware.client.stripes import searches_of
+from thalweg.middleware.client.steering.replanning import Replanner
+from thalweg.middleware.client.stripes.stripes import searches_of
 from thalweg.middleware.dataflow import Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import NetworkView

@@ -32,7 +32,7 @@ from thalweg.experiments.runs.strategies import (
     placed_detail,
 )
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.stripes import trees_of
+from thalweg.middleware.client.stripes.stripes import trees_of
 from thalweg.middleware.errors import HostAbsentError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
 from thalweg.middleware.network.networks import networks_of

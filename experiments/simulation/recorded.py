@@ -44,7 +44,7 @@ from thalweg.experiments.simulation.run import (
     sized_code,
 )
 from thalweg.experiments.simulation.virtual_process_events import BefallenWorld
-from thalweg.middleware.client.replanning import hints_of_code
+from thalweg.middleware.client.steering.replanning import hints_of_code
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.networks import networks_of

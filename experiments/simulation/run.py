@@ -19,8 +19,8 @@ from thalweg.emulation.virtual.world import CodeBook, World
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.runs.strategies import planned_interface
 from thalweg.middleware.arithmetic import exp
-from thalweg.middleware.client.replanning import Replanner, first_ways, hints_of_code
-from thalweg.middleware.client.stripes import divided, over_trees, searches_of, trees_of, with_state
+from thalweg.middleware.client.steering.replanning import Replanner, first_ways, hints_of_code
+from thalweg.middleware.client.stripes.stripes import divided, over_trees, searches_of, trees_of, with_state
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, keeps_state, load_code, reorderable
@@ -56,7 +56,7 @@ PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead li
 class Work(msgspec.Struct, frozen=True):
     """What is run, and what planners are told of it. ``allow``: packages whose code may be named.
 
-    ``networks``, ``wanted_hz``, ``hops``: as for ``client.run``.
+    ``networks``, ``wanted_hz``, ``hops``: as for ``client.runs.run``.
     """
 
     dataflow: Dataflow

@@ -40,7 +40,7 @@ from thalweg.experiments.simulation.run import (
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.experiments.sweeps.variants import VARIANTS, Variant
-from thalweg.middleware.client.replanning import hints_of_code
+from thalweg.middleware.client.steering.replanning import hints_of_code
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.view import Link

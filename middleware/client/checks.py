@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from thalweg.middleware.client.host_registry import HostRegistry
+from thalweg.middleware.client.membership.host_registry import HostRegistry
 from thalweg.middleware.dataflow import MOST_AHEAD
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, one_line, shown, words
 from thalweg.middleware.network.networks import Network, check_networks, where_joined

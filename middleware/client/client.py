@@ -28,14 +28,15 @@ from thalweg.middleware.client.closed_at_exit import keep_in_mind, weakly
 from thalweg.middleware.client.cluster import LocalCluster, addresses_of
 from thalweg.middleware.client.codes import check_codes_here
 from thalweg.middleware.client.command_dispatcher import CommandDispatcher
-from thalweg.middleware.client.feeds import Feed, fill
-from thalweg.middleware.client.hello import agree, identify_hosts
-from thalweg.middleware.client.host_registry import HostRegistry
-from thalweg.middleware.client.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
+from thalweg.middleware.client.failover.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
+from thalweg.middleware.client.flow.feeds import Feed, fill
+from thalweg.middleware.client.flow.stream import ClientServices
 from thalweg.middleware.client.measuring import MeasurementRequests
-from thalweg.middleware.client.moves import Moves
+from thalweg.middleware.client.membership.hello import agree, identify_hosts
+from thalweg.middleware.client.membership.host_registry import HostRegistry
+from thalweg.middleware.client.moving.moves import Moves
 from thalweg.middleware.client.open_streams import OpenStreams
-from thalweg.middleware.client.replanning import Replanner, first_ways
+from thalweg.middleware.client.queries.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.client.resuming import (
     ResumedMoves,
     Resumer,
@@ -45,11 +46,11 @@ from thalweg.middleware.client.resuming import (
     go_on_over,
     options_of,
 )
-from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.run_planning import RunPlanning
-from thalweg.middleware.client.stream import ClientServices
-from thalweg.middleware.client.striped import StripedRun, run_of
-from thalweg.middleware.client.stripes import (
+from thalweg.middleware.client.runs.run import Run
+from thalweg.middleware.client.steering.replanning import Replanner, first_ways
+from thalweg.middleware.client.stripes.striped import StripedRun, run_of
+from thalweg.middleware.client.stripes.stripes import (
     Stripes,
     all_of,
     check_stripes,
@@ -58,7 +59,6 @@ from thalweg.middleware.client.stripes import (
     strategy_of,
     trees_of,
 )
-from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.core.reshaping.shape import MAX_NAME
 from thalweg.middleware.dataflow import FIXED, Dataflow
 from thalweg.middleware.errors import (

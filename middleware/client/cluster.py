@@ -230,7 +230,9 @@ class LocalCluster:
         return None
 
     def _request_drain(self, name: str, timeout_s: float) -> None:
-        from thalweg.middleware.client.drain import drain  # brings asyncio along, which only Windows needs for this
+        from thalweg.middleware.client.membership.drain import (
+            drain,  # brings asyncio along, which only Windows needs for this
+        )
 
         certificate = self.certificate("client")
         keys = None if certificate is None else Keys.load(certificate, role="client")

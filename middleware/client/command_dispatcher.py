@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from thalweg.middleware.client.host_registry import HostRegistry
-from thalweg.middleware.client.journal import Journal
+from thalweg.middleware.client.failover.journal import Journal
+from thalweg.middleware.client.membership.host_registry import HostRegistry
 from thalweg.middleware.client.open_streams import OpenStreams
 from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
 from thalweg.middleware.protocol import events as e

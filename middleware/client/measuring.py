@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from thalweg.middleware.client.host_registry import HostRegistry
+from thalweg.middleware.client.membership.host_registry import HostRegistry
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import HostLostError, UsageError, nearest, shown, words
 from thalweg.middleware.network.figures import HostFigures

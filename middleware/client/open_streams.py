@@ -6,11 +6,11 @@ import threading
 import weakref
 from typing import Any
 
-from thalweg.middleware.client.feeds import Channel
-from thalweg.middleware.client.host_registry import HostRegistry
-from thalweg.middleware.client.moves import Moves
-from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.subscription import Subscription
+from thalweg.middleware.client.flow.feeds import Channel
+from thalweg.middleware.client.membership.host_registry import HostRegistry
+from thalweg.middleware.client.moving.moves import Moves
+from thalweg.middleware.client.queries.subscription import Subscription
+from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.generations import base_of

@@ -8,12 +8,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from thalweg.middleware.client.host_registry import HostRegistry
-from thalweg.middleware.client.journal import Journal, JournaledQuery, JournaledRun, RequestedNetworks, ResumableStream
-from thalweg.middleware.client.mark import LiveRun
-from thalweg.middleware.client.replanning import Replanner, first_ways
+from thalweg.middleware.client.failover.journal import (
+    Journal,
+    JournaledQuery,
+    JournaledRun,
+    RequestedNetworks,
+    ResumableStream,
+)
+from thalweg.middleware.client.failover.mark import LiveRun
+from thalweg.middleware.client.membership.host_registry import HostRegistry
 from thalweg.middleware.client.run_planning import RunPlanning
-from thalweg.middleware.client.stripes import with_state
+from thalweg.middleware.client.steering.replanning import Replanner, first_ways
+from thalweg.middleware.client.stripes.stripes import with_state
 from thalweg.middleware.core.failover.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
 from thalweg.middleware.errors import JournalGapError, UsageError, expect, nearest, shown

@@ -7,11 +7,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from thalweg.middleware.client.checks import check_failover, check_mapping, check_told
-from thalweg.middleware.client.host_registry import HostRegistry
+from thalweg.middleware.client.flow.stream import PreparedQuery, QueryRequest
 from thalweg.middleware.client.measuring import MeasurementRequests
-from thalweg.middleware.client.replanning import MEASURED, hints_of_code
-from thalweg.middleware.client.stream import PreparedQuery, QueryRequest
-from thalweg.middleware.client.stripes import StripedGraph, Stripes, alike, check_below, divided, located, over_trees
+from thalweg.middleware.client.membership.host_registry import HostRegistry
+from thalweg.middleware.client.steering.replanning import MEASURED, hints_of_code
+from thalweg.middleware.client.stripes.stripes import (
+    StripedGraph,
+    Stripes,
+    alike,
+    check_below,
+    divided,
+    located,
+    over_trees,
+)
 from thalweg.middleware.core.queries.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect

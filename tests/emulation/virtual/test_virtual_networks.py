@@ -11,7 +11,7 @@ import pytest
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.world import World
-from thalweg.middleware.client.replanning import Replanner, first_ways
+from thalweg.middleware.client.steering.replanning import Replanner, first_ways
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS, Tariff

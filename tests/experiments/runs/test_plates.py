@@ -20,7 +20,7 @@ from thalweg.experiments.runs.plates import FOUND
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests
 from thalweg.experiments.simulation.recorded import execute_virtually
 from thalweg.experiments.views.tables import queries_table, seen_lines
-from thalweg.middleware.client.replanning import hints_of_code
+from thalweg.middleware.client.steering.replanning import hints_of_code
 from thalweg.middleware.errors import UsageError
 from thalweg.operators.plates import CARS_PER_S, PlateSource
 

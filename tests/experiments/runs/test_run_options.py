@@ -9,7 +9,7 @@ import pytest
 from thalweg.experiments.run_config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests
-from thalweg.middleware.client.replanning import MEASURED, hints_of_code
+from thalweg.middleware.client.steering.replanning import MEASURED, hints_of_code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import Task, get_cost_model

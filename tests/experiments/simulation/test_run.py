@@ -15,7 +15,7 @@ from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
-from thalweg.middleware.client.replanning import hints_of_code
+from thalweg.middleware.client.steering.replanning import hints_of_code
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, PlannerError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code

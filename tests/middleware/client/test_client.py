@@ -19,8 +19,8 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.hello import identify_hosts
-from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.membership.hello import identify_hosts
+from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.core.measuring.coordinate_search import ENOUGH
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError

@@ -12,8 +12,8 @@ from runtime_codes import ALLOW, MIX
 
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.stream import Delivered
+from thalweg.middleware.client.flow.stream import Delivered
+from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, left_deep_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves

@@ -23,8 +23,8 @@ from runtime_codes import ALLOW, MIX, blocks
 from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.stream import Delivered, Stream
+from thalweg.middleware.client.flow.stream import Delivered, Stream
+from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError, ThalwegError
 from thalweg.middleware.network.networks import Network

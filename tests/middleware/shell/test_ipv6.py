@@ -13,8 +13,8 @@ from flows import chain
 from patience import patience
 
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.drain import drain
-from thalweg.middleware.client.reachability import reach
+from thalweg.middleware.client.membership.drain import drain
+from thalweg.middleware.client.membership.reachability import reach
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import endpoints

@@ -20,7 +20,7 @@ from patience import patience
 
 from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.hello import identify_hosts
+from thalweg.middleware.client.membership.hello import identify_hosts
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError
 from thalweg.middleware.platform import trust

@@ -26,7 +26,7 @@ from runtime_codes import ALLOW
 from thalweg import Failover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment
-from thalweg.middleware.client.hello import identify_hosts
+from thalweg.middleware.client.membership.hello import identify_hosts
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node

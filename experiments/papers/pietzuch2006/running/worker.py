@@ -17,8 +17,8 @@ import msgspec
 from thalweg.experiments.papers.pietzuch2006.running.job import BEFORE, Got, Job, Share
 from thalweg.experiments.runs.job import Said, say
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.run import Run
-from thalweg.middleware.client.stream import Delivered
+from thalweg.middleware.client.flow.stream import Delivered
+from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.errors import ThalwegError, UsageError
 from thalweg.middleware.platform.python import append_folders
 from thalweg.operators.reference import digest

@@ -14,7 +14,7 @@ from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.faults.expected_losses import LIMITS
 from thalweg.experiments.faults.graphs import Timed, numbers
-from thalweg.middleware.client.replanning import MEASURED, Replanner
+from thalweg.middleware.client.steering.replanning import MEASURED, Replanner
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import Hints, Plan, Planner, Task, get_cost_model, get_strategy

@@ -1,0 +1,395 @@
+"""A stream over several trees, as its application has it: one run for all of them, in which queries begin."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from thalweg.middleware.client.failover.journal import ResumableStream
+from thalweg.middleware.client.flow.stream import ClientServices, PreparedQuery, QueryRequest, T
+from thalweg.middleware.client.moving.moves import MoveHandle
+from thalweg.middleware.client.runs.run import Run
+from thalweg.middleware.client.steering.replanning import Replanner
+from thalweg.middleware.client.stripes.split_query import LowerTree, SplitQuery, in_two, known_in
+from thalweg.middleware.client.stripes.stripes import (
+    StripedGraph,
+    check_sources,
+    in_parts,
+    located,
+    same_of,
+    searches_of,
+    with_state,
+)
+from thalweg.middleware.core.queries.sharing import shared
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement, sinks_at
+from thalweg.middleware.errors import DataflowError, UsageError, expect
+from thalweg.middleware.network.networks import Network
+from thalweg.middleware.planning import Stripe
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.split_graph import PlacedGraph, inlet_of, is_inlet, renamed, whole
+from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
+
+
+class StripedQuery(NamedTuple):
+    """A query that is to begin in a stream: in two parts, where its nodes are to be in each tree, and what there was.
+
+    ``names``: by tree, what its nodes are called there.
+    """
+
+    wanted: PreparedQuery
+    split: SplitQuery
+    wheres: tuple[Placement, ...]
+    before: frozenset[str]
+    names: tuple[dict[str, str], ...] = ()
+
+
+class StripedRun(Run[T]):
+    """A stream over several trees: iterated over as any run, with the partitions of all of them in order.
+
+    ``trees`` are what it goes over, and where their nodes are now, each with what runs once above them: operators with
+    state, what is made of theirs, and the sinks. ``move`` and ``reshape`` change one, named by its number; above there
+    is one for all. ``dataflow`` and ``placement`` are those of the first. Others can subscribe to what is above, and to
+    what that takes of the trees.
+
+    Rules:
+
+    - R1: Of trees and of plans each stripe is heard by its own number; partitions, the end, and failures are the
+      stream's. So is what is heard of nodes above.
+    - R2: A query that takes of the trees what they make already begins above them. For another one new trees take over
+      (``stripes.striping``), which make that as well, and so they do when it has left. There is one change at a time.
+    """
+
+    def __init__(
+        self,
+        home: ClientServices,
+        run_id: str,
+        going: StripedGraph,
+        search: Replanner | None,
+        *,
+        strict: bool = False,
+        nothing: bool = False,
+    ) -> None:
+        assert going.upper is not None
+        self._trees = [LowerTree.first(PlacedGraph(tree.dataflow, tree.placement)) for tree in going.trees]
+        self._above = going.upper
+        first = self._whole(0)
+        super().__init__(home, run_id, first.placement, first.dataflow, None, strict=strict, nothing=nothing)
+        self._searches, self._search = searches_of(search, going.trees), search
+        self._shares = [tree.share for tree in going.trees]
+        self._kept: ResumableStream | None = None
+        self._like: e.RunRequested | None = None  # R2: how the run of a tree begins
+        # R2: the first of the trees' numbers; those that are to take over
+        self._base, self._coming = 0, list[LowerTree]()
+        self._shares_coming = self._shares
+        self._requested = len(self._trees)  # trees that were ever asked for
+        self._fresh = len(self._trees[0].places)  # no place from that one on was ever used
+        self._own = frozenset(self._trees[0].places)  # places that the stream itself takes
+        self._changes: deque[int | None] = deque()  # R2: queries that are to begin; None: one has left
+        self._beginning: dict[int, StripedQuery] = {}
+        self._told: dict[int, StripedQuery] = {}  # queries of which is said what their nodes mean for planning
+
+    @property
+    def _there(self) -> list[int]:
+        """The trees that carry the stream: where it does not outlive its hosts, those of which none is lost."""
+        known, like = {*self._home.hosts()}, self._like
+        lasts = like is not None and like.install.failover is not None
+        intact = [number for number, tree in enumerate(self._trees) if {*tree.lower.placement.values()} <= known]
+        return intact if intact and not lasts else [*range(len(self._trees))]
+
+    def _whole(self, stripe: int) -> PlacedGraph:
+        tree = self._trees[stripe]
+        return whole(tree.lower, self._above, tree.places)
+
+    @property
+    def trees(self) -> tuple[tuple[Dataflow, Placement], ...]:
+        """Every stripe's graph, and where its nodes are, as far as the client has heard."""
+        with self._news:
+            return tuple([(*self._whole(number),) for number in range(len(self._trees))])
+
+    def began(self, request: e.RunRequested) -> None:
+        """The run of a tree begins as this one, but for its name, graph and hosts."""
+        install = msgspec.structs.replace(request.install, partitions=None, afresh=False)
+        self._like = msgspec.structs.replace(request, install=install, known=())
+
+    def keep(self, stream: ResumableStream) -> None:
+        """Have the journal keep what another client needs to go on, now and as the trees change."""
+        assert self._journal is not None
+        self._kept = stream
+        self._journal.keep(self.id, stream)
+
+    def _keep_trees(self) -> None:
+        if self._journal is not None and self._kept is not None and 0 in self._open:
+            flow, where = self._above
+            own = {name for sink in self._sinks for name in flow.below(sink)}
+            above = PlacedGraph(Dataflow(tuple([node for node in flow.nodes if node.name in own])), where)
+            alone = [tree.pruned(self._own) for tree in self._trees]
+            wholes = [whole(tree.lower, above, tree.places) for tree in alone]
+            trees = tuple([Stripe(*placed, share) for placed, share in zip(wholes, self._shares, strict=True)])
+            self._journal.keep(self.id, msgspec.structs.replace(self._kept, trees=trees))
+
+    def take(self, command: e.Command) -> None:
+        number = stripe_of(getattr(command, "run", ""))
+        if number is None and not isinstance(command, e.OperatorMoved | e.TreeChanged | e.TreesChanged):
+            super().take(command)
+            if isinstance(command, e.Fail) and command.query:
+                self._leaves(command.query)
+            return
+        with self._news:  # R1: news of a stripe, by its number, or of the nodes above
+            if isinstance(command, e.TreesChanged):
+                self._taken_over(command)
+                return
+            trees, stripe = self._numbered(number)
+            if stripe is not None and not 0 <= stripe < len(trees):
+                return
+            if isinstance(command, e.RequestPlan):
+                if self._searches and stripe is not None and trees is self._trees:
+                    self._plan_aside(self._searches[stripe], command)
+                return
+            before = self._above if stripe is None else trees[stripe].lower
+            match command:
+                case e.OperatorMoved(_, node, host):
+                    now = PlacedGraph(before.dataflow, {**before.placement, node: host})
+                case e.TreeChanged(_, dataflow, placement):
+                    now = PlacedGraph(dataflow, placement)
+                case _:
+                    return
+            if stripe is None:
+                self._become(now)
+            else:
+                trees[stripe] = trees[stripe]._replace(lower=now)
+            self._change(None)
+            self._keep_trees()
+            self._show()
+
+    def _numbered(self, number: int | None) -> tuple[list[LowerTree], int | None]:
+        """Among which trees that one is, and as the how manieth; None: it is what is above them."""
+        if number is None:
+            return self._trees, None
+        first = self._requested - len(self._coming)
+        if self._coming and number >= first:
+            return self._coming, number - first
+        return self._trees, number - self._base
+
+    def _become(self, tree: PlacedGraph) -> None:
+        self._above = tree
+        self._show()
+
+    def _show(self) -> None:
+        self.dataflow, self.placement = self._whole(0)
+
+    # --- R2: queries ----------------------------------------------------------------------------------------
+
+    def _prepare(self, offered: QueryRequest) -> tuple[PreparedQuery, Callable[[int], None]]:
+        prepare = self._home.prepare
+        assert prepare is not None
+        if offered.radius_s is not None:
+            raise UsageError("queries to a stream over several trees share whatever is the same; leave radius_s out")
+        with self._news:
+            trees, wholes = [self._trees[number] for number in self._there], [*map(self._whole, self._there)]
+            before = frozenset((*trees[0].lower.dataflow.by_name, *self._above.dataflow.by_name))
+        wants: list[PreparedQuery] = []
+        for number, tree in enumerate(wholes):
+            alike = wholes.index(tree)
+            wants.append(wants[alike] if alike < number else prepare(offered, tree))
+        wanted, known = wants[0], dict[str, int]()
+        query = wanted.dataflow
+        check_sources(query, self._home.allow)
+        for part, (flow, _) in zip(trees, wholes, strict=True):
+            known = known_in(query, flow, part.feeding) | known
+        remembering = with_state(query, self._home.allow)
+        with self._news:
+            rise = in_two(query, known, remembering, self._home.name, self._fresh)
+            self._fresh += len(rise.made)
+        names = shared(wholes[0].dataflow, query)
+        beginning = StripedQuery(wanted, rise, tuple([want.placement for want in wants]), before, (names,))
+
+        def begin(number: int) -> None:
+            with self._news:
+                places = {*self._trees[0].places}.intersection(*[tree.places for tree in self._coming])
+                rises = beginning.split.without(places)  # some may have left since
+                self._beginning[number] = asked = beginning._replace(split=rises)
+                if rises.made:
+                    self._change(number)
+                else:
+                    self._home.tell(self._query_request(number, asked))
+
+        return wanted, begin
+
+    def _query_request(self, number: int, beginning: StripedQuery) -> e.AttachRequested:
+        """What is to begin above, where no node of a tree is called the same."""
+        above, where = beginning.split.upper, beginning.wanted.placement
+        placement = {
+            f"{node.name}{STRIPE}": self._home.name if is_inlet(node) else where[node.name] for node in above.nodes
+        }
+        names = {name: f"{name}{STRIPE}" for name in above.by_name}
+        return e.AttachRequested(self.id, number, renamed(above, names), placement)
+
+    def _change(self, number: int | None) -> None:
+        """A query is to begin; None: one may have left."""
+        self._changes.append(number)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._changes and not self._coming:
+            query = self._changes.popleft()
+            try:
+                self._coming = self._changed(query)
+            except DataflowError as error:
+                self.take(e.Fail(self.id, str(error), query=query))
+                continue
+            if self._coming:
+                self._shares_coming = [self._shares[number] for number in self._there]
+                self._announce_change(query)
+
+    def _changed(self, query: int | None) -> list[LowerTree]:
+        """The trees with what a query takes, and without what nobody does; none where these are what there is."""
+        needed = {inlet_of(node) for node in self._above.dataflow.nodes if is_inlet(node)}
+        for pending in self._beginning.values():
+            needed |= pending.split.places
+        if 0 in self._open:
+            needed |= self._own
+        trees = [self._trees[number] for number in self._there]
+        if query is None:
+            vain = trees[0].places.keys() - needed
+            return [tree.pruned(needed) for tree in trees] if vain else []
+        beginning = self._beginning.get(query)
+        if beginning is None:
+            return []
+        wanted, rise = beginning.wanted.dataflow, beginning.split
+        wheres = itertools.cycle(beginning.wheres)  # some trees may have gone since
+        grown = [tree.pruned(needed).with_query(wanted, rise, next(wheres), query) for tree in trees]
+        self._beginning[query] = beginning._replace(names=tuple([names for _, names in grown]))
+        return [tree for tree, _ in grown]
+
+    def _announce_change(self, query: int | None) -> None:
+        """Have the trees that are to come take over."""
+        like, requests = self._like, []
+        assert like is not None
+        for tree in self._coming:
+            dataflow, placement = tree.lower
+            install = msgspec.structs.replace(like.install, dataflow=dataflow, locations=located(placement))
+            requests.append(msgspec.structs.replace(like, install=install))
+        self._requested += len(self._coming)
+        own = self._own if 0 in self._open else ()
+        asked = UNSET if query is None else self._query_request(query, self._beginning[query])
+        pairs = [(tree.places, tree.theirs(own)) for tree in self._coming]
+        fed, foreign = zip(*pairs, strict=True)
+        self._home.tell(e.TreesRequested(self.id, tuple(requests), fed, foreign, asked))
+
+    def _taken_over(self, command: e.TreesChanged) -> None:
+        """Other trees have taken over, or could not."""
+        coming, self._coming = self._coming, []
+        if not command.error:
+            self._base, self._trees, self._shares = command.first, coming, self._shares_coming
+            self._show()
+            self._replan()
+            self._keep_trees()
+            self._changes.append(None)
+        self._go_on()
+
+    def _replan(self) -> None:
+        """Have each tree's planner look at it as it is now."""
+        placed = zip(self._trees, self._shares, strict=True)
+        self._searches = searches_of(self._search, [Stripe(*tree.lower, share) for tree, share in placed])
+        for query in (*self._told.values(), *self._beginning.values()):
+            hints = query.wanted.hints
+            if hints is not None and len(query.names) == len(self._trees):
+                named = zip(self._searches, query.names, strict=False)
+                self._searches = [search.with_hints(hints, names) for search, names in named]
+
+    def _grow(self, command: e.QueryStarted) -> None:
+        beginning, other = self._beginning.pop(command.query, None), self._queries.get(command.query)
+        with self._news:
+            if beginning is not None:
+                if command.query in self._open:
+                    self._told[command.query] = beginning
+                below = {**beginning.split.known, **beginning.split.made}
+                called = {name.removesuffix(STRIPE): run_name for name, run_name in command.names.items()}
+                above = {name: run_name for name, run_name in called.items() if name not in below}
+                names = {**beginning.names[0], **above}
+                if other is not None:
+                    other._begun(msgspec.structs.replace(command, names=names), beginning.before)
+            sinks = self._above.dataflow.sinks
+            self._by_sink |= {name: command.query for name in command.dataflow.sinks if name not in sinks}
+            self._become(PlacedGraph(command.dataflow, command.placement))
+
+    def _left(self, query: int) -> None:
+        super()._left(query)
+        with self._news:
+            begins = query in self._beginning and query not in self._changes
+        if not begins:  # else it will be said what has become of it
+            self._leaves(query)
+
+    def _leaves(self, query: int) -> None:
+        with self._news:
+            self._beginning.pop(query, None)
+            self._told.pop(query, None)
+            self._change(None)
+
+    def joined(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> None:
+        with self._news:
+            self._searches = [search.among(hosts, networks) for search in self._searches]
+            self._search = self._search and self._search.among(hosts, networks)
+
+    def move(self, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
+        """Have operators of one stripe change hosts, as ``Run.move``, and those above the trees, at a partition of
+        their own."""
+        run = self._named(stripe)
+        expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
+        with self._news:
+            below, above = self._trees[stripe].lower, self._above
+        over = {name: host for name, host in placement.items() if self._is_above(name)}
+        rest = {name: host for name, host in placement.items() if name not in over}
+        parts: dict[str, Mapping[str, str]] = {}
+        if rest or not over:
+            self._check_move(below, rest)
+            parts[run] = rest
+        if over:
+            self._check_move(above, over)
+            parts[self.id] = over
+        return self._request_moves(placement, parts)
+
+    def _is_above(self, name: str) -> bool:
+        """Whether there is a node of that name above the trees."""
+        node = self._above.dataflow.by_name.get(name)
+        return node is not None and not is_inlet(node)
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
+        """Have one stripe go on as another tree of the same sources, as ``Run.reshape``; what is above stays."""
+        run = self._named(stripe)
+        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        with self._news:
+            tree, above, present = self._trees[stripe], self._above, self._whole(stripe).placement
+        if not self._own.issuperset(tree.places):
+            raise DataflowError("queries take of what the trees of the stream make, which keep their shapes meanwhile")
+        if len(above.dataflow.nodes) > len(tree.places) + 1:
+            where = {name: host for name, host in present.items() if self._is_above(name)}
+            upper = [name for name in where if above.dataflow.by_name[name].kind == "operator"]
+            graph = sinks_at(dataflow.validate(self._home.hosts()), self._home.name)
+            full = check_placement(graph, {**where, **placement}, self._home.hosts())
+            new, over = in_parts(Stripe(graph, full, 1.0), upper)
+            if same_of(new, over) != same_of(tree.lower, above):
+                raise DataflowError("what is above the trees of a stream stays as it is; only a tree changes")
+            dataflow, placement = new
+        return self._reshape(run, tree.lower, dataflow, placement)
+
+    def _named(self, stripe: int) -> str:
+        expect(stripe, int, "a stripe is known by its number")
+        if not 0 <= stripe < len(self._trees):
+            raise UsageError(f"there is no stripe {stripe}; they are 0 to {len(self._trees) - 1}")
+        return stripe_name(self.id, self._base + stripe)
+
+
+def run_of(
+    going: StripedGraph, home: ClientServices, run_id: str, search: Replanner | None, *, strict: bool, nothing: bool
+) -> Run[Any]:
+    """What the application has of a run over these trees."""
+    if len(going.trees) > 1:
+        return StripedRun(home, run_id, going, search, strict=strict, nothing=nothing)
+    (tree,) = going.trees
+    return Run(home, run_id, tree.placement, tree.dataflow, search, strict=strict, nothing=nothing)

@@ -1,0 +1,250 @@
+"""A stream over several trees, as its application asks for it: what there may be, and what of its graph goes where."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from thalweg.middleware.client.steering.replanning import Replanner
+from thalweg.middleware.dataflow import Dataflow, Node, Placement
+from thalweg.middleware.errors import DataflowError, OperatorError, UsageError, expect
+from thalweg.middleware.loading import Allow, keeps_state, load_code
+from thalweg.middleware.planning import Plan, Planner, Strategy, Stripe, get_strategy
+from thalweg.middleware.planning.planners.below import Below
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.split_graph import (
+    PlacedGraph,
+    SplitGraph,
+    feeding,
+    inlet_of,
+    inlets_of,
+    is_inlet,
+    parted,
+    renamed,
+    split_graph,
+    whole,
+)
+from thalweg.middleware.protocol.stripes import MOST_STRIPES, WINDOW, stripe_name
+
+Stripes = int | Literal["auto"] | Sequence[Stripe]
+HINT = "run it with stripes=1"
+
+
+def check_stripes(
+    stripes: Stripes,
+    window: int | None,
+    dataflow: Dataflow,
+    allow: Allow,
+    others: Mapping[str, object],
+) -> SplitGraph:
+    """What of a stream's graph goes over several trees; UsageError, in one line, where it cannot go over so many.
+
+    ``window``: how many partitions wait. ``others``: what there is not with several trees, if it is wanted.
+    """
+    expect(1 if window is None else window, int, "the window is a number of partitions")
+    if window is not None and window < 1:
+        raise UsageError(f"window is {window}; give how many partitions may wait for those before them, at least 1")
+    if isinstance(stripes, int):
+        if not 1 <= stripes <= MOST_STRIPES:
+            raise UsageError(f"stripes is {stripes}; give 1 to {MOST_STRIPES} trees, or 'auto'")
+    elif stripes != "auto":
+        trees = () if isinstance(stripes, str) else tuple(stripes)
+        if not 1 <= len(trees) <= MOST_STRIPES or not all(isinstance(tree, Stripe) for tree in trees):
+            raise UsageError(f"stripes are a number of trees, 'auto', or 1 to {MOST_STRIPES} of planning's Stripe")
+        for tree in trees:
+            if not (isinstance(tree.share, int | float) and 0 < tree.share < math.inf):
+                raise UsageError(f"the share of a stripe is {tree.share!r}; give its part of the partitions, above 0")
+    if stripes == 1 or (not isinstance(stripes, int | str) and len(stripes) == 1):
+        return SplitGraph(dataflow)
+    if unfit := next((name for name, wanted in others.items() if wanted), None):
+        raise UsageError(f"a stream over several trees has no {unfit}; leave that out, or run it with stripes=1")
+    check_sources(dataflow, allow)
+    return split_graph(dataflow, with_state(dataflow, allow), client_of(dataflow))
+
+
+def client_of(dataflow: Dataflow) -> str:
+    """Where a dataflow's sinks are."""
+    return dataflow.by_name[dataflow.sinks[0]].pinned or ""
+
+
+def check_sources(dataflow: Dataflow, allow: Allow) -> None:
+    """UsageError, in one line, for sources that do not give any partition that they are asked for."""
+    for node in (dataflow.by_name[name] for name in dataflow.sources):
+        if node.rate is not None:
+            raise UsageError(f"source {node.name!r} has a rate, and stripes take what asks next; {HINT}")
+        assert node.code is not None
+        with contextlib.suppress(OperatorError):  # its data lies on another host
+            if not getattr(load_code(node.code, allow), "replayable", True):
+                raise UsageError(
+                    f"source {node.name!r} ({node.code.use}) gives each partition once, in order, and stripes ask for"
+                    f" any; {HINT}"
+                )
+
+
+def with_state(dataflow: Dataflow, allow: Allow) -> list[str]:
+    """The operators that have state; UsageError, in one line, where one does not tell."""
+    stateful = []
+    for node in (dataflow.by_name[name] for name in dataflow.operators):
+        assert node.code is not None
+        try:
+            if keeps_state(load_code(node.code, allow)):
+                stateful.append(node.name)
+        except OperatorError as error:
+            raise UsageError(f"whether operator {node.name!r} has state cannot be told here: {error}; {HINT}") from None
+    return stateful
+
+
+def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stripes | None = None) -> Planner:
+    """What plans a dataflow that is to go over several trees, by the planner's own word if ``stripes`` is None."""
+    count = getattr(planner, "stripes", 1) if stripes is None else stripes
+    if not isinstance(count, int | str) or count == 1:
+        return planner
+    parts = split_graph(dataflow, with_state(dataflow, allow), client_of(dataflow))
+    if parts.lower is dataflow:
+        return planner
+    return Below(planner, parts, "auto" if isinstance(count, str) else count)
+
+
+def strategy_of(placement: str, stripes: Stripes) -> Strategy:
+    """What plans and moves the trees of a stream; UsageError where it cannot say how many."""
+    strategy = get_strategy(placement)
+    if stripes != 1 and isinstance(stripes, int | str):
+        if hasattr(strategy.initial, "stripes"):
+            return get_strategy(placement, stripes=stripes)
+        if stripes == "auto":
+            raise UsageError(f"{placement!r} plans one tree, and cannot tell how many repay; give a number of stripes")
+    return strategy
+
+
+def trees_of(plan: Plan) -> tuple[Stripe, ...]:
+    """The trees of a plan."""
+    return tuple(Stripe(tree.dataflow, tree.placement, tree.share) for tree in (plan, *plan.beside))
+
+
+def all_of(stripes: Stripes, first: Stripe, beside: Sequence[Stripe]) -> tuple[Stripe, ...]:
+    """The trees of a stream: those that were given or planned, or so many times the same.
+
+    Where they are the same, that many partitions are under way over each edge.
+    """
+    if not isinstance(stripes, int | str):
+        return (msgspec.structs.replace(first, share=stripes[0].share), *stripes[1:])
+    if beside or stripes == "auto":
+        return (first, *beside)
+    return (msgspec.structs.replace(first, share=1 / stripes),) * stripes
+
+
+def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: Allow) -> None:
+    """DataflowError where a further tree has an operator with state that is none of those above, ``upper``."""
+    known = [first.by_name[name].code for name in first.operators if name not in upper]
+    operators = [tree.by_name[name] for name in tree.operators if name not in upper]
+    if stateful := with_state(Dataflow(tuple([node for node in operators if node.code not in known])), allow):
+        raise DataflowError(
+            f"operator {stateful[0]!r} has state, and is none of those above the trees that the first stripe has"
+        )
+
+
+def alike(trees: Sequence[Stripe], upper: Collection[str]) -> tuple[Stripe, ...]:
+    """The trees with what is above where it is in the first, if they do not say."""
+    stripes = []
+    for tree in trees:
+        over = {name: trees[0].placement[name] for name in upper if name in tree.dataflow.by_name}
+        stripes.append(msgspec.structs.replace(tree, placement={**over, **tree.placement}))
+    return tuple(stripes)
+
+
+class StripedGraph(NamedTuple):
+    """A stream over several trees: what of its graph goes over each, and what is once above them; of one all is its."""
+
+    trees: tuple[Stripe, ...]
+    upper: PlacedGraph | None = None
+
+    @property
+    def whole(self) -> tuple[Stripe, ...]:
+        """Each tree with what is above."""
+        if (above := self.upper) is None:
+            return self.trees
+        placed = [(PlacedGraph(tree.dataflow, tree.placement), tree.share) for tree in self.trees]
+        return tuple([Stripe(*whole(below, above), share) for below, share in placed])
+
+
+def divided(trees: Sequence[Stripe], upper: Collection[str]) -> StripedGraph:
+    """Whole graphs as what goes over several trees, and what is above, which is the same of all of them.
+
+    ``upper``: operators above, at least all that have state. Raises DataflowError where a tree has something else above
+    than the first, or elsewhere.
+    """
+    if len(trees) == 1:
+        return StripedGraph(tuple(trees))
+    placed = [in_parts(tree, upper) for tree in trees]
+    (below, above), *rest = placed
+    for like, other in rest:
+        if same_of(like, other) != same_of(below, above):
+            raise DataflowError(
+                "stripes of a stream are the same above their trees: all operators with state, what is made of theirs,"
+                " and where they are"
+            )
+    return StripedGraph(
+        tuple([Stripe(*part, tree.share) for (part, _), tree in zip(placed, trees, strict=True)]), above
+    )
+
+
+def in_parts(tree: Stripe, upper: Collection[str]) -> tuple[PlacedGraph, PlacedGraph]:
+    """A tree as what is below, and above: the operators ``upper`` and the sinks."""
+    client = client_of(tree.dataflow)
+    return parted(PlacedGraph(tree.dataflow, tree.placement), split_graph(tree.dataflow, upper, client), client)
+
+
+def same_of(below: PlacedGraph, above: PlacedGraph) -> tuple[list[set[str]], dict[str, Node], Placement]:
+    """What is the same in all trees: the sources that each part is made of, and what is above, wherever that is."""
+    flow, fed = below.dataflow, inlets_of(above.dataflow)
+    over = renamed(above.dataflow, {name: str(inlet_of(above.dataflow.by_name[name])) for name in fed})
+    origins = [flow.below(name).intersection(flow.sources) for name in feeding(flow).values()]
+    where = {name: host for name, host in above.placement.items() if name not in fed}
+    return origins, {node.name: node for node in over.nodes if not is_inlet(node)}, where
+
+
+def request_of(
+    request: e.RunRequested, going: StripedGraph, window: int | None, start: int, above: m.Install | None
+) -> e.RunRequested | e.StripesRequested:
+    """What the core is asked for: a run like ``request`` for each tree, where there are several.
+
+    ``above``: what runs once above them, installed.
+    """
+    trees = going.trees
+    if len(trees) == 1:
+        return request
+    install, requests = request.install, []
+    for number, tree in enumerate(trees):
+        of_stripe = msgspec.structs.replace(
+            install,
+            run=stripe_name(install.run, number),
+            dataflow=tree.dataflow,
+            locations=located(tree.placement),
+            partitions=None,
+            afresh=install.afresh and not number,
+        )
+        requests.append(msgspec.structs.replace(request, install=of_stripe))
+    total = sum(tree.share for tree in trees)
+    shares = tuple(tree.share / total for tree in trees)
+    most = WINDOW * len(trees) if window is None else window
+    over = UNSET if above is None else e.RunRequested(above)
+    return e.StripesRequested(install.run, tuple(requests), shares, most, install.partitions, start, over)
+
+
+def located(placement: Placement) -> tuple[m.Location, ...]:
+    """Where nodes are, as a run begins."""
+    return tuple([m.Location(node, host, 1) for node, host in placement.items()])
+
+
+def searches_of(search: Replanner | None, trees: Sequence[Stripe]) -> list[Replanner]:
+    """What looks for better trees, one at a time, each beside the others; none where nothing does."""
+    known = {str(number): tree for number, tree in enumerate(trees)}
+    return [] if search is None else [
+        msgspec.structs.replace(search.of(tree.dataflow), stripes=known, stripe=name) for name, tree in known.items()
+    ]  # fmt: skip

@@ -1,0 +1,220 @@
+"""A stream over several trees on real host processes: one machine's bytes, in order, whatever moves or is lost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from flows import chain
+from queried import everywhere
+from runtime_codes import ALLOW, MIX, assert_reference, blocks
+
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.failover.journal import JournaledRun, ResumableStream
+from thalweg.middleware.client.resuming import ResumedStream, ResumingClient, go_on_over
+from thalweg.middleware.client.stripes.striped import StripedRun
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
+from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.planning import Hints, Stripe
+
+HOSTS = ("h1", "h2", "h3")
+FLOW = complete_binary_tree(blocks(), MIX)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(HOSTS, allow=ALLOW) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster, allow=ALLOW) as made:
+        yield made
+
+
+def at(host: str, flow: Dataflow = FLOW, share: float = 1 / 3) -> Stripe:
+    """All operators on one host."""
+    return Stripe(flow, dict.fromkeys(flow.operators, host), share)
+
+
+def test_it_gives_one_machine_s_bytes_in_order(client: Client) -> None:
+    with everywhere(client, FLOW, partitions=60) as run:
+        got = list(run)
+    assert [each.index for each in got] == list(range(60))
+    assert_reference([each.value for each in got], FLOW, 60)
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+def test_any_window_and_the_same_tree_several_times(client: Client, window: int) -> None:
+    with client.run(FLOW, at("h2").placement, stripes=4, window=window, partitions=30) as run:
+        got = list(run)
+    assert isinstance(run, StripedRun)
+    assert len(run.trees) == 4
+    assert_reference([each.value for each in got], FLOW, 30)
+
+
+def test_it_ends_with_its_sources(client: Client) -> None:
+    flow = complete_binary_tree(blocks(length=23), MIX)
+    with client.run(flow, at("h1").placement, stripes=3) as run:
+        assert_reference([each.value for each in run], flow, None)
+
+
+def test_it_says_that_its_sources_do_not_end_together(client: Client) -> None:
+    codes = {host: Code(code.use, {**code.params, "length": 9 + i}) for i, (host, code) in enumerate(blocks().items())}
+    flow = complete_binary_tree(codes, MIX)
+    with client.run(flow, at("h2", flow).placement, stripes=3, strict=True) as run:
+        got = [next(run).index for _ in range(9)]
+        with pytest.raises(RunError, match="do not end together: partition 9 is missing from some"):
+            next(run)
+    assert got == list(range(9))
+
+
+def test_it_begins_where_it_is_told(client: Client) -> None:
+    with client.run(FLOW, at("h3").placement, stripes=2, start=5, partitions=10) as run:
+        assert [each.index for each in run] == list(range(5, 15))
+
+
+def test_one_tree_moves_while_the_others_go_on(client: Client) -> None:
+    with everywhere(client, FLOW, partitions=3000) as run:
+        got = [next(run) for _ in range(10)]
+        run.move(dict.fromkeys(FLOW.operators, "h2"), stripe=0)
+        for each in run:
+            got.append(each)
+            if {run.trees[0][1][name] for name in FLOW.operators} == {"h2"}:
+                break
+        else:
+            pytest.fail("nothing has moved")
+        assert {run.trees[2][1][name] for name in FLOW.operators} == {"h3"}
+        got += itertools.islice(run, 20)
+    assert_reference([each.value for each in got], FLOW, len(got))
+
+
+def test_a_planner_plans_as_many_trees_as_it_is_told(client: Client) -> None:
+    pictures = {host: Code("runtime_codes:Pictures", {"site": i, "sizes": [[8, 8]]}) for i, host in enumerate(HOSTS)}
+    flow = complete_binary_tree(pictures, Code("composite"))
+    with client.run(flow, "thalweg", stripes=3, partitions=40) as run:
+        got = [each.index for each in run]
+    assert isinstance(run, StripedRun)
+    assert len(run.trees) == 3
+    assert got == list(range(40))
+
+
+def test_others_carry_on_without_a_host_that_holds_no_source() -> None:
+    flow = complete_binary_tree(blocks(("h1", "h2")), MIX)
+    trees = tuple(at(host, flow, 0.5) for host in ("h3", "h1"))
+    with (
+        LocalCluster(HOSTS, allow=ALLOW) as cluster,
+        Client(cluster, allow=ALLOW) as client,
+        client.run(flow, trees[0].placement, stripes=trees, partitions=400) as run,
+    ):
+        got = [next(run) for _ in range(10)]
+        cluster._processes["h3"].kill()
+        got += run
+    assert_reference([each.value for each in got], flow, 400)
+
+
+def test_code_that_fails_ends_it_with_the_index_of_the_stream(client: Client) -> None:
+    flow = complete_binary_tree(blocks(), Code("runtime_codes:Raises", {"how": "value", "at": 7}))
+    run = client.run(flow, at("h1").placement, stripes=3, partitions=30)
+    with run, pytest.raises(RunError, match=r"at partition ([789]|1\d):"):  # whichever tree is first
+        list(run)
+
+
+def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client) -> None:
+    where = at("h1").placement
+    with pytest.raises(UsageError, match="stripes is 0; give 1 to 64 trees"):
+        client.run(FLOW, where, stripes=0)
+    with pytest.raises(UsageError, match="window is 0; give how many"):
+        client.run(FLOW, where, stripes=2, window=0)
+    with pytest.raises(UsageError, match="plans one tree, and cannot tell how many repay"):
+        client.run(FLOW, "one-shot", stripes="auto")
+    other = complete_binary_tree(blocks(("h1", "h2")), MIX)
+    with pytest.raises(DataflowError, match="the same sources and the same sink"):
+        client.run(FLOW, where, stripes=(at("h1"), at("h2", other)))
+    for share in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(UsageError, match="the share of a stripe is"):
+            client.run(FLOW, where, stripes=(at("h1"), at("h2", share=share)))
+    feed = client.push(iter([1, 2]))
+    fed = complete_binary_tree({client.name: feed.code, "h1": blocks()["h1"]}, MIX)
+    with pytest.raises(UsageError, match="gives each partition once"):
+        client.run(fed, dict.fromkeys(fed.operators, "h1"), stripes=2)
+    with everywhere(client, FLOW, partitions=3) as run:
+        with pytest.raises(UsageError, match="share whatever is the same; leave radius_s out"):
+            run.attach(FLOW, radius_s=1.0)
+        with pytest.raises(UsageError, match="there is no stripe 3"):
+            run.move({}, stripe=3)
+        with pytest.raises(PlacementError):
+            run.move({"nobody": "h1"}, stripe=1)
+
+
+def test_where_delays_are_short_beside_operators_one_partition_under_way_is_found_to_be_enough(client: Client) -> None:
+    where = at("h2").placement  # how long this machine's own hosts take to answer depends on what else it does
+    slow = Hints(dict.fromkeys([node.name for node in FLOW.nodes], 1000), dict.fromkeys(FLOW.operators, 10.0))
+    with client.run(FLOW, where, ahead="auto", hints=slow, partitions=10) as run:
+        assert_reference([each.value for each in run], FLOW, 10)
+        assert run.ahead == 1
+    with client.run(FLOW, where, stripes=3, ahead="auto", hints=slow, partitions=10) as run:
+        assert_reference([each.value for each in run], FLOW, 10)
+        assert run.ahead == 1
+
+
+def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
+    hosts, folder = dict(cluster.addresses), tmp_path / "journal"
+    trees = tuple(at(host) for host in HOSTS)
+
+    def another(number: int) -> Client:
+        return Client(hosts, listen=f"{hosts['h1']}-journal-{number}", allow=ALLOW, journal=folder)
+
+    with another(0) as first:
+        run = first.run(FLOW, trees[0].placement, stripes=trees, partitions=90, window=10, ahead=2)
+        got = [next(run) for _ in range(20)]
+        run.commit(got[-1].index)
+        got += [next(run) for _ in range(5)]  # of which nobody has heard
+    with another(1) as second:
+        again = second.resume(run.id)
+        assert isinstance(again, StripedRun)
+        assert [tree for tree, _ in again.trees] == [FLOW] * 3
+        later = [next(again) for _ in range(30)]
+        again.commit(later[-1].index)
+        with pytest.raises(UsageError, match="over: nothing of it is left"):
+            second.resume(run.id)
+    with another(2) as third:
+        last = [*third.resume()]
+        with pytest.raises(UsageError, match="has no run that is not over: begin one"):
+            third.resume()
+    got = [*got[:20], *later, *last]
+    assert [each.index for each in got] == list(range(90))
+    assert_reference([each.value for each in got], FLOW, 90)
+
+
+def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
+    stream = ResumableStream("client", (at("h1"), at("h3")), 5, 90)
+    (sink,) = FLOW.sinks
+    here = ("h1", "h2", "h3", "client")
+    placed = tuple(Stripe(FLOW, {**at(host).placement, sink: "client"}, 0.5) for host in ("h1", "h3"))
+    found = JournaledRun(msgspec.structs.replace(stream, trees=placed), {sink: 41})
+    allow = (*DEFAULT_ALLOW, *ALLOW)
+    there, gone = ResumingClient("client", here, allow), ResumingClient("client", ("h1", "h2", "client"), allow)
+    assert go_on_over("r", found, None, there) == ResumedStream(placed, 42, {})
+    assert go_on_over("r", found, 7, gone) == ResumedStream(placed[:1], 7, {})
+    none = ResumingClient("client", ("h2", "client"), allow)
+    assert go_on_over("r", found, 7, none) == ResumedStream(placed, 7, {}), "its loss will be said by the run"
+    with pytest.raises(UsageError, match="run r is of client 'client', and this is 'other'"):
+        go_on_over("r", found, None, ResumingClient("other", here, allow))
+    with pytest.raises(UsageError, match="run r is over"):
+        go_on_over("r", JournaledRun(stream, {sink: 89}), None, there)
+
+
+def test_a_stream_with_state_above_its_trees_begins_anew_and_goes_on_after_what_was_had() -> None:
+    flow = chain(Code("some"), Code("running"), client="client")
+    placed = tuple(Stripe(flow, {"s": "h1", "o": "h2", "t": "client"}, 0.5) for _ in range(2))
+    found = JournaledRun(ResumableStream("client", placed, 5, 90), {"t": 41})
+    here = ResumingClient("client", ("h1", "h2", "client"), DEFAULT_ALLOW)
+    assert go_on_over("r", found, None, here) == ResumedStream(placed, 5, {"t": 41})
