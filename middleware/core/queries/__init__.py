@@ -1,0 +1,6 @@
+"""Queries that share the nodes of a run, and other clients that subscribe to them.
+
+- ``queries`` has the rules and is the client's part. ``query_attachment`` is a host's part.
+- ``subscribers`` is the part of the run's client, ``run_subscriptions`` that of the client that subscribes.
+- The application's side is ``client.queries``. Messages: ``protocol.queries``.
+"""

@@ -1,0 +1,5 @@
+"""A stream over several trees at once, each a run of its own.
+
+- ``striping`` has the rules, at the client. ``upper_feed`` feeds what runs once above the trees.
+- The application's side is ``client.stripes``. Messages and names of runs: ``protocol.stripes``.
+"""
