@@ -277,12 +277,9 @@ class Checkpoints(Part):
         before = since.holders if since is not None and since.holders else () if start is None else (start.holder,)
         options, here, directory = self._options, self._out.host, self._directory
         domains = {name: domain_of(name, peer.control, options.domains) for name, peer in directory.peers.items()}
-
-        def rate_bps(host: str) -> float:
-            known = self._monitor.latest((here, host))
-            return known.rate_bps if known else 0.0
-
-        return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rate_bps, before))
+        known = {host: self._monitor.latest((here, host)) for host in directory.hosts}
+        rates_bps = {host: estimate.rate_bps for host, estimate in known.items() if estimate is not None}
+        return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rates_bps, before))
 
     def _send(self, host: str, kept: m.Checkpoint) -> bool:
         """Whether a replica is on its way: one whole one of an operator at a time."""

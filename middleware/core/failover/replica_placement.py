@@ -13,7 +13,7 @@ R4. Of those that are as good by R3 it goes where the way is cheapest: where the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 
 def domain_of(host: str, control: str, domains: Mapping[str, str]) -> tuple[str, str]:
@@ -28,17 +28,17 @@ def replica_hosts(
     count: int,
     client: str,
     domains: Mapping[str, object],
-    rate_bps: Callable[[str], float],
+    rates_bps: Mapping[str, float],
     before: Collection[str] = (),
 ) -> list[str]:
     """Those of ``hosts`` that get the ``count`` replicas of an operator on host ``here``, the best first.
 
-    ``domains``: of hosts, ``here`` among them. ``rate_bps``: of the way there, 0 where nothing is known of it.
+    ``domains``: of hosts, ``here`` among them. ``rates_bps``: of the ways there that are known.
     ``before``: who got the last ones.
     """
     turn = {*before} if count == 1 else set[str]()  # R3: several replicas are apart already
     # R2 to R4: the client last, then hosts by turns, then the fastest ways first
-    left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rate_bps(host), host))
+    left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rates_bps.get(host, 0.0), host))
     used_domains, chosen = {domains.get(here)}, list[str]()
     while left and len(chosen) < count:
         apart = (host for host in left if domains.get(host) not in used_domains)

@@ -28,8 +28,8 @@ from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.core.parts.part import Need, Part, RunParts
-from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide, links_between
+from thalweg.middleware.network.view import Link, Pair
 
 
 class FlowParts(msgspec.Struct, frozen=True):
@@ -130,22 +130,23 @@ class EpochSteering(Part):
         in_use = {(source, here) for source, _ in inputs} | {(here, target) for target, _ in outputs}
         slow_bps = too_slow_bps(now - choice.asked_s)
 
-        def rate(source: str, target: str) -> float | None:
-            if source == target:
-                return float("inf")
-            estimate = monitor.estimate((source, target), now)
-            if estimate is None and final and (source, target) in in_use:
-                estimate = monitor.latest((source, target))
-            return estimate.rate_bps if estimate is not None else slow_bps if final else None
-
+        hosts, rates_bps = [host for host in choice.hosts if host in self._directory.hosts], dict[Pair, float]()
+        for pair in links_between((here, *hosts), inputs, outputs) | {(here, host) for host in hosts}:
+            estimate = monitor.estimate(pair, now)
+            if estimate is None and final and pair in in_use:
+                estimate = monitor.latest(pair)
+            if estimate is not None:
+                rates_bps[pair] = estimate.rate_bps
+            elif final:
+                rates_bps[pair] = slow_bps
         decision = decide(
             options,
-            [host for host in choice.hosts if host in self._directory.hosts],
+            hosts,
             here,
             Neighbourhood(
                 inputs,
                 outputs,
-                rate,
+                rates_bps,
                 self._flow.compute_s.get(name, 0.0),
                 self._departures.state_bytes.get(name, 0),
                 options.startup_s,

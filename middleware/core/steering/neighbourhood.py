@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum, power
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, Pair
 from thalweg.middleware.protocol.adaptation import LocalMoves, migration_s, worth_moving
 
 EXPECTED_PERIOD_SHAPE = 4.0  # of the links' variation; the default of planning.expected_period
-Rate = Callable[[str, str], float | None]  # bit/s from one host to another; infinite on one host, None when unknown
 
 
 def candidates(
@@ -65,20 +64,30 @@ class Decision(msgspec.Struct, frozen=True):
 class Neighbourhood(msgspec.Struct, frozen=True):
     """What an operator takes and gives, and what moving it there costs.
 
-    ``inputs``: host of each producer and bytes of its partition; ``outputs``: each consumer's host and bytes; ``rate``:
-    what is known of the network, in bit/s (0: unusable); ``compute_s``: seconds of computing on a host of factor 1.
-    ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at once;
-    ``host_compute_factor``: as in planning.CostParameters.
+    ``inputs``: host of each producer and bytes of its partition; ``outputs``: each consumer's host and bytes.
+    ``rates_bps``: of the links that are known, in bit/s (0: unusable). ``compute_s``: seconds of computing on a host of
+    factor 1. ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at
+    once; ``host_compute_factor``: as in planning.CostParameters.
     """
 
     inputs: Sequence[tuple[str, float]]
     outputs: Sequence[tuple[str, float]]
-    rate: Rate
+    rates_bps: Mapping[Pair, float]
     compute_s: float = 0.0
     state_bytes: float = 0.0
     startup_s: float = 0.0
     host_compute_factor: Mapping[str, float] = {}
     cores: int = 1
+
+
+def links_between(
+    hosts: Iterable[str], inputs: Sequence[tuple[str, float]], outputs: Sequence[tuple[str, float]]
+) -> set[Pair]:
+    """Return the links on which the costs of an operator on ``hosts`` depend; ``inputs``, ``outputs``: its own."""
+    sources, targets = {source for source, _ in inputs}, {target for target, _ in outputs}
+    arriving = {(source, host) for host in hosts for source in sources}
+    leaving = {(host, target) for host in hosts for target in targets}
+    return {(source, target) for source, target in arriving | leaving if source != target}
 
 
 def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: Neighbourhood) -> Decision:
@@ -109,7 +118,7 @@ def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: N
         return answer(False, f"no better of {len(costs)} hosts")
     moving_s = 0.0
     if options.hysteresis > 0 and near.state_bytes > 0:
-        carrying_bps = near.rate(current, best)
+        carrying_bps = near.rates_bps.get((current, best))
         if carrying_bps is None:
             return answer(False, "the link that would carry the state is unknown", frozenset({Link(current, best)}))
         moving_s = migration_s(near.state_bytes, carrying_bps)
@@ -127,7 +136,7 @@ def _bound_s(options: LocalMoves, host: str, near: Neighbourhood) -> tuple[float
     def transfer_s(source: str, target: str, size_bytes: float) -> float:
         if source == target:
             return 0.0
-        rate_bps = near.rate(source, target)
+        rate_bps = near.rates_bps.get((source, target))
         if rate_bps is None:
             unknown.add(Link(source, target))
             return near.startup_s

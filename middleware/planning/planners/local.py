@@ -14,9 +14,9 @@ from typing import ClassVar
 import msgspec
 
 from thalweg.middleware.core.flow.epochs import waves_of
-from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide, links_between
 from thalweg.middleware.dataflow import Placement
-from thalweg.middleware.network.view import Link, LinksNeeded
+from thalweg.middleware.network.view import Link, LinksNeeded, Pair
 from thalweg.middleware.planning.costs.critical_path import CriticalPath
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.planners.one_shot import OneShot
@@ -82,27 +82,26 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dataflow, hints, costs = problem.dataflow, problem.task.hints, problem.task.costs
         producers = dataflow.by_name[name].inputs
         consumers_hosts = [placement[consumer] for consumer in dataflow.consumers[name]]
-
-        def rate_bps(source: str, target: str) -> float | None:
+        producers_hosts = [placement[producer] for producer in producers]
+        hosts = candidates(
+            self._options(), name, epoch, producers_hosts, consumers_hosts, placement[name], problem.hosts
+        )
+        inputs = [(placement[producer], hints.output_bytes[producer]) for producer in producers]
+        outputs = [(host, hints.output_bytes[name]) for host in consumers_hosts]
+        rates_bps = dict[Pair, float]()
+        for source, target in links_between(hosts, inputs, outputs):
             problem.read[problem.host_index[source], problem.host_index[target]] = True
-            return problem.task.view.rate_bps(source, target)
-
+            rate_bps = problem.task.view.rate_bps(source, target)
+            if rate_bps is not None:
+                rates_bps[source, target] = rate_bps
         return decide(
             self._options(),
-            candidates(
-                self._options(),
-                name,
-                epoch,
-                [placement[producer] for producer in producers],
-                consumers_hosts,
-                placement[name],
-                problem.hosts,
-            ),
+            hosts,
             placement[name],
             Neighbourhood(
-                [(placement[producer], hints.output_bytes[producer]) for producer in producers],
-                [(host, hints.output_bytes[name]) for host in consumers_hosts],
-                rate_bps,
+                inputs,
+                outputs,
+                rates_bps,
                 hints.compute_s.get(name, 0.0) * costs.compute_factor,
                 startup_s=costs.startup_s,
                 host_compute_factor={host: problem.task.compute_factor(host) for host in problem.hosts},

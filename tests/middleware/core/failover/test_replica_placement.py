@@ -28,7 +28,7 @@ RATES = {"h2": 9.0, "h3": 2.0, "h4": 3.0, "h5": 1.0, "client": 8.0}
     [(1, ["h4"]), (2, ["h4", "h5"]), (3, ["h4", "h5", "client"]), (5, ["h4", "h5", "client", "h2", "h3"])],
 )
 def test_replicas_fail_apart_and_go_where_the_way_is_wide(count: int, found: list[str]) -> None:
-    assert replica_hosts("h1", DOMAINS, count, "client", DOMAINS, lambda host: RATES.get(host, 0.0)) == found
+    assert replica_hosts("h1", DOMAINS, count, "client", DOMAINS, RATES) == found
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,8 @@ def test_replicas_fail_apart_and_go_where_the_way_is_wide(count: int, found: lis
 def test_one_replica_goes_by_turns_to_hosts_that_fail_apart(before: tuple[str, ...], found: str) -> None:
     """Rather to the same one again than to where it would be lost with the operator, or than to the client."""
     rates = {**RATES, "h5": 2.5}
-    assert replica_hosts("h1", DOMAINS, 1, "client", DOMAINS, lambda host: rates.get(host, 0.0), before) == [found]
-    two = replica_hosts("h1", DOMAINS, 2, "client", DOMAINS, lambda host: rates.get(host, 0.0), before)
-    assert two == ["h4", "h5"]
+    assert replica_hosts("h1", DOMAINS, 1, "client", DOMAINS, rates, before) == [found]
+    assert replica_hosts("h1", DOMAINS, 2, "client", DOMAINS, rates, before) == ["h4", "h5"]
 
 
 def test_where_nothing_is_said_a_machine_is_what_fails_together() -> None:
@@ -55,7 +54,7 @@ def test_where_nothing_is_said_a_machine_is_what_fails_together() -> None:
 )
 def test_no_two_share_a_domain_while_there_is_another(domains: dict[str, int], count: int, random: object) -> None:
     here, rates = min(domains), {host: random.random() for host in domains}  # type: ignore[attr-defined]
-    found = replica_hosts(here, domains, count, max(domains), domains, rates.__getitem__)
+    found = replica_hosts(here, domains, count, max(domains), domains, rates)
     assert len(found) == len({*found}) == min(count, len(domains) - 1)
     assert here not in found
     others = len({*domains.values()} - {domains[here]})

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.flow.epochs import EpochBook, waves_of
-from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, Rate, candidates, decide
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import COST_MODELS, CriticalPath
@@ -241,15 +241,14 @@ class Case:
         self.state_bytes = rng.choice([0.0, 1e6])
 
     def decide(self, known: set[Link], otherwise_bps: float | None = None) -> Decision:
-        rate: Rate = lambda a, b: (  # noqa: E731
-            math.inf if a == b else self.rates[a, b] if (a, b) in known else otherwise_bps
-        )
+        rates_bps = {pair: rate_bps if pair in known else otherwise_bps for pair, rate_bps in self.rates.items()}
+        known_bps = {pair: rate_bps for pair, rate_bps in rates_bps.items() if rate_bps is not None}
         return decide(
             self.options,
             self.among,
             self.current,
             Neighbourhood(
-                self.inputs, [self.output], rate, self.compute_s, self.state_bytes, 0.05, self.factors, cores=2
+                self.inputs, [self.output], known_bps, self.compute_s, self.state_bytes, 0.05, self.factors, cores=2
             ),
         )
 
@@ -352,11 +351,7 @@ def test_links_that_are_taken_for_slow_are_asked_for_no_more(case: Case) -> None
 
 def test_a_candidate_that_cannot_be_better_is_not_asked_about() -> None:
     known = {("s0", "s1"): 8e6, ("s1", "client"): 8e6, ("s0", "client"): 8e6}
-
-    def rate(a: str, b: str) -> float | None:
-        return math.inf if a == b else known.get((a, b))
-
-    near = Neighbourhood([("s0", 1e6)], [("client", 1e6)], rate, startup_s=0.05)
+    near = Neighbourhood([("s0", 1e6)], [("client", 1e6)], known, startup_s=0.05)
     decision = decide(LocalMoves(), ["s1", "s0", "client"], "s1", near)
     assert (decision.best, decision.best_s, decision.current_s) == ("s0", 1.05, 2.1)  # a tie: s0 comes first
     assert decision.move
@@ -378,11 +373,9 @@ def test_inputs_one_after_the_other_make_another_host_the_best() -> None:
     seconds = {("s0", "s2"): 3.0, ("s1", "s2"): 3.0, ("s1", "s0"): 5.0, ("s2", "client"): 1.0, ("s0", "client"): 1.0}
 
     def ask(cost: LocalCost) -> Decision:
-        def rate(a: str, b: str) -> float:
-            return math.inf if a == b else 8e6 / seconds[a, b]
-
-        inputs = [("s0", 1e6), ("s1", 1e6)]
-        return decide(LocalMoves(cost=cost), ["s2", "s0"], "s2", Neighbourhood(inputs, [("client", 1e6)], rate, 0.5))
+        inputs, rates_bps = [("s0", 1e6), ("s1", 1e6)], {pair: 8e6 / link_s for pair, link_s in seconds.items()}
+        near = Neighbourhood(inputs, [("client", 1e6)], rates_bps, 0.5)
+        return decide(LocalMoves(cost=cost), ["s2", "s0"], "s2", near)
 
     together = ask("critical-path")
     assert (together.move, together.costs) == (False, {"s2": 4.5, "s0": 6.5})
@@ -391,10 +384,8 @@ def test_inputs_one_after_the_other_make_another_host_the_best() -> None:
 
 
 def test_leaving_a_link_that_cannot_be_used_says_so() -> None:
-    def rate(a: str, b: str) -> float:
-        return math.inf if a == b else 0.0 if "s1" in (a, b) else 8e6
-
-    decision = decide(LocalMoves(), ["s1", "s0"], "s1", Neighbourhood([("s0", 1e6)], [("client", 1e6)], rate))
+    rates_bps = {("s0", "s1"): 0.0, ("s1", "client"): 0.0, ("s0", "client"): 8e6}
+    decision = decide(LocalMoves(), ["s1", "s0"], "s1", Neighbourhood([("s0", 1e6)], [("client", 1e6)], rates_bps))
     assert (decision.move, decision.why) == (True, "1 s instead of a link that cannot be used")
 
 
@@ -402,12 +393,9 @@ def test_the_states_link_is_needed_only_for_hysteresis() -> None:
     known = {("s0", "s1"): 8e4, ("s1", "client"): 8e6, ("s0", "client"): 8e6}  # 101 s a partition, 1 s from s0
 
     def ask(hysteresis: float, *, state_bytes: float = 1e6) -> Decision:
-        def rate(a: str, b: str) -> float | None:
-            return math.inf if a == b else known.get((a, b))
-
         options = LocalMoves(hysteresis=hysteresis)
         inputs, output = [("s0", 1e6)], [("client", 1e6)]
-        return decide(options, ["s1", "s0"], "s1", Neighbourhood(inputs, output, rate, state_bytes=state_bytes))
+        return decide(options, ["s1", "s0"], "s1", Neighbourhood(inputs, output, known, state_bytes=state_bytes))
 
     assert ask(0.0).move
     assert ask(1.0, state_bytes=0.0).move
