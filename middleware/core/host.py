@@ -277,7 +277,7 @@ class HostCore(Runs):
             if self.context.draining:
                 self._leave()
         elif timer is Timer.VISIT:
-            self._subscriptions.on_timer(rest)
+            self._close(self._subscriptions.on_timer(rest))
         elif timer in (Timer.INSTALL, Timer.REMOVE):
             self.coordinator.on_timer(timer, rest)
         elif timer is Timer.PING:
@@ -417,7 +417,7 @@ class HostCore(Runs):
         run = self._open(event.install, event)
         if run.context.fails_over:
             self._failover_runs.begin(event, run)
-        self._pass_notes(run.id, self.coordinator.start(run.out, event.install, run.directory, self._hooks(run)))
+        self._pass_notes(run.id, self.coordinator.start(run))
 
     def _on_stripes_requested(self, event: e.StripesRequested) -> None:
         self._stripes.begin(event)
@@ -482,7 +482,7 @@ class HostCore(Runs):
             run.parts.get(QueryAttachment).enrolled(name)
 
     def _on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
-        self._subscriptions.on_dismiss(sender, message)
+        self._close(self._subscriptions.on_dismiss(sender, message))
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
         current = self._failover_runs.current(message)  # the ticket has the run's own id

@@ -56,6 +56,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
+from thalweg.middleware.core.parts.replica_table import Replicas
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import is_right
@@ -66,8 +67,6 @@ MOST = 5  # replicas of an operator that are kept on one host; twice as many whe
 SHARE = 0.05  # of an operator's inputs, for replicas of all of its state
 SMALL_BYTES = 65_536
 TURNS = 3  # replicas that are due before there are more outputs than are kept: consumers may start two behind
-
-Replicas = dict[str, dict[int, m.Checkpoint]]  # by operator and partition, with their bytes in them
 
 
 @dataclass
@@ -122,7 +121,7 @@ class Checkpoints(Part):
         self._options = options = install.failover
         most = () if options is None else (options.every_bytes, options.retained_bytes // TURNS)
         self._most_bytes = min(most, default=0)
-        self.replicas: Replicas = shared.replicas_of(install) if options is not None else {}
+        self.replicas: Replicas = shared.replicas.of(install) if options is not None else {}
         self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
         self.waiting: dict[str, AwaitedReplica] = {}

@@ -203,6 +203,7 @@ class Recovery(Part):
         starts = context.install.starts
         self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
         self._begun_s = context.out.now
+        self._fallen_s: float | None = None  # when a host was lost without which this generation cannot go on
         self._late: dict[str, str] = {}  # R12: silent hosts that were lost, and their instances
         self._lines: dict[str, int] = {}
         self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
@@ -381,11 +382,27 @@ class Recovery(Part):
         return host in self._leaning.values()
 
     def give_up(self, host: str, *, again: bool, wait: bool) -> None:
-        """R5, R6: a host is lost, perhaps not to be asked ``again``, or to be waited for no more."""
+        """R5, R6: begin anew without a host, perhaps one not to be asked ``again``, or to be waited for no more."""
         if not again:
             self.rejoin_policy.bar(host)
         if not wait:
             self.rejoin_policy.wait_no_more(host)
+        if self._fallen_s is None:
+            self._fallen_s = self._out.now
+
+    @property
+    def has_fallen(self) -> bool:
+        """Return whether a host is lost without which this generation cannot go on."""
+        return self._fallen_s is not None
+
+    def begin_anew(self) -> float:
+        """Return when the loss was noticed by which the run begins anew now."""
+        detected_s, self._fallen_s = self._fallen_s, None
+        return self._out.now if detected_s is None else detected_s
+
+    def put_off(self, detected_s: float) -> None:
+        """R4: begin anew later, as the planner is asked first; ``detected_s``: when the loss was noticed."""
+        self._fallen_s = detected_s
 
     def fell(self, host: str, *, late: bool, blamed: bool) -> int:
         """A host is lost: how often in a row before anything more came to the application.

@@ -29,7 +29,7 @@ R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``
     itself is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host``
     says.
 R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
-    it first (``judges``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
+    it first (``judge``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
     does not hear the other without a break: that one is late, or gone, and R3 and R9 judge it. That the code of a node
     has failed, or what feeds it has ended, the host of the node or of an input may say; that it cannot go on itself,
     any host, which is then lost, where the run outlives that. So is the first that says that another process leads the
@@ -44,70 +44,46 @@ R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from thalweg.middleware.core.context.notes import HostLost, Note, Notes, Started
 from thalweg.middleware.core.context.outbox import Outbox, Timer
+from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.failover.rejoin_policy import MOST_IN_VAIN
 from thalweg.middleware.core.flow.directory import Directory, guests_of
+from thalweg.middleware.core.hosting.run import RunCore
 from thalweg.middleware.core.measuring.response_times import ResponseTimes
+from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import may_miss
 from thalweg.middleware.protocol.frames import spoken
+from thalweg.middleware.protocol.generations import generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.stripes import asked_as
 
 REMOVE_TRIES = 5
 LAPSE = 2.0  # times the interval of pings: one that is not heard for so long may be late, and is judged by R3
 PINGS = 3  # while a host is silent, before a run that outlives it takes it for lost
-Fails = Callable[..., bool]
-
-
-class Recovers(Protocol):
-    def __call__(self, host: str, *, again: bool, wait: bool) -> bool: ...
-
-
-class Fell(Protocol):
-    def __call__(self, host: str, *, late: bool, blamed: bool) -> int: ...
-
-
-class CoordinatorHooks(msgspec.Struct, frozen=True):
-    """What the coordinator asks of a run, and of the host.
-
-    ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends. ``recovers``:
-    whether it begins anew without a host, which may be asked to take part again, and be waited for again. ``leans_on``:
-    whether it needs what a host has that holds no node. ``judges``: whom it gives up, or began without already, where
-    one host says that another is lost; nobody where that cannot be. ``fell``: a host is lost, perhaps only ``late``,
-    and perhaps not to be blamed for that nothing came: how often in vain; ``rests``: whether it is not let in yet, as
-    this process. ``disowns``: a host says that another process leads the run: how many have. ``speaks_of``: whether a
-    host may say that a node has failed: it has that node, or one that feeds it.
-    """
-
-    fails: Fails
-    recovers: Recovers
-    leans_on: Callable[[str], bool]
-    judges: Callable[[str, str], str]
-    fell: Fell
-    rests: Callable[[str, str], bool]
-    disowns: Callable[[str], int]
-    speaks_of: Callable[[str, str], bool]
 
 
 class _Led:
     """A run this host coordinates."""
 
-    def __init__(self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks) -> None:
-        self.out, self.install, self.hooks, now = out, install, hooks, out.now
+    def __init__(self, run: RunCore) -> None:
+        install, directory, now = run.install, run.directory, run.out.now
+        self.out, self.install, self.tree = run.out, install, run.tree
+        self.recovery, self.queries = run.parts.get(Recovery), run.parts.get(Queries)
         self.asked_as = asked_as(install.run)  # R11: hosts are asked about all stripes of a stream together
         self.directory: Directory | None = directory  # as long as the run goes on here
+        self.lingers = False  # its application has got all that it will get
         self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
-        self.remote = directory.hosts - {out.host}
-        self.holding = {location.host for location in install.locations} - {out.host} - directory.subscribers
+        self.remote = directory.hosts - {self.out.host}
+        self.holding = {location.host for location in install.locations} - {self.out.host} - directory.subscribers
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
         self.begun = False  # the application knows that it is ready
         self.begun_s = now
@@ -136,6 +112,22 @@ class _Led:
         least_s = min(silent_s, limits.patience * limits.detect_s)
         return min(limits.ping_s, least_s / PINGS), least_s, silent_s
 
+    def recovers(self, host: str, *, again: bool, wait: bool) -> bool:
+        """R8: have the run begin anew without a host, if it can. ``again``, ``wait``: as in ``Recovery.give_up``."""
+        if self.install.failover is None or self.out.failed or self.lingers:
+            return False
+        if wait and not again and not generation_of(self.out.run):  # the host lacks the code, as others may
+            return False
+        self.recovery.give_up(host, again=again, wait=wait)
+        return True
+
+    def speaks_of(self, host: str, name: str) -> bool:
+        """R10: return whether a host may say that a node has failed: it has the node, or one that feeds it."""
+        assert self.directory is not None
+        nodes, locations = self.tree.dataflow.by_name, self.directory.locations
+        concerned = (name, *nodes[name].inputs) if name in nodes else (name,)
+        return any(node in locations and locations[node].host == host for node in concerned)
+
     def patience_s(self, silent_s: float) -> float:
         """How long a host may take to install the run."""
         failover = self.install.failover
@@ -155,18 +147,17 @@ class Coordinator:
         # R11: by stream or run, and by host that is away, when that host was asked who it is
         self._greeted_s: dict[tuple[str, str], float] = {}
 
-    def start(
-        self, out: Outbox, install: m.Install, directory: Directory, hooks: CoordinatorHooks, before: _Led | None = None
-    ) -> Notes:
+    def start(self, run: RunCore, before: _Led | None = None) -> Notes:
         """Have a run, which is open here, installed on all of its hosts; ``before``: it was its last generation."""
-        led = self.led[install.run] = _Led(out, install, directory, hooks)
+        led, out = _Led(run), run.out
+        self.led[run.id] = led
         for host in led.remote:
             self._heard_s.setdefault(host, out.now)
         if before is not None:
             led.follow(before, self._heard_s)
         led.answers = next((sibling.answers for sibling in self._pinged_with(led) if sibling is not led), led.answers)
         for host in sorted(led.installing):
-            out.send(host, install)
+            out.send(host, led.install)
         for host in sorted(led.remote):
             self._report_lost(led, host)
         if not led.needed:
@@ -178,6 +169,10 @@ class Coordinator:
     def goes_on(self, run: str) -> bool:
         """Whether this host leads ``run``, and it is not being removed."""
         return run in self.led and not self.led[run].removing
+
+    def linger(self, run: str) -> None:
+        """The application has got all that it will get of a run, and guests still take partitions."""
+        self.led[run].lingers = True
 
     def supersede(self, run: str) -> _Led:
         """R8: the next generation of a run takes its place, and begins with what was known of this one's hosts."""
@@ -264,7 +259,7 @@ class Coordinator:
                 fault = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
                 led.out.record("fault", peer=sender, detail={"about": "version", "what": fault})
             return False
-        return not led.hooks.rests(sender, message.instance)
+        return not led.recovery.rests(sender, message.instance)
 
     def listens(self, run: str, peer: m.Peer) -> None:
         """A host has been started again, and listens there."""
@@ -291,7 +286,7 @@ class Coordinator:
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
             if peer is None or peer.instance == message.instance or led.removing:
                 continue
-            if led.hooks.rests(sender, message.instance):
+            if led.recovery.rests(sender, message.instance):
                 continue
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
@@ -332,7 +327,7 @@ class Coordinator:
             if not message.node and sender != led.out.host:
                 yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
                 return
-            if message.node and not led.hooks.speaks_of(sender, message.node):
+            if message.node and not led.speaks_of(sender, message.node):
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
                 return
         if lasts and message.led and self._doubts(led, sender):  # R10: the first host that names another leader is lost
@@ -354,12 +349,12 @@ class Coordinator:
             yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
             return
         if gone and lasts:
-            away = led.hooks.judges(sender, gone)
+            away = led.recovery.judge(sender, gone)
             if not away:
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
                 return
             cut = away not in led.directory.fell
-            if led.hooks.recovers(away, again=not cut, wait=not cut):
+            if led.recovers(away, again=not cut, wait=not cut):
                 if cut:
                     led.remote.discard(away)
                     other = sender if away == gone else gone
@@ -367,7 +362,7 @@ class Coordinator:
                     led.directory.lose(away, how)
                     led.out.record("fault", peer=away, detail={"about": "host", "what": how})
                 return
-        if not (message.node and led.hooks.fails(held or [message.node], about, **fields)):
+        if not (message.node and led.queries.fail(held or [message.node], about, **fields)):
             led.out.fail(about, **fields)
 
     def _is_late(self, led: _Led, host: str) -> bool:
@@ -387,7 +382,7 @@ class Coordinator:
         """R10: whether a host alone says that another process leads the run, which can go on without that host."""
         assert led.directory is not None
         rest, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
-        alone = led.hooks.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
+        alone = led.recovery.rejoin_policy.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
         return alone and all(rest.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 
@@ -582,10 +577,10 @@ class Coordinator:
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
         if led.install.failover is not None:  # R8: a host that is lost again and again joins no more
-            in_vain = led.hooks.fell(host, late=late, blamed=not late or led.needed <= {host})
+            in_vain = led.recovery.fell(host, late=late, blamed=not late or led.needed <= {host})
             if in_vain >= MOST_IN_VAIN:
                 how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
-        if (held or led.hooks.leans_on(host)) and led.hooks.recovers(host, again=gone, wait=wait):
+        if (held or led.recovery.leans_on(host)) and led.recovers(host, again=gone, wait=wait):
             # R8: the run needs the host, and begins anew without it
             led.remote.discard(host)
             directory.lose(host, how)
@@ -593,7 +588,7 @@ class Coordinator:
             return
         if held:
             about = f"host {host!r}, which holds {', '.join(held)}, {how}"
-            if not led.hooks.fails(held, about, host=host, lost=gone):
+            if not led.queries.fail(held, about, host=host, lost=gone):
                 out.fail(about, host=host, lost=gone)
                 return
         led.remote.discard(host)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.notes import Notes
@@ -13,7 +12,7 @@ from thalweg.middleware.core.failover.carried_over import carried_over
 from thalweg.middleware.core.failover.checkpoints import Checkpoints
 from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.flow import CarriedOver, Flow
-from thalweg.middleware.core.hosting.coordinator import Coordinator, CoordinatorHooks
+from thalweg.middleware.core.hosting.coordinator import Coordinator
 from thalweg.middleware.core.hosting.ended_runs import EndedRuns
 from thalweg.middleware.core.hosting.failover_runs import FailoverRuns
 from thalweg.middleware.core.hosting.links import Links
@@ -25,6 +24,7 @@ from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.moving.handover import MoveAlarm
 from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.core.parts.part import Part, PartTable
+from thalweg.middleware.core.parts.replica_table import ReplicaTable
 from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.queries.query_attachment import QueryAttachment
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
@@ -78,7 +78,8 @@ class Runs:
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
         self.links = links = Links(out, self.context, me, self.config, self.runs)
-        self._failover_runs = FailoverRuns(self.context, self.runs)
+        replicas = ReplicaTable()
+        self._failover_runs = FailoverRuns(self.runs, replicas)
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = HostServices(
@@ -89,21 +90,18 @@ class Runs:
             links.meters,
             self.silence,
             self._retries,
-            self._occupied,
-            self._failover_runs.replicas_of,
+            replicas,
+            self.runs,
         )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.ended_runs = EndedRuns(self.config)
-        self._subscriptions = SubscriptionTable(out, me, self.config, self.runs, self._close)
+        self._subscriptions = SubscriptionTable(out, me, self.config, self.runs)
         self._lingering: set[str] = set()  # R5: runs that go on for their guests
 
     # --- runs -----------------------------------------------------------------------------------------
-
-    def _occupied(self) -> int:
-        return plain_sum(run.operators for run in self.runs.values())
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
@@ -154,9 +152,6 @@ class Runs:
 
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
-    def _hooks(self, run: RunCore) -> CoordinatorHooks:
-        return self._failover_runs.hooks(run, self._lingering.__contains__)
-
     def _see_what_fell(self) -> None:
         """R7: have runs that have lost a host begin anew."""
         for run, detected_s in self._failover_runs.fallen():
@@ -174,7 +169,7 @@ class Runs:
             old.out.fail(install, host=next((host for host in lost if repr(host) in install), ""), lost=True)
             return
         if requests_recovery_plan(old, install, lost.keys()):
-            self._failover_runs.wait(old, detected_s)
+            old.parts.get(Recovery).put_off(detected_s)
             return
         request = self._failover_runs.again(old, install)
         before = self.coordinator.supersede(old.id)
@@ -186,7 +181,7 @@ class Runs:
                 run.directory.leave_out(host, how)
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
-        self._pass_notes(run.id, self.coordinator.start(run.out, install, run.directory, self._hooks(run), before))
+        self._pass_notes(run.id, self.coordinator.start(run, before))
         self._pass_notes(run.id, run.parts.get(Recovery).go_on())
 
     def _pass_notes(self, run_id: str, told: Notes) -> None:
@@ -275,6 +270,7 @@ class Runs:
         if self.coordinator.goes_on(event.run):
             if run is not None and lingers(run) and event.run not in self._lingering:
                 self._lingering.add(event.run)  # R5: guests still take partitions
+                self.coordinator.linger(event.run)
                 return
             self._lingering.discard(event.run)
             self._close(event.run)

@@ -5,7 +5,7 @@ A run is known here by its own id, whatever its generation: so it is asked for, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from thalweg.middleware.core.context.outbox import Outbox
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
@@ -17,15 +17,10 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 
 class SubscriptionTable:
-    """Its subscriptions, of the runs that are ``known``.
+    """Its subscriptions, of the runs that are ``known``."""
 
-    ``close`` has a run end here, and with it what is taken of it (``end``).
-    """
-
-    def __init__(
-        self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore], close: Callable[[str], None]
-    ) -> None:
-        self._out, self._me, self._config, self._runs, self._close = out, me, config, runs, close
+    def __init__(self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]) -> None:
+        self._out, self._me, self._config, self._runs = out, me, config, runs
         self.known: dict[str, RunSubscriptions] = {}
 
     def get(self, run_id: str, owner: str) -> RunSubscriptions | None:
@@ -61,24 +56,24 @@ class SubscriptionTable:
         if base_of(event.run) in self.known:
             self.known[base_of(event.run)].leave(event.number)
 
-    def on_timer(self, run_id: str) -> None:
-        """Something is to be said again."""
-        if run_id in self.known:
-            self.known[run_id].on_timer(bool(self.here(run_id)))
-            self._go_home(run_id)
+    def on_timer(self, run_id: str) -> str:
+        """Repeat what is due; return the run that is to be closed here, if there is one."""
+        if run_id not in self.known:
+            return ""
+        self.known[run_id].on_timer(bool(self.here(run_id)))
+        return self._go_home(run_id)
 
-    def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
-        """The run's client says that a subscription is over, or that all are."""
+    def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> str:
+        """The run's client says that a subscription is over, or that all are; return the run to be closed here."""
         visit = self.get(message.run, sender)
         if visit is None and base_of(message.run) in self.known:  # another client leads the run, and it goes on
             self._out.of(message.run).record("unexpected", peer=sender, detail={"message": "Dismiss"})
-            return
+            return ""
         if visit is not None:
             visit.dismiss(message.number, message.why)
         if not message.number:
             self._out.of(message.run).send(sender, m.Removed(message.run, self._me.name))
-        if visit is not None:
-            self._go_home(base_of(message.run))
+        return "" if visit is None else self._go_home(base_of(message.run))
 
     def handle_sign_of_life(self, sender: str, run_id: str, now: float) -> None:
         """A sign of life has come from the run's client."""
@@ -91,14 +86,14 @@ class SubscriptionTable:
         for visit in self.known.values():
             visit.handle_sign_of_life(self._out.now)
 
-    def _go_home(self, run_id: str) -> None:
-        """Have no part in a run any more of which nothing is wanted."""
-        if self.known[run_id].over:
-            here = self.here(run_id)
-            if here:
-                self._close(here)
-            else:
-                self._end(run_id, "")
+    def _go_home(self, run_id: str) -> str:
+        """Return the run that is to be closed here, as nothing of it is wanted. Forget one that is not here."""
+        if not self.known[run_id].over:
+            return ""
+        here = self.here(run_id)
+        if not here:
+            self._end(run_id, "")
+        return here
 
     def end(self, run_id: str, why: str, owner: str) -> None:
         """The run is over here, if anything was taken of it."""

@@ -60,7 +60,7 @@ class Arrivals(Part):
     def __init__(
         self, context: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
     ) -> None:
-        self._out, self._limits, self._occupied = context.out, context.limits, shared.occupied
+        self._out, self._limits, self._shared = context.out, context.limits, shared
         self._partitions = context.install.partitions
         self._alarm, self._tree, self._directory, self._flow = alarm, tree, directory, flow
         self._bars = "it takes partitions of that run, and has no other part in it" if context.only_subscribes else ""
@@ -108,7 +108,7 @@ class Arrivals(Part):
         node = self._tree.node_of(name)
         if node.kind != "operator":
             return f"{name!r} is no operator"
-        room, count = self._limits.max_operators, self._occupied()
+        room, count = self._limits.max_operators, self._shared.occupied
         if count >= room:
             return f"it has room for {room} operators, and {count} are there or on their way"
         near = self._directory.where((*node.inputs, *self._tree.consumers[name])).values()
@@ -123,7 +123,7 @@ class Arrivals(Part):
         ``near``: the hosts that each would talk to; ``merging``: the codes whose states are merged, where they stand
         for others that disappear.
         """
-        new, room, count = list(nodes), self._limits.max_operators, self._occupied()
+        new, room, count = list(nodes), self._limits.max_operators, self._shared.occupied
         if new and self._barred:
             return self._barred
         more = plain_sum(node.kind == "operator" for node in new)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
+from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context.outbox import Alarm
 from thalweg.middleware.core.measuring.coordinate_table import CoordinateTable
 from thalweg.middleware.core.measuring.latency_prober import LatencyProber
@@ -13,15 +15,19 @@ from thalweg.middleware.core.measuring.meters import Meters
 from thalweg.middleware.core.measuring.monitor import Monitor
 from thalweg.middleware.core.measuring.prober import Prober
 from thalweg.middleware.core.measuring.silence import Suspicions
-from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.core.parts.replica_table import ReplicaTable
+
+
+class RunOnHost(Protocol):
+    """A run of a host, as parts of other runs see it."""
+
+    @property
+    def operators(self) -> int:
+        """How many of its operators are here or on their way."""
 
 
 class HostServices(msgspec.Struct, frozen=True):
-    """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its room.
-
-    ``occupied``: how many operators are here or on their way, of all runs. ``replicas_of``: those that it keeps of a
-    run, whatever its generation.
-    """
+    """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its runs."""
 
     monitor: Monitor
     prober: Prober
@@ -30,5 +36,10 @@ class HostServices(msgspec.Struct, frozen=True):
     meters: Meters
     silence: Suspicions
     retries: Alarm
-    occupied: Callable[[], int]
-    replicas_of: Callable[[m.Install], dict[str, dict[int, m.Checkpoint]]]
+    replicas: ReplicaTable
+    runs: Mapping[str, RunOnHost]
+
+    @property
+    def occupied(self) -> int:
+        """How many operators are here or on their way, of all runs."""
+        return plain_sum(run.operators for run in self.runs.values())

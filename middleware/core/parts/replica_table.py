@@ -1,0 +1,23 @@
+"""Replicas of operators' states that a host keeps, by run."""
+
+from __future__ import annotations
+
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.generations import base_of
+
+Replicas = dict[str, dict[int, m.Checkpoint]]  # by operator and partition, with their bytes in them
+
+
+class ReplicaTable:
+    """Replicas that a host keeps of runs, whatever their generations."""
+
+    def __init__(self) -> None:
+        self.of_runs: dict[tuple[str, str], Replicas] = {}  # by client and run
+
+    def of(self, install: m.Install) -> Replicas:
+        """Return the replicas that are here of a run."""
+        return self.of_runs.setdefault((install.client, base_of(install.run)), {})
+
+    def drop(self, client: str, run_id: str) -> None:
+        """Forget the replicas of a run."""
+        self.of_runs.pop((client, base_of(run_id)), None)
